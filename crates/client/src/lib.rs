@@ -1,0 +1,1 @@
+//! The connection: one stream to any of several nodes, multiplexed, reconnecting.

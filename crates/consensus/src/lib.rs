@@ -1,0 +1,1 @@
+//! The agreed log by openraft, bound once behind our own interface.

@@ -1,0 +1,1 @@
+//! Checksummed log segments with group commit and a strict recovery check.

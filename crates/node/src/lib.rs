@@ -1,0 +1,1 @@
+//! A node: the one port, its carriers, principals, authorisation, and the drivers of machines.

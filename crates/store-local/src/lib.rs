@@ -1,0 +1,1 @@
+//! The applied state of store and feed kept in fjall.

@@ -1,0 +1,1 @@
+//! Store and feed: traits, merge rules, the deterministic state, the front machine, the conformance suite.

@@ -1,0 +1,15 @@
+//! Compiles the `.proto` files with protox, so that no protoc is needed.
+
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_source_info(true).include_imports(true);
+    compiler.open_file("tidings/v1/frame.proto")?;
+    let descriptors = compiler.file_descriptor_set();
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("tidings.bin"), compiler.encode_file_descriptor_set())?;
+    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    Ok(())
+}

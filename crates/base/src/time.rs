@@ -68,7 +68,7 @@ impl Wall {
 impl Add<Duration> for Wall {
     type Output = Wall;
     fn add(self, by: Duration) -> Wall {
-        Wall(self.0.saturating_add(nanos(by) / 1_000))
+        Wall(self.0.saturating_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)))
     }
 }
 

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Runs simulations on fresh seeds for as long as asked. A failure prints the line that replays it.
+#   scripts/soak.sh [MINUTES]    default 60
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+cd "$root"
+
+minutes=${1:-60}
+first=$(($(date +%s) * 1000))
+cargo build --workspace --quiet
+echo "fresh seeds from $first"
+tidings sim all --seeds "$first..$((first + 1000000))" --minutes "$minutes"

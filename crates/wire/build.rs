@@ -7,6 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut compiler = protox::Compiler::new(["proto"])?;
     compiler.include_source_info(true).include_imports(true);
     compiler.open_file("tidings/v1/frame.proto")?;
+    compiler.open_file("tidings/v1/store_command.proto")?;
     let descriptors = compiler.file_descriptor_set();
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("tidings.bin"), compiler.encode_file_descriptor_set())?;

@@ -11,6 +11,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = compiler.file_descriptor_set();
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("tidings.bin"), compiler.encode_file_descriptor_set())?;
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    let mut config = tonic_prost_build::Config::new();
+    config.enable_type_names();
+    tonic_prost_build::configure().bytes(".").compile_fds_with_config(descriptors, config)?;
     Ok(())
 }

@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$root"
 
 minutes=${1:-8}
-cargo build --workspace --quiet
+cargo test --workspace --no-run --quiet
 # The first 200 seeds always run; the rest of the time goes to further fixed seeds.
 tidings sim all --seeds 1..200
 tidings sim all --seeds 1000..1000000 --minutes "$minutes"

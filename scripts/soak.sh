@@ -7,6 +7,6 @@ cd "$root"
 
 minutes=${1:-60}
 first=$(($(date +%s) * 1000))
-cargo build --workspace --quiet
+cargo test --workspace --no-run --quiet
 echo "fresh seeds from $first"
 tidings sim all --seeds "$first..$((first + 1000000))" --minutes "$minutes"

@@ -1,0 +1,319 @@
+//! What can be typed. Names are stable: scripts depend on them.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Keeps every copy of shared data fresh, on servers and on devices, and lets you know that it is.
+#[derive(Parser)]
+#[command(
+    name = "tidings",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 unreachable, 6 outcome unknown."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run one node, or a member of a cluster
+    Serve(Serve),
+    /// Show nodes, leaders and problems on one screen
+    Status(Remote),
+    /// Check configuration, clock, disk, port, certificates and data; say what to do
+    Doctor(Doctor),
+    /// Make a certificate authority, node certificates, configuration and the first operator key
+    Init(Init),
+    /// Applications and their API keys
+    #[command(subcommand)]
+    App(App),
+    /// Rows of the store
+    #[command(subcommand)]
+    Store(Store),
+    /// Topics of the feed
+    #[command(subcommand)]
+    Feed(Feed),
+    /// Simulate a cluster under faults, decided by a seed
+    Sim(Sim),
+    /// Measure, and report with the machine
+    Bench(Bench),
+    /// Print completions for a shell
+    Completions {
+        /// The shell to complete for
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Where the server is and who asks.
+#[derive(Args, Clone)]
+pub struct Remote {
+    /// The server, or several separated by commas
+    #[arg(long, env = "TIDINGS_SERVER", default_value = "http://127.0.0.1:7400", value_delimiter = ',', value_name = "URL")]
+    pub server: Vec<String>,
+    /// The API key or token to present
+    #[arg(long, env = "TIDINGS_KEY", hide_env_values = true)]
+    pub key: Option<String>,
+    /// The certificate authority to trust, as a PEM file
+    #[arg(long, env = "TIDINGS_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// How long to wait for an answer, in seconds
+    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
+    pub timeout: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Serve {
+    /// The data directory [default: ./tidings-data]
+    #[arg(long, env = "TIDINGS_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The address to listen on [default: 127.0.0.1:7400]
+    #[arg(long, env = "TIDINGS_LISTEN", value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// A configuration file; flags win over it
+    #[arg(long, env = "TIDINGS_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Listen beyond loopback although TLS or authentication is missing
+    #[arg(long)]
+    pub insecure_listen: bool,
+    /// How to write the log, on standard error [default: text]
+    #[arg(long, env = "TIDINGS_LOG_FORMAT", value_enum)]
+    pub log_format: Option<LogFormat>,
+    /// What to log, such as `info` or `tidings_node=debug` [default: info]
+    #[arg(long, env = "TIDINGS_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Args)]
+pub struct Doctor {
+    /// The data directory to check [default: ./tidings-data]
+    #[arg(long, env = "TIDINGS_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The address that `serve` would listen on [default: 127.0.0.1:7400]
+    #[arg(long, env = "TIDINGS_LISTEN", value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// The configuration file to check
+    #[arg(long, env = "TIDINGS_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Init {
+    /// The directory to make; it must not hold anything yet
+    pub dir: PathBuf,
+    /// The address of a node, once for each; the first becomes node 1
+    #[arg(long = "node", value_name = "HOST:PORT", default_value = "127.0.0.1:7400")]
+    pub nodes: Vec<String>,
+}
+
+#[derive(Subcommand)]
+pub enum App {
+    /// Create an application and print its first key, once
+    Create {
+        /// The application's name
+        name: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// List an application's keys; make or revoke one
+    Keys {
+        /// The application's name
+        name: String,
+        /// Make a further key and print it, once
+        #[arg(long, conflicts_with = "revoke")]
+        new: bool,
+        /// Revoke the key of this id
+        #[arg(long, value_name = "ID")]
+        revoke: Option<String>,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// List applications
+    Ls {
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Store {
+    /// Write one cell, or delete it
+    Put {
+        /// The group of rows
+        group: String,
+        /// The row
+        row: String,
+        /// The column
+        column: String,
+        /// The value: text, `-` for standard input, or `@FILE`
+        #[arg(required_unless_present = "delete")]
+        value: Option<String>,
+        /// Delete the cell
+        #[arg(long, conflicts_with = "value")]
+        delete: bool,
+        /// The cell's timestamp [default: the wall clock in microseconds]
+        #[arg(long)]
+        timestamp: Option<u64>,
+        /// Write only if the column's newest timestamp is this (0 = there is no cell)
+        #[arg(long, value_name = "TIMESTAMP")]
+        if_timestamp: Option<u64>,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Print the cells of one row
+    Get {
+        /// The group of rows
+        group: String,
+        /// The row
+        row: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Print the rows of a group, in order
+    Scan {
+        /// The group of rows
+        group: String,
+        /// The first row
+        #[arg(long, default_value = "")]
+        start: String,
+        /// The row to stop before
+        #[arg(long, default_value = "")]
+        end: String,
+        /// At most this many rows
+        #[arg(long, default_value_t = 1_000)]
+        limit: u32,
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum Feed {
+    /// Append entries to a topic; answered when they are durable
+    Append {
+        /// The topic
+        topic: String,
+        /// The entries: text, `-` for standard input, or `@FILE`
+        #[arg(required = true)]
+        entries: Vec<String>,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Receive entries on behalf of a consumer group and acknowledge them
+    Consume {
+        /// The topic
+        topic: String,
+        /// The consumer group
+        #[arg(long, default_value = "default")]
+        group: String,
+        /// At most this many entries
+        #[arg(long, default_value_t = 100)]
+        limit: u32,
+        /// How long to wait for the first entry, in milliseconds
+        #[arg(long, default_value_t = 1_000, value_name = "MS")]
+        wait_ms: u32,
+        /// Leave the entries unacknowledged: they will be delivered again
+        #[arg(long)]
+        no_ack: bool,
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+#[derive(Args)]
+pub struct Sim {
+    /// A scenario, or `all`
+    pub scenario: String,
+    /// The one seed to run
+    #[arg(long, conflicts_with = "seeds")]
+    pub seed: Option<u64>,
+    /// The seeds to run, both ends included
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    pub seeds: Option<(u64, u64)>,
+    /// Stop after this many minutes of real time, at a seed's end
+    #[arg(long)]
+    pub minutes: Option<f64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Bench {
+    /// What to measure
+    #[arg(required = true, value_enum)]
+    pub parts: Vec<BenchPart>,
+    /// Shorter runs and smaller sizes: a smoke test, not a measurement
+    #[arg(long)]
+    pub quick: bool,
+    /// The directory for benchmark data; durable benches refuse memory-backed ones
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the JSON to a file too
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchPart {
+    Store,
+    Wire,
+}
+
+impl BenchPart {
+    pub fn name(self) -> &'static str {
+        match self {
+            BenchPart::Store => "store",
+            BenchPart::Wire => "wire",
+        }
+    }
+}
+
+fn parse_seeds(text: &str) -> Result<(u64, u64), String> {
+    let expected = || format!("expected two numbers such as 1..200, got `{text}`");
+    let (first, last) = text.split_once("..").ok_or_else(expected)?;
+    let last = last.strip_prefix('=').unwrap_or(last);
+    let (first, last) = (first.parse().map_err(|_| expected())?, last.parse().map_err(|_| expected())?);
+    if first > last {
+        return Err(format!("{first}..{last} holds no seed"));
+    }
+    Ok((first, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn what_can_be_typed_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn seeds_are_two_numbers_with_both_ends_included() {
+        assert_eq!(parse_seeds("1..200"), Ok((1, 200)));
+        assert_eq!(parse_seeds("7..=7"), Ok((7, 7)));
+        for wrong in ["", "5", "5..", "..5", "a..b", "9..8", "-1..3"] {
+            assert!(parse_seeds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `tidings bench PART…`: measures and reports with the machine.
+//!
+//! A figure is the median of several repetitions, with their spread. What cannot be run is an error, never a gap in the
+//! report. Benches of durable writes refuse file systems that live in memory and say how long the disk takes to sync.
+
+mod report;
+mod server;
+mod store;
+mod wire;
+
+use super::probe;
+use crate::cli::{Bench, BenchPart};
+use crate::output::{self, broken};
+use report::{Figures, Report};
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+use tidings_base::{Class, Error};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// How often each figure is taken.
+    pub repetitions: usize,
+    /// How long each repetition of a rate lasts, in seconds.
+    pub seconds: f64,
+    /// Rows to reopen.
+    pub rows: u64,
+    /// Idle connections to hold.
+    pub idle: usize,
+}
+
+const FULL: Effort = Effort { repetitions: 3, seconds: 5.0, rows: 1_000_000, idle: 10_000 };
+const QUICK: Effort = Effort { repetitions: 2, seconds: 0.5, rows: 20_000, idle: 500 };
+
+/// Runs the named benches and prints one report.
+pub fn run(args: Bench) -> Result<(), Error> {
+    let effort = if args.quick { QUICK } else { FULL };
+    let place = tempfile::Builder::new()
+        .prefix("tidings-bench-")
+        .tempdir_in(args.dir.clone().unwrap_or_else(default_dir))
+        .map_err(|error| broken("cannot make a directory to measure in", error))?;
+    let machine = probe::machine(place.path())?;
+    if args.parts.contains(&BenchPart::Store) {
+        refuse_memory(place.path(), &machine.file_system)?;
+    }
+    if machine.build != "optimised" {
+        eprintln!("warning: this binary is not optimised; use `cargo run --release -- bench …` for figures to keep");
+    }
+    eprintln!("fsync p50 of {} ({}): {} µs", place.path().display(), machine.file_system, machine.fsync_p50_us);
+
+    let mut figures = Figures::default();
+    let mut parts = args.parts.clone();
+    parts.dedup();
+    for part in &parts {
+        eprintln!("bench {}", part.name());
+        match part {
+            BenchPart::Store => store::run(place.path(), effort, &mut figures)?,
+            BenchPart::Wire => wire::run(place.path(), effort, &mut figures)?,
+        }
+    }
+    let bench = parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(" ");
+    let report = Report {
+        bench,
+        machine,
+        config: config(args.quick, effort),
+        results: figures.results,
+        peers: Vec::new(),
+        ratios: figures.ratios,
+    };
+    if let Some(path) = &args.out {
+        save(path, &report)?;
+    }
+    if args.json {
+        output::json(&report);
+    } else {
+        report::print(&report);
+    }
+    Ok(())
+}
+
+/// Where to measure unless told: beside whoever asks, which is where `serve` would put its data.
+fn default_dir() -> PathBuf {
+    PathBuf::from(".")
+}
+
+fn refuse_memory(dir: &Path, file_system: &str) -> Result<(), Error> {
+    if !probe::forgets_at_power_loss(file_system) {
+        return Ok(());
+    }
+    let message = format!("{} is on {file_system}, which forgets at power loss, so nothing there is durable", dir.display());
+    Err(Error::new("bench.not_durable", Class::Refused, message).hint("Name a directory on a disk with --dir DIR."))
+}
+
+fn config(quick: bool, effort: Effort) -> Map<String, Value> {
+    let mut config = Map::new();
+    config.insert("quick".into(), quick.into());
+    config.insert("repetitions".into(), effort.repetitions.into());
+    config.insert("seconds".into(), effort.seconds.into());
+    config.insert("rows".into(), effort.rows.into());
+    config.insert("idle_connections".into(), effort.idle.into());
+    config.insert("value_bytes".into(), store::VALUE_BYTES.into());
+    config.insert("writers".into(), store::WRITERS.into());
+    config.insert("in_flight".into(), wire::IN_FLIGHT.into());
+    config
+}
+
+fn save(path: &Path, report: &Report) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(report).map_err(|error| broken("cannot write the report", error))?;
+    std::fs::write(path, text + "\n").map_err(|error| broken(format_args!("cannot write {}", path.display()), error))
+}

@@ -1,0 +1,138 @@
+//! What a benchmark prints: the object that scripts read, and the same as a table.
+
+use crate::commands::probe::Machine;
+use crate::output;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// The whole answer of `bench`.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub bench: String,
+    pub machine: Machine,
+    pub config: Map<String, Value>,
+    pub results: Vec<Measured>,
+    pub peers: Vec<Peer>,
+    pub ratios: Vec<Ratio>,
+}
+
+/// One figure: the median of its repetitions and how far they lie apart.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    pub name: String,
+    pub value: f64,
+    pub unit: &'static str,
+    /// (largest − smallest) ÷ median, over the repetitions.
+    pub spread: f64,
+}
+
+/// Another program that was measured beside ours.
+#[derive(Debug, Serialize)]
+pub struct Peer {
+    pub name: String,
+    pub version: String,
+    pub results: Vec<Measured>,
+}
+
+/// Two figures compared; with a goal, how far it is met (1 or more: met).
+#[derive(Clone, Debug, Serialize)]
+pub struct Ratio {
+    pub name: String,
+    pub ratio: f64,
+}
+
+/// What a figure should be.
+#[derive(Clone, Copy, Debug)]
+pub enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// The figures of one run, as they come in.
+#[derive(Debug, Default)]
+pub struct Figures {
+    pub results: Vec<Measured>,
+    pub ratios: Vec<Ratio>,
+}
+
+impl Figures {
+    /// Adds a figure from its repetitions, of which there is at least one.
+    pub fn add(&mut self, name: &str, unit: &'static str, goal: Option<Goal>, repetitions: &[f64]) {
+        let measured = summary(name, unit, repetitions);
+        eprintln!("  {name}: {}", shown(&measured));
+        if let Some(goal) = goal {
+            let (words, ratio) = match goal {
+                Goal::AtLeast(least) => (format!("{name} / goal of at least {least}"), measured.value / least),
+                Goal::AtMost(most) => (format!("goal of at most {most} / {name}"), most / measured.value),
+            };
+            self.ratios.push(Ratio { name: words, ratio: rounded(ratio) });
+        }
+        self.results.push(measured);
+    }
+}
+
+fn summary(name: &str, unit: &'static str, repetitions: &[f64]) -> Measured {
+    let mut sorted = repetitions.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (smallest, median, largest) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
+    let spread = if median == 0.0 { 0.0 } else { (largest - smallest) / median };
+    Measured { name: name.to_owned(), value: rounded(median), unit, spread: rounded(spread) }
+}
+
+/// Three digits after the point are more than any of these figures can carry.
+fn rounded(x: f64) -> f64 {
+    (x * 1_000.0).round() / 1_000.0
+}
+
+fn shown(measured: &Measured) -> String {
+    let value = if measured.value >= 100.0 { format!("{:.0}", measured.value) } else { format!("{:.3}", measured.value) };
+    format!("{value} {} (spread {:.0} %)", measured.unit, measured.spread * 100.0)
+}
+
+/// Prints a report for people.
+pub fn print(report: &Report) {
+    let machine = &report.machine;
+    output::line(format_args!(
+        "{} · {} cores · {} MiB · {} · {} with fsync p50 {} µs · tidings {} ({})",
+        machine.processor,
+        machine.cores,
+        machine.memory_mib,
+        machine.system,
+        machine.file_system,
+        machine.fsync_p50_us,
+        machine.tidings,
+        machine.build
+    ));
+    output::table(
+        ["RESULT", "VALUE", "UNIT", "SPREAD"],
+        report.results.iter().map(|m| {
+            let value = if m.value >= 100.0 { format!("{:.0}", m.value) } else { format!("{:.3}", m.value) };
+            [m.name.clone(), value, m.unit.to_owned(), format!("{:.0} %", m.spread * 100.0)]
+        }),
+    );
+    output::table(
+        ["AGAINST THE GOAL", "RATIO"],
+        report.ratios.iter().map(|r| [r.name.clone(), format!("{:.2}", r.ratio)]),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_the_median_with_its_spread() {
+        let measured = summary("writes", "1/s", &[100.0, 90.0, 120.0]);
+        assert_eq!((measured.value, measured.spread), (100.0, 0.3));
+        assert_eq!(summary("one", "s", &[2.0]).spread, 0.0);
+    }
+
+    #[test]
+    fn a_ratio_of_one_or_more_meets_its_goal() {
+        let mut figures = Figures::default();
+        figures.add("writes", "1/s", Some(Goal::AtLeast(50.0)), &[100.0]);
+        figures.add("memory", "B", Some(Goal::AtMost(50.0)), &[100.0]);
+        assert_eq!(figures.ratios[0].ratio, 2.0);
+        assert_eq!(figures.ratios[1].ratio, 0.5);
+    }
+}

@@ -1,0 +1,98 @@
+//! A server in a process of its own: the same binary, so that what is measured is what ships, and its memory alone.
+
+use crate::output::broken;
+use crate::stopwatch::Stopwatch;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tidings_base::{Class, Error};
+
+/// How long a server may take until it is ready: far above any goal, so that a miss is measured and not cut off.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks whether it is ready; small against what is measured.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A running server; dropped, it is killed.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    /// From starting the process to the first answer that it is ready.
+    pub ready_after: Duration,
+}
+
+impl Server {
+    /// Starts one on this data directory and waits until it is ready.
+    pub fn start(data: &Path) -> Result<Server, Error> {
+        let watch = Stopwatch::start();
+        let binary = std::env::current_exe().map_err(|error| broken("cannot find this program's own file", error))?;
+        let mut child = Command::new(binary)
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(data)
+            .env_remove("TIDINGS_CONFIG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(|error| broken("cannot start a server", error))?;
+        let out = child.stdout.take();
+        // From here on it is killed whatever happens.
+        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), ready_after: Duration::ZERO };
+        server.address = out.and_then(listening).ok_or_else(|| {
+            Error::new("bench.no_server", Class::Failed, "the server under test did not say where it listens")
+        })?;
+        while !is_ready(server.address) {
+            if watch.elapsed() > PATIENCE {
+                return Err(Error::new("bench.no_server", Class::Failed, "the server under test did not become ready"));
+            }
+            pause();
+        }
+        server.ready_after = watch.elapsed();
+        Ok(server)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already; either way nothing is left running.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads the address out of what a server prints, and goes on reading so that it never meets a full pipe.
+fn listening(out: impl Read + Send + 'static) -> Option<SocketAddr> {
+    let mut lines = BufReader::new(out).lines();
+    let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
+        let url = line.split("listening on ").nth(1)?;
+        url.trim().trim_start_matches("http://").parse().ok()
+    });
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+    address
+}
+
+fn is_ready(address: SocketAddr) -> bool {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        write!(stream, "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    ask().is_ok_and(|answer| answer.split_whitespace().nth(1) == Some("200"))
+}
+
+#[allow(clippy::disallowed_methods)] // a shell may wait
+fn pause() {
+    std::thread::sleep(LOOK);
+}

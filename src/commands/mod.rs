@@ -1,0 +1,39 @@
+//! One file a command.
+
+mod app;
+mod bench;
+mod completions;
+mod doctor;
+mod feed;
+mod init;
+mod probe;
+mod remote;
+mod serve;
+mod sim;
+mod status;
+mod store;
+
+use crate::cli::Command;
+use crate::output::broken;
+use tidings_base::Error;
+
+/// Runs what was typed.
+pub fn run(command: Command) -> Result<(), Error> {
+    match command {
+        Command::Serve(args) => serve::run(args),
+        Command::Status(remote) => status::run(remote),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Init(args) => init::run(args),
+        Command::App(command) => app::run(command),
+        Command::Store(command) => store::run(command),
+        Command::Feed(command) => feed::run(command),
+        Command::Sim(args) => sim::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Completions { shell } => completions::run(shell),
+    }
+}
+
+/// The runtime of commands that talk or serve: one worker a core.
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Runtime::new().map_err(|error| broken("cannot start the runtime", error))
+}

@@ -1,0 +1,149 @@
+//! Asking a server: one connection, one question, one answer (or a few), and content as it is typed.
+
+use super::runtime;
+use crate::cli::Remote;
+use crate::output::broken;
+use bytes::Bytes;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+use tidings_base::{Class, Error};
+use tidings_client::{Client, ClientConfig};
+use tidings_wire::v1::frame::Body;
+use tidings_wire::v1::{AdminMessage, FeedMessage, StoreMessage, admin_message, feed_message, store_message};
+
+/// The most that `-` or `@FILE` may bring: more than the largest command of the agreed log would be refused anyway.
+const MAX_CONTENT: u64 = 4 << 20;
+
+/// A message of one of the parts that the command line speaks to.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    Admin(admin_message::Message),
+    Store(store_message::Message),
+    Feed(feed_message::Message),
+}
+
+impl From<Asked> for Body {
+    fn from(asked: Asked) -> Body {
+        match asked {
+            Asked::Admin(message) => Body::Admin(AdminMessage { message: Some(message) }),
+            Asked::Store(message) => Body::Store(StoreMessage { message: Some(message) }),
+            Asked::Feed(message) => Body::Feed(FeedMessage { message: Some(message) }),
+        }
+    }
+}
+
+impl Asked {
+    fn from_body(body: Body) -> Option<Asked> {
+        match body {
+            Body::Admin(AdminMessage { message }) => message.map(Asked::Admin),
+            Body::Store(StoreMessage { message }) => message.map(Asked::Store),
+            Body::Feed(FeedMessage { message }) => message.map(Asked::Feed),
+            _ => None,
+        }
+    }
+}
+
+/// An open connection to a server.
+pub struct Caller {
+    client: Client,
+}
+
+impl Caller {
+    /// Asks, and takes out of the answer what `pick` finds there.
+    pub async fn ask<T>(&self, asked: Asked, pick: impl FnOnce(Asked) -> Option<T>) -> Result<T, Error> {
+        let body = self.client.call(asked.into()).await?;
+        Asked::from_body(body).and_then(pick).ok_or_else(unexpected)
+    }
+
+    /// Asks, and takes what `pick` finds out of each frame of a long answer.
+    pub async fn ask_many<T>(&self, asked: Asked, pick: impl Fn(Asked) -> Option<T>) -> Result<Vec<T>, Error> {
+        let mut stream = self.client.stream(asked.into()).await?;
+        let mut picked = Vec::new();
+        while let Some(body) = stream.next().await? {
+            picked.push(Asked::from_body(body).and_then(&pick).ok_or_else(unexpected)?);
+        }
+        Ok(picked)
+    }
+}
+
+fn unexpected() -> Error {
+    Error::new("cli.unexpected_answer", Class::Failed, "the server answered something else than was asked")
+        .hint("Client and server may be of different versions: compare `tidings --version` and `tidings status`.")
+}
+
+/// Connects, asks once, and is done.
+pub fn ask<T>(remote: &Remote, asked: Asked, pick: impl FnOnce(Asked) -> Option<T>) -> Result<T, Error> {
+    with_client(remote, async |caller| caller.ask(asked, pick).await)
+}
+
+/// Connects, asks once for an answer of several frames, and is done.
+pub fn ask_many<T>(remote: &Remote, asked: Asked, pick: impl Fn(Asked) -> Option<T>) -> Result<Vec<T>, Error> {
+    with_client(remote, async |caller| caller.ask_many(asked, pick).await)
+}
+
+/// Connects and lets `work` ask as often as it likes.
+pub fn with_client<T>(remote: &Remote, work: impl AsyncFnOnce(&Caller) -> Result<T, Error>) -> Result<T, Error> {
+    let config = ClientConfig {
+        servers: remote.server.clone(),
+        credential: remote.key.clone(),
+        ca: remote.ca.as_deref().map(read_file).transpose()?,
+        deadline: Duration::from_secs(remote.timeout),
+        ..ClientConfig::default()
+    };
+    runtime()?.block_on(async {
+        let client = Client::connect(config).await?;
+        work(&Caller { client }).await
+    })
+}
+
+/// A content argument: itself, or `-` for standard input, or `@FILE`.
+pub fn content(argument: &str) -> Result<Bytes, Error> {
+    let read = |what: &str, reader: &mut dyn Read| {
+        let mut bytes = Vec::new();
+        match reader.take(MAX_CONTENT + 1).read_to_end(&mut bytes) {
+            Err(error) => Err(broken(format_args!("cannot read {what}"), error)),
+            Ok(_) if bytes.len() as u64 > MAX_CONTENT => {
+                Err(Error::new("cli.too_large", Class::Invalid, format!("{what} is larger than {MAX_CONTENT} bytes")))
+            }
+            Ok(_) => Ok(Bytes::from(bytes)),
+        }
+    };
+    match argument.strip_prefix('@') {
+        _ if argument == "-" => read("standard input", &mut std::io::stdin().lock()),
+        Some(path) => {
+            let mut file = std::fs::File::open(path).map_err(|error| broken(format_args!("cannot read {path}"), error))?;
+            read(path, &mut file)
+        }
+        None => Ok(Bytes::copy_from_slice(argument.as_bytes())),
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|error| broken(format_args!("cannot read {}", path.display()), error))
+}
+
+/// Bytes for people and scripts: text as it is, anything else as `base16:…`.
+pub fn shown(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold("base16:".to_owned(), |text, byte| text + &format!("{byte:02x}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_is_itself_or_a_file() {
+        assert_eq!(content("plain").unwrap(), "plain");
+        assert_eq!(content("").unwrap(), "");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [0, 159]).unwrap();
+        let read = content(&format!("@{}", file.path().display())).unwrap();
+        assert_eq!(read.as_ref(), [0, 159]);
+        assert_eq!(shown(&read), "base16:009f");
+        assert_eq!(content("@/there/is/no/such/file").unwrap_err().class, Class::Failed);
+    }
+}

@@ -1,0 +1,141 @@
+//! `tidings status`: one screen that says who leads, who lags, and what is wrong.
+
+use super::remote::{Asked, ask};
+use crate::cli::Remote;
+use crate::output;
+use serde::Serialize;
+use std::time::Duration;
+use tidings_base::Error;
+use tidings_wire::v1::admin_message::Message;
+use tidings_wire::v1::{GroupStatus, StatusReply, StatusRequest};
+
+#[derive(Serialize)]
+struct Status {
+    node: u64,
+    version: String,
+    address: String,
+    uptime_ms: u64,
+    connections: u32,
+    groups: Vec<Group>,
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Group {
+    group: u32,
+    name: String,
+    role: String,
+    leader: Option<u64>,
+    epoch: u64,
+    applied: u64,
+    committed: u64,
+    members: Vec<Member>,
+}
+
+#[derive(Serialize)]
+struct Member {
+    node: u64,
+    address: String,
+    voter: bool,
+    lag: u64,
+}
+
+/// Asks one node and prints what it says.
+pub fn run(remote: Remote) -> Result<(), Error> {
+    let reply = ask(&remote, Asked::Admin(Message::Status(StatusRequest {})), |answer| match answer {
+        Asked::Admin(Message::StatusReply(reply)) => Some(reply),
+        _ => None,
+    })?;
+    let status = Status::from(reply);
+    if remote.json {
+        output::json(&status);
+    } else {
+        print(&status);
+    }
+    Ok(())
+}
+
+impl From<StatusReply> for Status {
+    fn from(reply: StatusReply) -> Status {
+        Status {
+            node: reply.node,
+            version: reply.version,
+            address: reply.address,
+            uptime_ms: reply.uptime_ms,
+            connections: reply.connections,
+            groups: reply.groups.into_iter().map(Group::from).collect(),
+            problems: reply.problems,
+        }
+    }
+}
+
+impl From<GroupStatus> for Group {
+    fn from(group: GroupStatus) -> Group {
+        let members = group.members.into_iter();
+        Group {
+            group: group.group,
+            name: group.name,
+            role: group.role,
+            leader: (group.leader != 0).then_some(group.leader),
+            epoch: group.epoch,
+            applied: group.applied,
+            committed: group.committed,
+            members: members.map(|m| Member { node: m.node, address: m.address, voter: m.voter, lag: m.lag }).collect(),
+        }
+    }
+}
+
+fn print(status: &Status) {
+    output::line(format_args!(
+        "node {} at {} · tidings {} · up {} · {} connections",
+        status.node,
+        status.address,
+        status.version,
+        uptime(Duration::from_millis(status.uptime_ms)),
+        status.connections
+    ));
+    output::table(
+        ["GROUP", "ROLE", "LEADER", "EPOCH", "APPLIED", "MEMBERS"],
+        status.groups.iter().map(|group| {
+            let member = |m: &Member| match (m.voter, m.lag) {
+                (true, 0) => m.node.to_string(),
+                (true, lag) => format!("{} ({lag} behind)", m.node),
+                (false, lag) => format!("{} (learner, {lag} behind)", m.node),
+            };
+            [
+                format!("{} {}", group.group, group.name),
+                group.role.clone(),
+                group.leader.map_or("none".to_owned(), |leader| leader.to_string()),
+                group.epoch.to_string(),
+                group.applied.to_string(),
+                group.members.iter().map(member).collect::<Vec<_>>().join(", "),
+            ]
+        }),
+    );
+    if status.problems.is_empty() {
+        output::line("no problems");
+    }
+    for problem in &status.problems {
+        output::line(format_args!("problem: {problem}"));
+    }
+}
+
+fn uptime(up: Duration) -> String {
+    match up.as_secs() {
+        s @ 0..60 => format!("{s} s"),
+        s @ 60..3_600 => format!("{} min", s / 60),
+        s @ 3_600..86_400 => format!("{} h {} min", s / 3_600, s / 60 % 60),
+        s => format!("{} d {} h", s / 86_400, s / 3_600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_uptime_has_the_units_of_its_size() {
+        let shown: Vec<String> = [59, 60, 7_260, 180_000].map(|s| uptime(Duration::from_secs(s))).into();
+        assert_eq!(shown, ["59 s", "1 min", "2 h 1 min", "2 d 2 h"]);
+    }
+}

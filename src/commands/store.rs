@@ -1,0 +1,115 @@
+//! `tidings store put|get|scan`: rows of the store from the command line.
+
+use super::remote::{Asked, ask, ask_many, content, shown};
+use crate::cli::{Remote, Store};
+use crate::{output, stopwatch};
+use serde_json::{Map, Value, json};
+use tidings_base::{Class, Error};
+use tidings_wire::v1::store_message::Message;
+use tidings_wire::v1::{Apply, Cell, CompareAndSet, Get, GroupWrite, Row, RowKey, RowWrite, Scan};
+
+/// Runs one of the sub-commands.
+pub fn run(command: Store) -> Result<(), Error> {
+    match command {
+        Store::Put { group, row, column, value, delete: _, timestamp, if_timestamp, remote } => {
+            let value = value.as_deref().map(content).transpose()?;
+            let timestamp = timestamp.unwrap_or_else(stopwatch::wall_micros);
+            let key = RowKey { group: group.into(), row: row.into() };
+            let cell = Cell { column: column.into(), timestamp, value };
+            match if_timestamp {
+                Some(expected) => compare_and_set(&remote, key, expected, cell)?,
+                None => put(&remote, key, cell)?,
+            }
+            if remote.json {
+                output::json(&json!({ "timestamp": timestamp }));
+            } else {
+                output::line(format_args!("written at timestamp {timestamp}"));
+            }
+            Ok(())
+        }
+        Store::Get { group, row, remote } => get(&remote, group, row),
+        Store::Scan { group, start, end, limit, remote } => scan(&remote, group, start, end, limit),
+    }
+}
+
+fn put(remote: &Remote, key: RowKey, cell: Cell) -> Result<(), Error> {
+    let rows = vec![RowWrite { row: key.row, cells: vec![cell] }];
+    let apply = Apply { groups: vec![GroupWrite { group: key.group, rows, fence: None }] };
+    let failures = ask(remote, Asked::Store(Message::Apply(apply)), |answer| match answer {
+        Asked::Store(Message::Applied(applied)) => Some(applied.failures),
+        _ => None,
+    })?;
+    match failures.into_iter().next() {
+        None => Ok(()),
+        Some(failure) => {
+            let mut error = Error::new("store.refused", Class::Refused, failure.message);
+            error.code = failure.code.into();
+            Err(error)
+        }
+    }
+}
+
+fn compare_and_set(remote: &Remote, key: RowKey, expected: u64, cell: Cell) -> Result<(), Error> {
+    let column = cell.column.clone();
+    let message = CompareAndSet { key: Some(key), column, expected, write: Some(cell), fence: None };
+    let done = ask(remote, Asked::Store(Message::CompareAndSet(message)), |answer| match answer {
+        Asked::Store(Message::CompareAndSetDone(done)) => Some(done),
+        _ => None,
+    })?;
+    if done.written {
+        return Ok(());
+    }
+    let newest = done.actual.map_or(0, |cell| cell.timestamp);
+    Err(Error::new("store.condition", Class::Refused, format!("the column's newest timestamp is {newest}, not {expected}"))
+        .hint("Read the row again and decide anew."))
+}
+
+fn get(remote: &Remote, group: String, row: String) -> Result<(), Error> {
+    let key = RowKey { group: group.into(), row: row.clone().into() };
+    let rows = ask(remote, Asked::Store(Message::Get(Get { key: Some(key), columns: Vec::new() })), rows_of)?;
+    let Some(found) = rows.into_iter().next() else {
+        return Err(Error::new("store.no_row", Class::NotFound, format!("there is no row `{row}`")));
+    };
+    if remote.json {
+        output::json(&as_json(&found));
+    } else {
+        print(&[found]);
+    }
+    Ok(())
+}
+
+fn scan(remote: &Remote, group: String, start: String, end: String, limit: u32) -> Result<(), Error> {
+    let message = Scan { group: group.into(), start: start.into(), end: end.into(), limit, columns: Vec::new() };
+    let rows: Vec<Row> = ask_many(remote, Asked::Store(Message::Scan(message)), rows_of)?.into_iter().flatten().collect();
+    if remote.json {
+        output::json(&rows.iter().map(as_json).collect::<Vec<_>>());
+    } else {
+        print(&rows);
+    }
+    Ok(())
+}
+
+fn rows_of(answer: Asked) -> Option<Vec<Row>> {
+    match answer {
+        Asked::Store(Message::Rows(rows)) => Some(rows.rows),
+        _ => None,
+    }
+}
+
+/// Bytes that are text are shown as such; others as `base16:…`, which no text of ours begins with by accident only.
+fn as_json(row: &Row) -> Value {
+    let cell = |cell: &Cell| {
+        (shown(&cell.column), json!({ "value": cell.value.as_deref().map(shown), "timestamp": cell.timestamp }))
+    };
+    json!({ "row": shown(&row.row), "cells": row.cells.iter().map(cell).collect::<Map<_, _>>() })
+}
+
+fn print(rows: &[Row]) {
+    let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (shown(&row.row), cell)));
+    output::table(
+        ["ROW", "COLUMN", "VALUE", "TIMESTAMP"],
+        cells.map(|(row, cell)| {
+            [row, shown(&cell.column), cell.value.as_deref().map_or(String::new(), shown), cell.timestamp.to_string()]
+        }),
+    );
+}

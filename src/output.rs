@@ -1,0 +1,59 @@
+//! What people and scripts read: tables, JSON, errors as a sentence and a hint, exit codes.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use tidings_base::{Class, Error};
+
+/// Prints a line to standard output. A reader that went away (`| head`) ends the program quietly.
+pub fn line(text: impl Display) {
+    let mut out = io::stdout().lock();
+    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// Prints a value as JSON: indented for a terminal, one line for a pipe.
+pub fn json(value: &impl Serialize) {
+    let text = if io::stdout().is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+    match text {
+        Ok(text) => line(text),
+        Err(error) => unreachable!("what is printed has only string keys: {error}"),
+    }
+}
+
+/// Prints rows under a heading, without lines between them, as wide as the terminal allows.
+pub fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(heading);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    line(table.trim_fmt());
+}
+
+/// Prints an error as one sentence and a hint, and says the exit code of its class.
+pub fn fail(error: &Error) -> ExitCode {
+    let mut err = io::stderr().lock();
+    // Nothing can be done about a standard error that cannot be written to.
+    let _ = writeln!(err, "error: {} ({})", error.message, error.code);
+    if !error.hint.is_empty() {
+        let _ = writeln!(err, "hint: {}", error.hint);
+    }
+    ExitCode::from(error.class.exit_code())
+}
+
+/// Something on this machine that did not work, with the operating system's reason.
+pub fn broken(what: impl Display, reason: impl Display) -> Error {
+    Error::new("cli.failed", Class::Failed, format!("{what}: {reason}"))
+}
+
+/// Something that was typed and cannot be meant.
+pub fn usage(message: impl Display) -> Error {
+    Error::new("cli.usage", Class::Invalid, message.to_string())
+}

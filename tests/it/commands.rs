@@ -1,0 +1,119 @@
+//! The command line as scripts use it: names, JSON, exit codes.
+
+use crate::process::{Server, free_port, run, tidings, turn};
+use std::io::Write;
+use std::process::Stdio;
+
+#[test]
+fn an_unknown_flag_is_a_usage_error() {
+    for args in [&["serve", "--no-such-flag"][..], &["no-such-command"], &["sim", "store", "--seeds", "5..1"], &["bench"]] {
+        let said = run(args);
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.err.starts_with("error: "), "{said:?}");
+    }
+}
+
+#[test]
+fn help_and_version_are_not_errors() {
+    for args in [&["--help"][..], &["--version"], &["serve", "--help"], &["bench", "--help"]] {
+        let said = run(args);
+        assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+        assert!(!said.out.is_empty());
+    }
+}
+
+#[test]
+fn completions_exist_for_every_shell_and_know_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let said = run(&["completions", shell]);
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.out.contains("doctor") && said.out.contains("--insecure-listen"), "{shell}");
+    }
+}
+
+#[test]
+fn nobody_there_is_unreachable() {
+    let url = format!("http://127.0.0.1:{}", free_port());
+    run(&["status", "--server", &url, "--timeout", "2"]).failed(5, "");
+}
+
+#[test]
+fn rows_are_written_read_and_refused() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    for (row, value) in [("a", "1"), ("b", "2"), ("c", "3")] {
+        let said = server.run(&["store", "put", "g", row, "col", value, "--timestamp", "10", "--json"]);
+        assert_eq!(said.json(), serde_json::json!({ "timestamp": 10 }));
+    }
+    let rows = server.run(&["store", "scan", "g", "--start", "b", "--json"]).json();
+    let names: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["row"].as_str().unwrap()).collect();
+    assert_eq!(names, ["b", "c"]);
+
+    // A condition that does not hold is refused (4) and changes nothing; one that holds is taken.
+    server.run(&["store", "put", "g", "a", "col", "9", "--if-timestamp", "9"]).failed(4, "10");
+    assert_eq!(server.run(&["store", "put", "g", "a", "col", "9", "--if-timestamp", "10", "--timestamp", "11"]).code, 0);
+    assert_eq!(server.run(&["store", "get", "g", "a", "--json"]).json()["cells"]["col"]["value"], "9");
+
+    assert_eq!(server.run(&["store", "put", "g", "b", "col", "--delete"]).code, 0);
+    let missing = server.run(&["store", "get", "g", "b"]);
+    assert_eq!(missing.code, 3, "{missing:?}");
+
+    // A timestamp outside 1 … 2⁶³−1 is bad input.
+    assert_eq!(server.run(&["store", "put", "g", "a", "col", "x", "--timestamp", "0"]).code, 2);
+}
+
+#[test]
+fn content_comes_from_standard_input_and_entries_are_delivered_until_acknowledged() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    let mut append = tidings()
+        .args(["feed", "append", "news", "-", "second", "--server", &server.url(), "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    append.stdin.take().unwrap().write_all(b"first").unwrap();
+    let appended = crate::process::Said::from(append.wait_with_output().unwrap()).json();
+    assert_eq!(appended, serde_json::json!({ "first": 1, "last": 2 }));
+
+    let consume = |more: &[&str]| {
+        let said = server.run(&[&["feed", "consume", "news", "--json"][..], more].concat());
+        assert_eq!(said.code, 0, "{said:?}");
+        let entry = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["entry"].as_str().unwrap().to_owned();
+        said.out.lines().map(entry).collect::<Vec<_>>()
+    };
+    assert_eq!(consume(&["--group", "one"]), ["first", "second"]);
+    assert!(consume(&["--group", "one", "--wait-ms", "100"]).is_empty());
+    assert_eq!(consume(&["--group", "two", "--limit", "1"]), ["first"]);
+    assert_eq!(consume(&["--group", "two"]), ["second"]);
+}
+
+#[test]
+fn applications_get_keys_that_work_until_revoked() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    let created = server.run(&["app", "create", "shop", "--json"]).json();
+    let (id, key) = (created["id"].as_str().unwrap(), created["key"].as_str().unwrap());
+    assert!(key.starts_with("tid_"), "{created}");
+    assert_eq!(server.run(&["app", "create", "Shop!"]).code, 2);
+    assert_eq!(server.run(&["app", "keys", "nobody"]).code, 3);
+
+    // What the application writes is its own; another's eyes do not see it.
+    assert_eq!(server.run(&["store", "put", "g", "r", "c", "v", "--key", key]).code, 0);
+    assert_eq!(server.run(&["store", "get", "g", "r", "--key", key]).code, 0);
+    assert_eq!(server.run(&["store", "get", "g", "r"]).code, 3);
+    // An application is not an operator, and a forged key is nobody.
+    assert_eq!(server.run(&["app", "ls", "--key", key]).code, 4);
+    assert_eq!(server.run(&["store", "get", "g", "r", "--key", &format!("{key}x")]).code, 4);
+
+    let further = server.run(&["app", "keys", "shop", "--new", "--json"]).json();
+    assert_ne!(further["id"], created["id"]);
+    assert_eq!(server.run(&["app", "keys", "shop", "--revoke", id, "--json"]).json()["revoked"], true);
+    let keys = server.run(&["app", "keys", "shop", "--json"]).json();
+    let revoked: Vec<bool> = keys.as_array().unwrap().iter().map(|key| key["revoked"].as_bool().unwrap()).collect();
+    assert_eq!(revoked.iter().filter(|revoked| **revoked).count(), 1, "{keys}");
+    assert_eq!(server.run(&["app", "ls", "--json"]).json(), serde_json::json!([{ "app": "shop", "keys": 1 }]));
+}

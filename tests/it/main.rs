@@ -1,0 +1,11 @@
+//! The real binary as real processes: what a user meets, and what survives SIGKILL.
+//!
+//! Tests that spawn servers take turns ([`process::turn`]), so that a machine with two cores is enough for them.
+
+mod cluster;
+mod commands;
+mod durability;
+mod load;
+mod process;
+mod serving;
+mod simulation;

@@ -1,0 +1,223 @@
+//! Starting, asking and killing `tidings` processes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a condition may take before the test gives up: far above anything seen, since machines can be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(20);
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The right to run servers; others wait. A test that failed has left nothing that could disturb the next one.
+pub fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The binary under test, without the environment of whoever runs the tests.
+pub fn tidings() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidings"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDINGS_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// What a finished command said.
+#[derive(Debug)]
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Said {
+        Said {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).expect("standard output is text"),
+            err: String::from_utf8(output.stderr).expect("standard error is text"),
+        }
+    }
+}
+
+impl Said {
+    /// What it printed, as JSON; it must have succeeded.
+    pub fn json(&self) -> serde_json::Value {
+        assert_eq!(self.code, 0, "{self:?}");
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Asserts that it failed with this exit code, as one sentence and a hint on standard error.
+    pub fn failed(&self, code: i32, sentence: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.out.is_empty(), "{self:?}");
+        assert!(self.err.starts_with("error: ") && self.err.contains(sentence), "{self:?}");
+        assert!(self.err.lines().any(|line| line.starts_with("hint: ")), "{self:?}");
+    }
+}
+
+/// Runs a command to its end.
+pub fn run(args: &[&str]) -> Said {
+    tidings().args(args).output().expect("the binary runs").into()
+}
+
+/// A running server; dropped, it is killed.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    said: Arc<Mutex<String>>,
+}
+
+impl Server {
+    /// Starts `tidings serve` with these arguments and waits until it is ready.
+    pub fn start(args: &[&str]) -> Server {
+        let server = Server::spawn(args);
+        server.wait_ready();
+        server
+    }
+
+    /// Starts one node with embedded storage on a port of its own.
+    pub fn embedded(data: &Path) -> Server {
+        Server::start(&["--data", data.to_str().expect("a path of ours"), "--listen", "127.0.0.1:0"])
+    }
+
+    /// Starts `tidings serve` and waits until it says where it listens.
+    pub fn spawn(args: &[&str]) -> Server {
+        let mut child = tidings()
+            .arg("serve")
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let said = Arc::new(Mutex::new(String::new()));
+        let out = collect(child.stdout.take().expect("piped"), said.clone());
+        let err = collect(child.stderr.take().expect("piped"), said.clone());
+        drop((out, err));
+        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), said };
+        until("the server says where it listens", || {
+            if let Some(status) = server.child.try_wait().expect("our own child") {
+                panic!("the server ended with {status}: {}", server.said());
+            }
+            server.address = listening(&server.said())?;
+            Some(())
+        });
+        server
+    }
+
+    /// Waits until the server says that it can take calls.
+    pub fn wait_ready(&self) {
+        until("the server is ready", || (http_get(self.address, "/readyz")?.0 == 200).then_some(()));
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Runs a client command against this server.
+    pub fn run(&self, args: &[&str]) -> Said {
+        tidings().args(args).args(["--server", &self.url()]).output().expect("the binary runs").into()
+    }
+
+    /// Everything it has printed so far.
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// SIGKILL: no goodbye, no flush.
+    pub fn kill(mut self) {
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
+    }
+
+    /// SIGTERM, then waits for the end; its exit code.
+    pub fn terminate(mut self) -> i32 {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our own child");
+        let status = until("the server stops", || self.child.try_wait().expect("our own child"));
+        status.code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already; either way nothing is left running.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The address out of `listening on http://127.0.0.1:7400`.
+fn listening(said: &str) -> Option<SocketAddr> {
+    let rest = said.split("listening on ").nth(1)?;
+    let url = rest.split_once('\n')?.0.trim();
+    url.trim_start_matches("http://").trim_start_matches("https://").parse().ok()
+}
+
+fn collect(stream: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let mut said = into.lock().unwrap_or_else(PoisonError::into_inner);
+            said.push_str(&line);
+            said.push('\n');
+        }
+    })
+}
+
+/// Looks until there is something to see, or panics with what was waited for.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let looks = PATIENCE.as_millis() / LOOK.as_millis();
+    for _ in 0..looks {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        pause();
+    }
+    panic!("waited in vain until {what}");
+}
+
+#[allow(clippy::disallowed_methods)] // between two looks at a condition
+fn pause() {
+    std::thread::sleep(LOOK);
+}
+
+/// The status and body of a plain GET, or nothing if nobody answered.
+pub fn http_get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let status = answer.split_whitespace().nth(1)?.parse().ok()?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned();
+    Some((status, body))
+}
+
+/// A port that was free a moment ago, for configurations that must name one.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("loopback has ports").port()
+}
+
+/// Until when a loop of kills goes on.
+pub struct Deadline(std::time::Instant);
+
+impl Deadline {
+    /// So many seconds from now as `KILL_SECONDS` says.
+    #[allow(clippy::disallowed_methods)] // loops of kills are bounded by real time
+    pub fn from_environment() -> Deadline {
+        let seconds = std::env::var("KILL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+        Deadline(std::time::Instant::now() + Duration::from_secs(seconds))
+    }
+
+    #[allow(clippy::disallowed_methods)] // loops of kills are bounded by real time
+    pub fn has_passed(&self) -> bool {
+        std::time::Instant::now() >= self.0
+    }
+}

@@ -1,0 +1,101 @@
+//! `serve`: what it prints, and what it refuses, by name.
+
+use crate::process::{Server, free_port, http_get, run, turn};
+use std::net::TcpListener;
+
+#[test]
+fn a_fresh_server_becomes_ready_and_says_what_to_try() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    assert_eq!(http_get(server.address, "/healthz").unwrap().0, 200);
+    let said = server.said();
+    let tries: Vec<&str> = said.lines().filter(|line| line.trim_start().starts_with("tidings ")).collect();
+    assert_eq!(tries.len(), 3, "{said}");
+
+    let status = server.run(&["status", "--json"]).json();
+    assert_eq!(status["node"], 1);
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["groups"][0]["role"], "leader");
+    assert_eq!(status["problems"], serde_json::json!([]));
+    assert!(server.run(&["status"]).out.contains("no problems"));
+    assert_eq!(server.terminate(), 0);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let _turn = turn();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said = run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", &address]);
+    said.failed(said.code, &address);
+    assert!([1, 4].contains(&said.code), "{said:?}");
+    assert!(said.err.contains("in use"), "{said:?}");
+}
+
+#[test]
+fn a_data_directory_belongs_to_one_process() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let first = Server::embedded(data.path());
+    let said = run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    said.failed(4, data.path().to_str().unwrap());
+    // The first one is not disturbed.
+    assert_eq!(first.run(&["store", "put", "g", "r", "c", "v"]).code, 0);
+}
+
+#[test]
+fn a_data_directory_of_a_newer_version_is_refused_and_left_alone() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    assert_eq!(Server::embedded(data.path()).terminate(), 0);
+    let format = data.path().join("FORMAT");
+    let text = std::fs::read_to_string(&format).unwrap();
+    let newer = text.replace(|c: char| c.is_ascii_digit(), "9");
+    assert_ne!(text, newer);
+    std::fs::write(&format, &newer).unwrap();
+    let said = run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    said.failed(said.code, "newer");
+    assert_eq!(std::fs::read_to_string(&format).unwrap(), newer);
+}
+
+#[test]
+fn a_bad_configuration_is_told_with_file_line_and_expectation() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("node.toml");
+    let path = config.to_str().unwrap();
+    for (text, place, expected) in [
+        ("node = 1\nlisten = 7400\n", ":2:10", "socket address"),
+        ("node = 1\nlisen = \"127.0.0.1:7400\"\n", ":2:1", "unknown field `lisen`"),
+        ("node = \n", ":1:", "node.bad_config"),
+        ("[timings]\nping = \"soon\"\n", ":2:8", "a duration such as"),
+    ] {
+        std::fs::write(&config, text).unwrap();
+        let said = run(&["serve", "--config", path]);
+        said.failed(2, &format!("{path}{place}"));
+        assert!(said.err.contains(expected), "{said:?}");
+    }
+    run(&["serve", "--config", "/no/such/file.toml"]).failed(3, "/no/such/file.toml");
+}
+
+#[test]
+fn listening_beyond_loopback_needs_tls_and_auth_or_the_flag() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().to_str().unwrap();
+    let everywhere = format!("0.0.0.0:{}", free_port());
+    run(&["serve", "--data", data, "--listen", &everywhere]).failed(4, "beyond loopback");
+    let server = Server::spawn(&["--data", data, "--listen", &everywhere, "--insecure-listen"]);
+    assert!(server.said().contains("insecure"), "{}", server.said());
+}
+
+#[test]
+fn a_place_that_cannot_be_written_to_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a-file");
+    std::fs::write(&file, "not a directory").unwrap();
+    let said = run(&["serve", "--data", file.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    said.failed(said.code, "a-file");
+    assert_ne!(said.code, 0);
+}

@@ -1,1 +1,29 @@
 //! The connection: one stream to any of several nodes, multiplexed, reconnecting.
+//!
+//! ```text
+//!   Client ── keeper: connects to any of the servers, again and again
+//!     │ call, stream
+//!     ├─▶ home Link ────────▶ any node ── "not here, but there" (redirect)
+//!     └─▶ redirected Link ──▶ the node that can answer
+//! ```
+//! A [`Client`] keeps one connection up and multiplexes all operations over it. A call that certainly did not happen
+//! (it was never sent, was redirected, or was answered `unreachable`) is tried again until its deadline; one that may
+//! have happened ends with class `outcome_unknown`, unless its caller says that twice is as good as once.
+//!
+//! [`link`] is one live connection, for either end: nodes accept connections with the same driver. [`grpc`] and [`ws`]
+//! are its carriers.
+//!
+//! What it deliberately does not do: know what the messages mean, or keep anything beyond the process.
+
+mod backoff;
+mod client;
+mod config;
+mod dial;
+pub mod grpc;
+mod keeper;
+pub mod link;
+pub mod ws;
+
+pub use client::{Client, Request, Retry};
+pub use config::{ClientConfig, DEFAULT_PORT, Tls};
+pub use link::{Answers, Link};

@@ -189,6 +189,11 @@ pub enum Output {
         /// Why. Of class `unreachable` if it was never sent, `outcome_unknown` if nobody knows.
         error: Error,
     },
+    /// The other side has ended an operation begun here that nobody waited for any more: its place is free again.
+    Released {
+        /// The operation.
+        op: OpId,
+    },
     /// The other side began an operation.
     Opened {
         /// The operation.
@@ -381,6 +386,16 @@ impl Session {
     /// Whether this operation is open.
     pub fn is_open(&self, op: OpId) -> bool {
         self.operations.get(&op).is_some_and(|o| !o.abandoned)
+    }
+
+    /// Whether this operation was begun here and given up, and the other side has not ended it yet.
+    pub fn is_abandoned(&self, op: OpId) -> bool {
+        self.operations.get(&op).is_some_and(|o| o.abandoned)
+    }
+
+    /// How many more frames with `more` may be sent for this operation.
+    pub fn credit(&self, op: OpId) -> u32 {
+        self.operations.get(&op).map_or(0, |o| o.credit_out)
     }
 
     /// Whether operations may begin here.

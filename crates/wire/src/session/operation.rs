@@ -18,7 +18,7 @@ pub(super) struct Operation {
     /// Begun here, and nobody here waits for it any more; it still counts until the other side ends it.
     pub(super) abandoned: bool,
     /// How many frames with `more` we may send, and the other side may send.
-    credit_out: u32,
+    pub(super) credit_out: u32,
     credit_in: u32,
     /// Frames used up by their reader that the other side has not been told about.
     consumed: u32,
@@ -111,9 +111,10 @@ impl Session {
             Some(Body::Control(v1::Control { message: Some(message) })) => match message {
                 Control::Error(error) => {
                     self.remove(op);
-                    if !abandoned {
-                        out.put(Output::Failed { op, error: error.into() });
-                    }
+                    out.put(match abandoned {
+                        true => Output::Released { op },
+                        false => Output::Failed { op, error: error.into() },
+                    });
                 }
                 Control::Credit(credit) => self.granted(op, credit, out),
                 _ => self.close(error::protocol("this message cannot answer an operation"), true, out),
@@ -121,6 +122,7 @@ impl Session {
             _ if abandoned => {
                 if !more {
                     self.remove(op);
+                    out.put(Output::Released { op });
                 }
             }
             Some(body) if is_known(&body) => match self.count_in(op, more, bytes) {

@@ -1,0 +1,63 @@
+//! Deliberate faults in the product's place: they prove that the simulator would notice.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A known bug, switched on by a test. Never part of a normal run.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mutant {
+    /// The log is written and never synced.
+    SkippedFsync,
+    /// Entries count as durable before the disk has them.
+    EarlyAcknowledgement,
+    /// Now and then a committed entry is applied twice.
+    DoubleApply,
+    /// Term and vote are not kept across restarts.
+    LostVote,
+    /// Two entries that are applied together change places.
+    ReorderedApply,
+    /// A read barrier passes without asking anybody and without a lease.
+    StaleRead,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 6] = [
+        Mutant::SkippedFsync,
+        Mutant::EarlyAcknowledgement,
+        Mutant::DoubleApply,
+        Mutant::LostVote,
+        Mutant::ReorderedApply,
+        Mutant::StaleRead,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutant::SkippedFsync => "skipped-fsync",
+            Mutant::EarlyAcknowledgement => "early-acknowledgement",
+            Mutant::DoubleApply => "double-apply",
+            Mutant::LostVote => "lost-vote",
+            Mutant::ReorderedApply => "reordered-apply",
+            Mutant::StaleRead => "stale-read",
+        }
+    }
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mutant {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Mutant, String> {
+        let known = Mutant::ALL.iter().map(|mutant| mutant.name()).collect::<Vec<_>>().join(", ");
+        Mutant::ALL
+            .into_iter()
+            .find(|mutant| mutant.name() == name)
+            .ok_or_else(|| format!("there is no mutant `{name}`; there are: {known}"))
+    }
+}

@@ -1,0 +1,4 @@
+//! The public surface of the simulator.
+
+mod conformance;
+mod kernel;

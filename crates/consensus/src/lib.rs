@@ -1,1 +1,46 @@
 //! The agreed log by openraft, bound once behind our own interface.
+//!
+//! What it promises is written in `tidings_base::agreed`, and one conformance suite holds it and the simulator's model
+//! to it. A [`Group`] is one replica of one Raft group: a machine asks on one side, other members call on the other.
+//!
+//! ```text
+//!   machine ── ask ──▶ Group ── pump ──▶ openraft ──▶ LogStore ──▶ tidings-log (group commit, checksums) ──▶ Disk
+//!      ◀── heard ──┐     │                │    └────▶ StateMachine ──▶ AgreedState (durable, or with snapshot files)
+//!                  │     ▼                ▼
+//!          roles, leases, barriers     Network ──▶ Transport ──▶ … other members … ──▶ Group::receive
+//! ```
+//! - `log_store`, `state`, `snapshot`: what is on disk. `codec`: every byte that comes in is checked there.
+//! - `network`, `receive`: calls to and from other members.
+//! - `lease`: promises and leases on our own clock; openraft's lease is trusted for nothing.
+//! - `roles`, `barrier`, `proposals`, `announce`: from openraft's events to what a machine hears.
+//! - `membership`: members and leadership change while the group serves. `metrics`: what to look at.
+//!
+//! What it deliberately does not do: interpret commands, carry bytes between nodes (the node does, [`Transport`]), route
+//! requests to the leader, or serve reads (the state does, after a barrier).
+
+mod announce;
+mod barrier;
+mod codec;
+mod config;
+mod error;
+mod group;
+mod lease;
+mod log_store;
+mod membership;
+pub mod metrics;
+mod network;
+mod proposals;
+mod receive;
+mod roles;
+mod shared;
+mod snapshot;
+mod state;
+mod types;
+
+pub use codec::Malformed;
+pub use config::{Clock, GroupConfig, Limits, Member, Timings};
+pub use error::{ChangeError, ProposeError, StartError};
+pub use group::Group;
+pub use metrics::{MemberStatus, Standing, Status};
+pub use network::{Transport, TransportError};
+pub use types::Runtime;

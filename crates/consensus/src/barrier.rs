@@ -1,0 +1,102 @@
+//! Barriers that no lease covers: many share one round of messages.
+
+use crate::announce::Announcer;
+use crate::group::forward_to;
+use crate::shared::Shared;
+use crate::types::Raft;
+use openraft::ReadPolicy;
+use openraft::errors::{LinearizableReadError, RaftError};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tidings_base::agreed::{Heard, Refusal};
+use tidings_base::{LogIndex, OpId};
+use tokio::sync::{Notify, oneshot};
+
+/// Who wants to pass.
+#[derive(Debug)]
+pub(crate) enum Asker {
+    Machine(OpId),
+    Caller(oneshot::Sender<Result<LogIndex, Refusal>>),
+}
+
+impl Asker {
+    pub fn pass(self, index: LogIndex, announcer: &Announcer) {
+        match self {
+            Asker::Machine(op) => announcer.say(Heard::Passed { op, index }),
+            // A caller that gave up has no use for the answer.
+            Asker::Caller(caller) => drop(caller.send(Ok(index))),
+        }
+    }
+
+    pub fn refuse(self, refusal: Refusal, announcer: &Announcer) {
+        match self {
+            Asker::Machine(op) => announcer.say(Heard::Refused { op, refusal }),
+            Asker::Caller(caller) => drop(caller.send(Err(refusal))),
+        }
+    }
+}
+
+/// The barriers that wait for the next round.
+#[derive(Clone)]
+pub(crate) struct Barriers {
+    queue: Arc<Queue>,
+}
+
+struct Queue {
+    waiting: Mutex<Vec<Asker>>,
+    wake: Notify,
+    announcer: Mutex<Option<Arc<Announcer>>>,
+}
+
+impl Barriers {
+    pub fn new() -> Barriers {
+        let queue = Queue { waiting: Mutex::default(), wake: Notify::new(), announcer: Mutex::default() };
+        Barriers { queue: Arc::new(queue) }
+    }
+
+    pub fn wait(&self, asker: Asker, shared: &Shared) {
+        let mut waiting = self.queue.waiting.lock();
+        if waiting.len() >= shared.limits.barriers {
+            drop(waiting);
+            return asker.refuse(Refusal::Busy, &shared.announcer);
+        }
+        waiting.push(asker);
+        drop(waiting);
+        self.queue.wake.notify_one();
+    }
+
+    pub fn refuse_all(&self, refusal: Refusal) {
+        let waiting = std::mem::take(&mut *self.queue.waiting.lock());
+        if let Some(announcer) = self.queue.announcer.lock().clone() {
+            waiting.into_iter().for_each(|asker| asker.refuse(refusal, &announcer));
+        }
+    }
+
+    /// One round after the other; whoever asks during a round waits for the next, because the round may have begun
+    /// before what it must see.
+    pub async fn run(self, shared: Arc<Shared>, raft: Raft) {
+        *self.queue.announcer.lock() = Some(shared.announcer.clone());
+        loop {
+            self.queue.wake.notified().await;
+            let waiting = std::mem::take(&mut *self.queue.waiting.lock());
+            if waiting.is_empty() {
+                continue;
+            }
+            let passed = match raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+                Ok(_) => Ok(shared.applied_index()),
+                Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                    Err(Refusal::NotLeader { leader: forward_to(&shared, &forward) })
+                }
+                // No majority answered: perhaps another leads by now.
+                Err(RaftError::APIError(_)) => Err(Refusal::NotLeader { leader: None }),
+                Err(RaftError::Fatal(_)) => Err(Refusal::Stopped),
+            };
+            for asker in waiting {
+                match passed {
+                    Ok(index) => asker.pass(index, &shared.announcer),
+                    Err(refusal) => asker.refuse(refusal, &shared.announcer),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The refusals of this crate's calls, each with a sentence that says what to do.
+
+use crate::codec::Malformed;
+use std::io;
+use tidings_base::agreed::{Refusal, StateFailure};
+use tidings_base::{Class, Error, LogIndex, NodeId};
+
+/// Why a group did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The log could not be opened.
+    #[error("the agreed log could not be opened: {0}")]
+    Log(#[from] tidings_log::OpenError),
+    /// A file beside the log could not be read or written.
+    #[error("{file}: {source}")]
+    Disk {
+        /// The file.
+        file: String,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A file holds what this program cannot have written.
+    #[error("{file} is damaged: {why}")]
+    Damaged {
+        /// The file.
+        file: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// Entries between the state and the log are missing.
+    #[error("the state ends at entry {state} and the log begins at entry {log}: the entries between are lost")]
+    Gap {
+        /// The last entry that the state holds.
+        state: LogIndex,
+        /// The first entry that the log holds.
+        log: LogIndex,
+    },
+    /// The state could not be read or restored.
+    #[error("the state could not be opened: {0}")]
+    State(#[from] StateFailure),
+    /// The configuration makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// openraft did not start.
+    #[error("the replica did not start: {0}")]
+    Engine(String),
+}
+
+impl StartError {
+    pub(crate) fn damaged(file: &str, why: Malformed) -> StartError {
+        StartError::Damaged { file: file.into(), why: why.0 }
+    }
+
+    pub(crate) fn disk(file: &str, source: io::Error) -> StartError {
+        StartError::Disk { file: file.into(), source }
+    }
+}
+
+impl From<StartError> for Error {
+    fn from(e: StartError) -> Error {
+        let (code, class, hint) = match &e {
+            StartError::Log(_) => ("raft.log", Class::Failed, "`tidings doctor` names the file and what can be saved"),
+            StartError::Disk { .. } => ("raft.disk", Class::Failed, "look at the disk's space and permissions"),
+            StartError::Damaged { .. } => (
+                "raft.damaged",
+                Class::Failed,
+                "remove this member and add it anew with an empty directory; with one member restore a backup",
+            ),
+            StartError::Gap { .. } => (
+                "raft.gap",
+                Class::Failed,
+                "remove this member and add it anew with an empty directory; with one member restore a backup",
+            ),
+            StartError::State(_) => ("raft.state", Class::Failed, "`tidings doctor` looks through the data directory"),
+            StartError::Config(_) => ("raft.config", Class::Invalid, "correct the configuration"),
+            StartError::Engine(_) => ("raft.engine", Class::Failed, ""),
+        };
+        Error::new(code, class, e.to_string()).hint(hint)
+    }
+}
+
+/// Why a proposal of [`Group::propose`](crate::Group::propose) has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// It was not appended and never will be.
+    #[error("not taken: {}", sentence(*.0))]
+    Refused(Refusal),
+    /// It may or may not be applied, now or later.
+    #[error("the outcome is unknown; look before you repeat it")]
+    Unknown,
+}
+
+fn sentence(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::NotLeader { leader: Some(node) } => format!("node {node} leads the group"),
+        Refusal::NotLeader { leader: None } => "no leader is known; try again".into(),
+        Refusal::Busy => "too many requests are waiting; try again after a pause".into(),
+        Refusal::TooLarge => "the command is too large".into(),
+        Refusal::Stopped => "the replica is stopping or its disk failed".into(),
+    }
+}
+
+/// Why the members of a group did not change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// Only the leader changes members.
+    #[error("{}", sentence(Refusal::NotLeader { leader: *.leader }))]
+    NotLeader {
+        /// The leader, if known.
+        leader: Option<NodeId>,
+    },
+    /// The leader was asked to leave and handed over instead.
+    #[error("this node led the group and handed over to another; ask again at the new leader")]
+    HandedOver,
+    /// Another change is under way.
+    #[error("another change of members is under way; try again when it is done")]
+    Busy,
+    /// The node is a member already.
+    #[error("node {0} is a voting member already")]
+    Already(NodeId),
+    /// The node is no member.
+    #[error("node {0} is no member of the group")]
+    NoMember(NodeId),
+    /// The last voter cannot leave.
+    #[error("node {0} is the only voting member; add another one first")]
+    LastVoter(NodeId),
+    /// The new member did not catch up in time; it stays a learner.
+    #[error("node {node} is {lag} entries behind and did not catch up in time; it stays without a vote")]
+    TooSlow {
+        /// The new member.
+        node: NodeId,
+        /// How far it is behind.
+        lag: u64,
+    },
+    /// The change was begun and its end was not seen.
+    #[error("the change was begun and its outcome is unknown; look at the members before you repeat it")]
+    Unknown,
+    /// The replica is stopping or failed.
+    #[error("the replica is stopping or its disk failed")]
+    Stopped,
+}
+
+impl From<ChangeError> for Error {
+    fn from(e: ChangeError) -> Error {
+        let (code, class) = match &e {
+            ChangeError::NotLeader { .. } => ("raft.not_leader", Class::Unreachable),
+            ChangeError::HandedOver => ("raft.handed_over", Class::Refused),
+            ChangeError::Busy => ("raft.change_under_way", Class::Refused),
+            ChangeError::Already(_) => ("raft.already_member", Class::Refused),
+            ChangeError::NoMember(_) => ("raft.no_member", Class::NotFound),
+            ChangeError::LastVoter(_) => ("raft.last_voter", Class::Refused),
+            ChangeError::TooSlow { .. } => ("raft.too_slow", Class::Failed),
+            ChangeError::Unknown => ("raft.outcome_unknown", Class::OutcomeUnknown),
+            ChangeError::Stopped => ("raft.stopped", Class::Unreachable),
+        };
+        Error::new(code, class, e.to_string())
+    }
+}

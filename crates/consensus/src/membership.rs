@@ -1,0 +1,180 @@
+//! Members come and go while the group serves: first as learners that only listen, as voters when they have caught
+//! up. And leadership moves on request, after the lease has run out.
+
+use crate::error::ChangeError;
+use crate::group::{Group, forward_to};
+use crate::types::{TypeConfig, index_or_zero};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
+use openraft::{BasicNode, ChangeMembers};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tidings_base::agreed::Role;
+use tidings_base::{Mono, NodeId};
+
+/// A new member that lacks no more entries than this has caught up: the rest comes with the next few messages.
+const CAUGHT_UP: u64 = 1_000;
+
+type Changed = Result<(), ChangeError>;
+
+impl Group {
+    /// Adds a member: as a learner first, with a vote when it has caught up. The node must be running already, started
+    /// without members.
+    pub async fn add_member(&self, node: NodeId, address: &str) -> Changed {
+        let voters = self.voters();
+        if voters.contains(&node.0) {
+            return Err(ChangeError::Already(node));
+        }
+        self.add_learner(node, address).await?;
+        self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
+    }
+
+    /// Removes a member. A leader that is asked to remove itself hands over instead; ask the new leader then.
+    pub async fn remove_member(&self, node: NodeId) -> Changed {
+        let voters = self.voters();
+        if self.inner.members().get_node(&node.0).is_none() {
+            return Err(ChangeError::NoMember(node));
+        }
+        if !voters.contains(&node.0) {
+            return self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await;
+        }
+        if voters.len() == 1 {
+            return Err(ChangeError::LastVoter(node));
+        }
+        self.lead_on(node).await?;
+        self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await
+    }
+
+    /// Puts a new member in the place of an old one, in one change of voters.
+    pub async fn replace_member(&self, old: NodeId, new: NodeId, address: &str) -> Changed {
+        let mut voters = self.voters();
+        if voters.contains(&new.0) {
+            return Err(ChangeError::Already(new));
+        }
+        if !voters.remove(&old.0) {
+            return Err(ChangeError::NoMember(old));
+        }
+        self.lead_on(old).await?;
+        self.add_learner(new, address).await?;
+        voters.insert(new.0);
+        self.change(ChangeMembers::ReplaceAllVoters(voters)).await
+    }
+
+    /// Hands leadership to the voter that is furthest, if this replica leads and is not the only voter. Until the
+    /// announced lease has run out it goes on serving, without a lease.
+    pub async fn hand_over(&self) -> bool {
+        let shared = &self.inner.shared;
+        let Some(term) = shared.leading_term() else { return false };
+        if !self.voters().iter().any(|voter| *voter != shared.node.0) {
+            return false;
+        }
+        let until = shared.leases.lock().give_up(term);
+        self.sleep_until(until).await;
+        let metrics = self.inner.raft.metrics().borrow_watched().clone();
+        let matched = metrics.replication.unwrap_or_default();
+        let others = self.voters().into_iter().filter(|voter| *voter != shared.node.0);
+        let furthest = others.max_by_key(|voter| index_or_zero(matched.get(voter).and_then(Option::as_ref)));
+        let Some(to) = furthest else { return false };
+        tracing::info!(group = shared.group.0, to, "handing leadership over");
+        if self.inner.raft.trigger().transfer_leader(to).await.is_err() {
+            return false;
+        }
+        // It is done when another term has a leader; whether anyone took over is seen from that.
+        let mut server = self.inner.raft.server_metrics();
+        loop {
+            let now = server.borrow_watched().clone();
+            if now.vote.leader_id.term > term && now.current_leader.is_some() {
+                return now.current_leader != Some(shared.node.0);
+            }
+            if server.changed().await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    async fn sleep_until(&self, until: Mono) {
+        loop {
+            let left = until.since(self.inner.shared.now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.max(Duration::from_millis(1))).await;
+        }
+    }
+
+    fn voters(&self) -> BTreeSet<u64> {
+        self.inner.members().voter_ids().collect()
+    }
+
+    /// A leader cannot vote itself out and keep its promises; it hands over first.
+    async fn lead_on(&self, leaving: NodeId) -> Changed {
+        let shared = &self.inner.shared;
+        match *self.role().borrow() {
+            Role::Follower { leader } => return Err(ChangeError::NotLeader { leader }),
+            Role::Leader { .. } if leaving != shared.node => return Ok(()),
+            Role::Leader { .. } => {}
+        }
+        let limit = shared.timings.hand_over;
+        let _ = tokio::time::timeout(limit, self.hand_over()).await;
+        Err(ChangeError::HandedOver)
+    }
+
+    async fn add_learner(&self, node: NodeId, address: &str) -> Changed {
+        let at = BasicNode { addr: address.into() };
+        let written = self.inner.raft.add_learner(node.0, at, false).await;
+        let joined = written.map_err(|e| self.explain(e))?.log_id;
+        let mut metrics = self.inner.raft.metrics();
+        let caught_up = async {
+            loop {
+                let m = metrics.borrow_watched().clone();
+                let Some(replication) = &m.replication else {
+                    return Err(ChangeError::NotLeader { leader: self.inner.leader() });
+                };
+                let matched = replication.get(&node.0).and_then(Option::as_ref);
+                let last = m.last_log_index.map_or(0, |index| index + 1);
+                let lag = last.saturating_sub(index_or_zero(matched).0);
+                if lag <= CAUGHT_UP && matched.is_some_and(|id| id.index >= joined.index) {
+                    return Ok(());
+                }
+                if metrics.changed().await.is_err() {
+                    return Err(ChangeError::Stopped);
+                }
+            }
+        };
+        match tokio::time::timeout(self.inner.shared.timings.catch_up, caught_up).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let members = self.status().members;
+                let lag = members.iter().find(|m| m.node == node).and_then(|m| m.lag).unwrap_or(u64::MAX);
+                Err(ChangeError::TooSlow { node, lag })
+            }
+        }
+    }
+
+    async fn change(&self, change: ChangeMembers<u64, BasicNode>) -> Changed {
+        let written =
+            tokio::time::timeout(self.inner.shared.timings.answer, self.inner.raft.change_membership(change, false));
+        match written.await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(e)) => Err(self.explain(e)),
+            Err(_) => Err(ChangeError::Unknown),
+        }
+    }
+
+    fn explain(&self, error: RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> ChangeError {
+        let refused = match error {
+            RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
+                return ChangeError::NotLeader { leader: forward_to(&self.inner.shared, &forward) };
+            }
+            RaftError::APIError(ClientWriteError::ChangeMembershipError(refused)) => refused,
+            RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => return ChangeError::Unknown,
+            RaftError::APIError(ClientWriteError::PreconditionFailed(_)) => return ChangeError::Busy,
+            RaftError::Fatal(_) => return ChangeError::Stopped,
+        };
+        match refused {
+            ChangeMembershipError::LearnerNotFound(e) => ChangeError::NoMember(NodeId(e.node_id)),
+            ChangeMembershipError::EmptyMembership(_) => ChangeError::LastVoter(self.inner.shared.node),
+            _ => ChangeError::Busy,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What the parts of one replica share.
+
+use crate::announce::Announcer;
+use crate::config::{Clock, Limits, Timings};
+use crate::lease::Leases;
+use crate::proposals::Proposals;
+use crate::types::{LogId, index_or_zero};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tidings_base::{GroupId, LogIndex, Mono, NodeId};
+use tokio::sync::watch;
+
+pub(crate) struct Shared {
+    pub group: GroupId,
+    pub node: NodeId,
+    pub timings: Timings,
+    pub limits: Limits,
+    pub clock: Arc<dyn Clock>,
+    pub leases: Mutex<Leases>,
+    /// The last entry that the state here has applied.
+    pub applied: watch::Sender<Option<LogId>>,
+    pub announcer: Arc<Announcer>,
+    pub proposals: Proposals,
+    /// The term in which this replica announced that it leads; 0 while it does not.
+    pub leading: AtomicU64,
+    pub stopped: AtomicBool,
+}
+
+impl Shared {
+    pub fn new(group: GroupId, node: NodeId, timings: Timings, limits: Limits, clock: Arc<dyn Clock>) -> Arc<Shared> {
+        let announcer = Arc::new(Announcer::default());
+        Arc::new(Shared {
+            group,
+            node,
+            timings,
+            limits,
+            clock,
+            leases: Mutex::new(Leases::new(node.0, timings.lease)),
+            applied: watch::Sender::new(None),
+            proposals: Proposals::new(limits, announcer.clone()),
+            announcer,
+            leading: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    pub fn now(&self) -> Mono {
+        self.clock.mono()
+    }
+
+    pub fn applied_index(&self) -> LogIndex {
+        index_or_zero(self.applied.borrow().as_ref())
+    }
+
+    /// The term in which this replica leads as announced, if it does.
+    pub fn leading_term(&self) -> Option<u64> {
+        Some(self.leading.load(Ordering::Acquire)).filter(|term| *term > 0)
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+}
+
+/// Runs what may block for long, moving other work of this thread elsewhere where the runtime can do that.
+pub(crate) fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}

@@ -1,1 +1,156 @@
 //! A node: the one port, its carriers, principals, authorisation, and the drivers of machines.
+//!
+//! ```text
+//!                       ┌─────────────────────────── Node ───────────────────────────┐
+//!   curl, browsers ──▶  │  port ─▶ routes ─▶ rest      ─┐                             │
+//!   devices, services ─▶│  (TLS,   (who is   carriers  ─┼─▶ gate ─▶ Services          │
+//!   other nodes ─────▶  │  limits) it: auth) reflection ┘   (authorize, tenant)       │
+//!                       └─────────────────────────────────────────────────────────────┘
+//! ```
+//! Promises: nothing is served to somebody unknown except liveness, readiness and the public schema; every piece of
+//! every request is authorised in one place ([`authorize`]) on the one way to the services ([`gate`]); whatever
+//! strangers send is bounded in size, number and time before they have said who they are ([`port`]); a node that
+//! cannot start says why and what to do.
+//!
+//! [`config`] says what can be set and why the defaults are what they are; [`data_dir`] and [`pki`] guard what lies on
+//! disk; [`driver`] runs machines; [`clock`] is the only place that reads the host's clocks for them.
+//!
+//! What it deliberately does not do: read flags or the environment (the binary does), decide anything that a machine
+//! decides, or fetch anything that a caller names.
+
+pub mod apps;
+pub mod auth;
+pub mod authorize;
+pub mod carrier;
+pub mod clock;
+pub mod config;
+pub mod connection;
+pub mod data_dir;
+pub mod driver;
+pub mod gate;
+pub mod keys;
+pub mod logs;
+pub mod memory;
+pub mod metrics;
+pub mod pki;
+pub mod port;
+pub mod principal;
+pub mod rate;
+pub mod rest;
+pub mod routes;
+pub mod shell;
+pub mod shutdown;
+
+pub use clock::{Clock, SystemClock};
+pub use config::Config;
+pub use gate::{Gate, Services};
+pub use principal::{AppName, Identity, Peer, Principal};
+
+use crate::auth::Authenticator;
+use crate::data_dir::DataDir;
+use crate::keys::KeyStore;
+use crate::memory::MemoryServices;
+use crate::port::Port;
+use crate::shell::{Facts, Shared};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{Class, Error};
+use tokio::task::JoinHandle;
+
+/// How often metrics that nobody scrapes are folded together, so that they do not grow.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+
+/// A running node. Dropping it stops it without waiting; [`Node::shutdown`] waits.
+pub struct Node {
+    address: SocketAddr,
+    is_tls: bool,
+    trigger: shutdown::Trigger,
+    serving: JoinHandle<()>,
+    upkeep: JoinHandle<()>,
+    services: Arc<dyn Services>,
+    /// Given back last, when nothing writes to it any more.
+    _data: Option<DataDir>,
+}
+
+impl Node {
+    /// Starts a node: opens its data directory, binds its port, serves.
+    pub async fn start(config: Config) -> Result<Node, Error> {
+        config.validate()?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let data = DataDir::open(&config.data)?;
+        let port = Port::bind(&config, clock.clone()).await?;
+        let (services, keys) = MemoryServices::new(clock.clone());
+        Node::serve(config, clock, port, services, keys, Some(data))
+    }
+
+    /// Starts a node in front of these services, without a data directory: for tests of the shell.
+    pub async fn start_with(
+        config: Config,
+        services: Arc<dyn Services>,
+        keys: Arc<dyn KeyStore>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Node, Error> {
+        config.validate()?;
+        let port = Port::bind(&config, clock.clone()).await?;
+        Node::serve(config, clock, port, services, keys, None)
+    }
+
+    fn serve(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        port: Port,
+        services: Arc<dyn Services>,
+        keys: Arc<dyn KeyStore>,
+        data: Option<DataDir>,
+    ) -> Result<Node, Error> {
+        let recorder = metrics::recorder();
+        let address = port.address();
+        let (trigger, shutdown) = shutdown::channel();
+        let facts = Facts {
+            node: config.node_id(),
+            address: config.advertised(address),
+            started: clock.now().mono,
+            clock: clock.clone(),
+            admission: port.admission(),
+        };
+        let is_tls = config.tls.is_some();
+        let shared = Arc::new(Shared {
+            auth: Arc::new(Authenticator::new(&config, keys, clock.clone())?),
+            gate: Gate::new(services.clone(), Arc::new(facts)),
+            config: Arc::new(config),
+            clock,
+            shutdown: shutdown.clone(),
+        });
+        let router = routes::router(shared)?;
+        let serving = tokio::spawn(port.serve(router, shutdown));
+        let upkeep = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(METRICS_UPKEEP).await;
+                recorder.run_upkeep();
+            }
+        });
+        tracing::info!(%address, tls = is_tls, "serving");
+        Ok(Node { address, is_tls, trigger, serving, upkeep, services, _data: data })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The URL that reaches it from this machine.
+    pub fn url(&self) -> String {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Takes nothing new, lets calls in flight end within the drain time, stops the services, releases the data.
+    pub async fn shutdown(self) -> Result<(), Error> {
+        self.trigger.begin();
+        let served = self.serving.await;
+        self.services.shutdown().await;
+        self.upkeep.abort();
+        served.map_err(|e| Error::new("node.serving_failed", Class::Failed, format!("serving ended badly: {e}")))
+    }
+}

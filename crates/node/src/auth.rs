@@ -1,0 +1,270 @@
+//! Who is this: from what a connection shows to a [`Principal`].
+//!
+//! ```text
+//!   Authorization: Bearer tid_<id>.<secret>   →  app, or operator
+//!   Authorization: Bearer <JWT>               →  user
+//!   client certificate of our CA              →  node
+//!   nothing, and nothing is configured        →  operator, if the request can only come from this machine's user
+//! ```
+//! A credential that was shown and is wrong is refused; it never falls back to what a caller without one would be.
+//! What is believed about a connection is the socket's own address and certificate. `Forwarded` and `X-Forwarded-*`
+//! headers are never read.
+
+mod jwt;
+
+pub use jwt::MAX_TOKEN;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::keys::{KEY_PREFIX, Key, KeyStore, OPERATOR_ID, check_hash, random};
+use crate::metrics;
+use crate::principal::{AppName, Identity, OperatorBy, Peer, Principal};
+use crate::rate::Rate;
+use http::{HeaderMap, HeaderValue, Uri, header};
+use parking_lot::Mutex;
+use ring::hmac;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::bounded::BoundedMap;
+use tidings_base::{Class, Error, Mono};
+use tokio::sync::Semaphore;
+
+/// Verified keys that are remembered. Each entry is some 200 bytes; a server has fewer active keys than this.
+const MAX_REMEMBERED: usize = 4_096;
+
+/// Argon2 computations at once: more would only fight for the cores that serve everybody else.
+const MAX_HASHING: usize = 2;
+
+/// Authenticates connections and requests.
+pub struct Authenticator {
+    trusts_everyone: bool,
+    operator_hash: Option<String>,
+    issuers: jwt::Issuers,
+    keys: Arc<dyn KeyStore>,
+    clock: Arc<dyn Clock>,
+    key_check: Duration,
+    failures: Rate,
+    hashing: Semaphore,
+    /// Under this process's own random key, so that the memory holds no secrets and no guessable hashes of them.
+    digest: hmac::Key,
+    remembered: Mutex<BoundedMap<[u8; 32], Remembered>>,
+}
+
+/// A key that was verified before.
+#[derive(Clone)]
+struct Remembered {
+    /// The hash it was held against: if the stored one differs, it must be verified again.
+    hash: Arc<str>,
+    principal: Principal,
+    /// When the store was last asked about it.
+    checked: Mono,
+}
+
+impl Authenticator {
+    /// Reads the keys that the configuration names.
+    pub fn new(config: &Config, keys: Arc<dyn KeyStore>, clock: Arc<dyn Clock>) -> Result<Authenticator, Error> {
+        if let Some(hash) = &config.auth.operator_key_hash {
+            check_hash(hash)?;
+        }
+        Ok(Authenticator {
+            trusts_everyone: config.trusts_everyone(),
+            operator_hash: config.auth.operator_key_hash.clone(),
+            issuers: jwt::Issuers::load(&config.auth.issuers, config.timings.token_leeway.into())?,
+            keys,
+            clock,
+            key_check: config.timings.key_check.into(),
+            failures: Rate::new(config.limits.failures_per_minute, Duration::from_secs(60)),
+            hashing: Semaphore::new(MAX_HASHING),
+            digest: hmac::Key::new(hmac::HMAC_SHA256, &random::<32>()?),
+            remembered: Mutex::new(BoundedMap::new(MAX_REMEMBERED)),
+        })
+    }
+
+    /// Who sends a request with these headers: `None` if it shows nothing at all, an error if what it shows is wrong.
+    pub async fn identify(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Result<Option<Identity>, Error> {
+        match credential(headers)? {
+            Some(credential) => self.verify(peer, credential).await.map(Some),
+            None => Ok(self.ambient(peer, uri, headers)),
+        }
+    }
+
+    /// Who shows this credential (from a header or a `Hello`).
+    pub async fn verify(&self, peer: &Peer, credential: &str) -> Result<Identity, Error> {
+        let address = peer.counted_as();
+        if credential.starts_with(KEY_PREFIX) {
+            let key = Key::parse(credential).ok_or_else(|| self.failed(address, wrong_key()))?;
+            let digest = self.digest_of(credential);
+            match self.recall(&key, &digest).await? {
+                Some(identity) => Ok(identity),
+                None => self.verify_slowly(address, key, digest).await,
+            }
+        } else {
+            self.within_rate(address)?;
+            self.issuers.verify(credential, self.clock.now().wall).map_err(|e| self.failed(address, e))
+        }
+    }
+
+    /// Whether an identity still stands: tokens end, keys are revoked. Long-lived connections ask now and then.
+    pub async fn recheck(&self, identity: &Identity) -> Result<(), Error> {
+        if identity.until.is_some_and(|until| self.clock.now().wall >= until) {
+            return Err(unauthenticated("the token has expired").hint("Get a new token from its issuer."));
+        }
+        if let Principal::App { key, .. } = &identity.principal {
+            let stands = self.keys.find(key).await?.is_some_and(|record| !record.revoked);
+            return if stands { Ok(()) } else { Err(wrong_key()) };
+        }
+        Ok(())
+    }
+
+    /// Who the connection itself says it is.
+    ///
+    /// A browser sends requests for any page that asks it to, so what is ambient counts only where no foreign page
+    /// can be behind the request: it names this host by a loopback name (else a foreign name was pointed here), and
+    /// if it has an `Origin`, that is this very server.
+    fn ambient(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Option<Identity> {
+        if !same_origin(uri, headers) {
+            return None;
+        }
+        if let Some(node) = peer.node {
+            return Some(Identity { principal: Principal::Node(node), until: None });
+        }
+        let local = !peer.address.ip().to_canonical().is_loopback() || names_loopback(uri, headers);
+        let operator = Principal::Operator(OperatorBy::Unconfigured);
+        (self.trusts_everyone && local).then_some(Identity { principal: operator, until: None })
+    }
+
+    fn digest_of(&self, credential: &str) -> [u8; 32] {
+        let tag = hmac::sign(&self.digest, credential.as_bytes());
+        let mut digest = [0; 32];
+        digest.copy_from_slice(tag.as_ref());
+        digest
+    }
+
+    /// The identity of a key that was verified before, if the store still has it so.
+    async fn recall(&self, key: &Key, digest: &[u8; 32]) -> Result<Option<Identity>, Error> {
+        let Some(known) = self.remembered.lock().get(digest).cloned() else { return Ok(None) };
+        let identity = Identity { principal: known.principal.clone(), until: None };
+        let now = self.clock.now().mono;
+        if now.since(known.checked) < self.key_check || key.id == OPERATOR_ID {
+            return Ok(Some(identity));
+        }
+        let stands = self.keys.find(&key.id).await?.is_some_and(|r| !r.revoked && *r.hash == *known.hash);
+        let mut remembered = self.remembered.lock();
+        if stands {
+            remembered.insert(*digest, Remembered { checked: now, ..known });
+            return Ok(Some(identity));
+        }
+        remembered.remove(digest);
+        Ok(None)
+    }
+
+    async fn verify_slowly(&self, address: IpAddr, key: Key, digest: [u8; 32]) -> Result<Identity, Error> {
+        self.within_rate(address)?;
+        let Some((hash, principal)) = self.stored(&key).await? else {
+            return Err(self.failed(address, wrong_key()));
+        };
+        let turn = self.hashing.acquire().await.map_err(|e| broken(e.to_string()))?;
+        // Whoever waited for a turn may have used up the attempts meanwhile.
+        self.within_rate(address)?;
+        let against = hash.clone();
+        let matching = tokio::task::spawn_blocking(move || key.matches(&against)).await;
+        drop(turn);
+        if !matching.map_err(|e| broken(e.to_string()))? {
+            return Err(self.failed(address, wrong_key()));
+        }
+        let checked = self.clock.now().mono;
+        self.remembered.lock().insert(digest, Remembered { hash, principal: principal.clone(), checked });
+        Ok(Identity { principal, until: None })
+    }
+
+    /// What a key is held against, and whose it is.
+    async fn stored(&self, key: &Key) -> Result<Option<(Arc<str>, Principal)>, Error> {
+        if key.id == OPERATOR_ID {
+            let hash = self.operator_hash.as_deref();
+            return Ok(hash.map(|hash| (Arc::from(hash), Principal::Operator(OperatorBy::Key))));
+        }
+        let Some(record) = self.keys.find(&key.id).await?.filter(|record| !record.revoked) else { return Ok(None) };
+        let principal = Principal::App { app: AppName::parse(&record.app)?, key: Arc::from(record.id) };
+        Ok(Some((Arc::from(record.hash), principal)))
+    }
+
+    fn within_rate(&self, address: IpAddr) -> Result<(), Error> {
+        if self.failures.would_allow(address, self.clock.now().mono) {
+            return Ok(());
+        }
+        Err(Error::new("control.busy", Class::Refused, "too many failed attempts from this address")
+            .hint("Wait a minute, then try again with the right credential."))
+    }
+
+    fn failed(&self, address: IpAddr, error: Error) -> Error {
+        self.failures.allow(address, self.clock.now().mono);
+        metrics::auth_failed();
+        error
+    }
+}
+
+/// The credential that headers carry.
+fn credential(headers: &HeaderMap) -> Result<Option<&str>, Error> {
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    if all.next().is_some() {
+        return Err(unauthenticated("the request has two `Authorization` headers"));
+    }
+    let scheme_and_rest = value.to_str().ok().and_then(|text| text.split_once(' '));
+    match scheme_and_rest {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(rest.trim())),
+        _ => Err(unauthenticated("the `Authorization` header is not of the form `Bearer …`")),
+    }
+}
+
+/// The host that a request is addressed to: HTTP/2's authority, else the `Host` header.
+fn addressed_host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    uri.authority().map(|a| a.as_str()).or_else(|| headers.get(header::HOST)?.to_str().ok())
+}
+
+fn names_loopback(uri: &Uri, headers: &HeaderMap) -> bool {
+    let Some(host) = addressed_host(uri, headers) else { return false };
+    let Ok(authority) = host.parse::<http::uri::Authority>() else { return false };
+    let host = authority.host();
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
+/// Whether no foreign web page can be behind a request: it has no `Origin`, or that of the server it is addressed to,
+/// and the browser, if there is one, does not say otherwise.
+fn same_origin(uri: &Uri, headers: &HeaderMap) -> bool {
+    let from_elsewhere = |site: &HeaderValue| site != "same-origin" && site != "none";
+    if headers.get("sec-fetch-site").is_some_and(from_elsewhere) {
+        return false;
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else { return true };
+    let origin = origin.to_str().ok().and_then(|text| text.split_once("://")).map(|(_, host)| host);
+    let host = addressed_host(uri, headers);
+    origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
+}
+
+fn broken(what: String) -> Error {
+    Error::new("control.auth_failed", Class::Failed, what)
+}
+
+/// An error that says: we do not know who you are.
+pub fn unauthenticated(message: impl Into<String>) -> Error {
+    Error::new("control.unauthenticated", Class::Refused, message)
+}
+
+/// The error for requests that show nothing where something is needed.
+pub fn no_credential() -> Error {
+    unauthenticated("the request does not say who sends it").hint(
+        "Pass a key as `Authorization: Bearer tid_…` (--key or TIDINGS_KEY on the command line). Without \
+         authentication configured, only requests to a loopback name that no foreign web page made are accepted.",
+    )
+}
+
+/// One sentence for every way a key can be wrong, so that an attacker does not learn which.
+fn wrong_key() -> Error {
+    unauthenticated("the key is unknown, revoked or wrong").hint("`tidings app keys` lists and makes keys.")
+}
+
+#[cfg(test)]
+mod tests;

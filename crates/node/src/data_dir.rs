@@ -1,0 +1,222 @@
+//! The node's data directory: who may use it, in which format, and what lies where.
+//!
+//! ```text
+//!   <data>/FORMAT          the format's number; a newer one than ours is refused, never guessed at
+//!   <data>/LOCK            held while a node runs
+//!   <data>/group-1/log     the agreed log of a Raft group, its vote and snapshots
+//!   <data>/group-1/state   the state that the log feeds
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tidings_base::{Class, Error, GroupId};
+
+/// The format that this version writes and the newest it reads.
+pub const FORMAT: u32 = 1;
+
+/// What the FORMAT file begins with, so that nobody takes another program's directory for ours.
+const FORMAT_MARK: &str = "tidings-data ";
+
+/// An open data directory. Dropping it gives the lock back.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// Locked as long as it is open; the kernel releases it even after SIGKILL.
+    _lock: File,
+}
+
+impl DataDir {
+    /// Opens a directory, making it if it is not there.
+    pub fn open(path: &Path) -> Result<DataDir, Error> {
+        if !path.exists() {
+            DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|e| cannot(path, "create", &e))?;
+        }
+        check_permissions(path)?;
+        let lock = lock(path)?;
+        check_format(path)?;
+        Ok(DataDir { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory of a group's agreed log; made if it is not there.
+    pub fn log_of(&self, group: GroupId) -> Result<PathBuf, Error> {
+        self.group(group, "log")
+    }
+
+    /// The directory of a group's state; made if it is not there.
+    pub fn state_of(&self, group: GroupId) -> Result<PathBuf, Error> {
+        self.group(group, "state")
+    }
+
+    fn group(&self, group: GroupId, what: &str) -> Result<PathBuf, Error> {
+        let path = self.path.join(format!("group-{group}")).join(what);
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|e| cannot(&path, "create", &e))?;
+        // What is durable in a directory is worth nothing if the directory itself is not.
+        for made in [Some(path.as_path()), path.parent(), Some(self.path.as_path())].into_iter().flatten() {
+            File::open(made).and_then(|dir| dir.sync_all()).map_err(|e| cannot(made, "sync", &e))?;
+        }
+        Ok(path)
+    }
+}
+
+fn check_permissions(path: &Path) -> Result<(), Error> {
+    let metadata = fs::metadata(path).map_err(|e| cannot(path, "read", &e))?;
+    if !metadata.is_dir() {
+        return Err(Error::new("node.bad_data_dir", Class::Invalid, format!("{} is not a directory", path.display()))
+            .hint("Name a directory with --data."));
+    }
+    let mode = metadata.permissions().mode();
+    if mode & 0o022 != 0 {
+        let message = format!("others than its owner can write to {} (mode {:03o})", path.display(), mode & 0o777);
+        return Err(Error::new("node.bad_permissions", Class::Refused, message)
+            .hint(format!("`chmod go-w {}`", path.display())));
+    }
+    Ok(())
+}
+
+fn lock(path: &Path) -> Result<File, Error> {
+    let file = path.join("LOCK");
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
+    let mut lock = options.open(&file).map_err(|e| cannot(&file, "open", &e))?;
+    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {
+            // For whoever finds it locked; the lock itself is the kernel's.
+            let write = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+            write.map_err(|e| cannot(&file, "write", &e))?;
+            Ok(lock)
+        }
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            let _ = (&lock).take(32).read_to_string(&mut holder);
+            let holder = match holder.trim().parse::<u32>() {
+                Ok(pid) => format!("process {pid}"),
+                Err(_) => "another process".to_owned(),
+            };
+            let message = format!("the data directory {} is in use by {holder}", path.display());
+            Err(Error::new("node.data_dir_locked", Class::Refused, message)
+                .hint("Stop that process, or give this one a directory of its own with --data."))
+        }
+        Err(e) => Err(cannot(&file, "lock", &e.into())),
+    }
+}
+
+fn check_format(path: &Path) -> Result<(), Error> {
+    let file = path.join("FORMAT");
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return begin_format(path, &file),
+        Err(e) => return Err(cannot(&file, "read", &e)),
+    };
+    let number = text.strip_prefix(FORMAT_MARK).and_then(|rest| rest.trim_end().parse::<u32>().ok());
+    match number {
+        Some(FORMAT) => Ok(()),
+        Some(newer) if newer > FORMAT => {
+            let message = format!(
+                "{} has format {newer}, written by a newer version; this one reads up to {FORMAT}",
+                path.display()
+            );
+            Err(Error::new("node.newer_format", Class::Refused, message)
+                .hint("Run the version that wrote it, or a later one. Nothing was changed."))
+        }
+        _ => {
+            let message = format!("{} does not say which format the directory has", file.display());
+            Err(Error::new("node.bad_format", Class::Failed, message)
+                .hint("If the file was damaged, restore it from a backup; `tidings doctor` looks at the rest."))
+        }
+    }
+}
+
+/// Marks a directory as ours, if there is nothing else in it.
+fn begin_format(path: &Path, file: &Path) -> Result<(), Error> {
+    let mut entries = fs::read_dir(path).map_err(|e| cannot(path, "read", &e))?;
+    let foreign =
+        entries.find_map(|entry| entry.ok().filter(|e| e.file_name() != "LOCK" && e.file_name() != "FORMAT.new"));
+    if let Some(entry) = foreign {
+        let message =
+            format!("{} has no FORMAT file but is not empty: {:?} is in it", path.display(), entry.file_name());
+        return Err(Error::new("node.bad_data_dir", Class::Refused, message)
+            .hint("Name an empty directory, or one of a Tidings node, with --data."));
+    }
+    // Written beside and renamed: a crash leaves no half-written number.
+    let temporary = path.join("FORMAT.new");
+    let written = File::create(&temporary)
+        .and_then(|mut new| writeln!(new, "{FORMAT_MARK}{FORMAT}").and_then(|()| new.sync_all()))
+        .and_then(|()| fs::rename(&temporary, file))
+        .and_then(|()| File::open(path)?.sync_all());
+    written.map_err(|e| cannot(file, "write", &e))
+}
+
+fn cannot(path: &Path, what: &str, e: &io::Error) -> Error {
+    let shown = path.display();
+    let message = format!("cannot {what} {shown}: {e}");
+    match e.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let owner = path.ancestors().find_map(|p| fs::metadata(p).ok()).map_or(0, |m| m.uid());
+            let me = rustix::process::geteuid().as_raw();
+            Error::new("node.bad_permissions", Class::Refused, message)
+                .hint(format!("It belongs to user {owner}; this process runs as user {me}."))
+        }
+        io::ErrorKind::StorageFull => {
+            Error::new("node.disk_full", Class::Failed, message).hint("Free some space on the disk.")
+        }
+        _ => Error::new("node.bad_data_dir", Class::Failed, message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(result: Result<DataDir, Error>) -> String {
+        result.expect_err("this directory cannot be used").code.into_owned()
+    }
+
+    #[test]
+    fn a_directory_is_made_locked_and_found_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a/b");
+        let dir = DataDir::open(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        let error = DataDir::open(&path).unwrap_err();
+        assert_eq!(error.code, "node.data_dir_locked");
+        assert!(error.message.contains(&format!("process {}", std::process::id())), "{error}");
+        let log = dir.log_of(GroupId::STORE).unwrap();
+        assert!(log.ends_with("group-1/log") && log.is_dir());
+        drop(dir);
+        assert!(DataDir::open(&path).unwrap().state_of(GroupId::CELL).unwrap().ends_with("group-0/state"));
+    }
+
+    #[test]
+    fn a_newer_or_unreadable_format_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("data");
+        drop(DataDir::open(&path).unwrap());
+        for (text, expected) in
+            [("tidings-data 2\n", "node.newer_format"), ("", "node.bad_format"), ("7\n", "node.bad_format")]
+        {
+            fs::write(path.join("FORMAT"), text).unwrap();
+            assert_eq!(code(DataDir::open(&path)), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn other_directories_files_and_open_permissions_are_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().join("home");
+        fs::create_dir(&home).unwrap();
+        fs::write(home.join("letter.txt"), "dear").unwrap();
+        fs::set_permissions(&home, PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(code(DataDir::open(&home)), "node.bad_data_dir");
+        assert_eq!(code(DataDir::open(&home.join("letter.txt"))), "node.bad_data_dir");
+        let open = temp.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+        assert_eq!(code(DataDir::open(&open)), "node.bad_permissions");
+    }
+}

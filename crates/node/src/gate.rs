@@ -1,0 +1,368 @@
+//! The one way from a carrier to the services: authorise every piece of a request, put it into its application, call.
+//!
+//! ```text
+//!   REST ─┐
+//!   WebSocket ─┼─▶ Gate::call(principal, body) ─▶ authorize ─▶ add tenant prefix ─▶ Services::call
+//!   gRPC ─┘                                    strip tenant prefix ◀────────────────────┘
+//! ```
+//! Carriers hold a [`Gate`], never the [`Services`] themselves, so none of them can forget a check.
+
+use crate::authorize::{Action, Resource, authorize};
+use crate::principal::{AppName, Principal};
+use async_trait::async_trait;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use std::sync::Arc;
+use tidings_base::{Class, Error};
+use tidings_wire::v1::{admin_message, feed_message, store_message};
+use tidings_wire::{Body, Part, v1};
+
+/// The longest name of a group, topic, row, column, consumer group or fence: names are keys, not values.
+pub const MAX_NAME: usize = 4 << 10;
+
+/// A long answer: several bodies, each a frame.
+pub type Answers = BoxStream<'static, Result<Body, Error>>;
+
+/// What a node can do, by the same messages as frames. Requests arrive authorised and with full names.
+#[async_trait]
+pub trait Services: Send + Sync + 'static {
+    /// Answers a request with one message. Dropping the future cancels what can still be cancelled.
+    async fn call(&self, caller: &Principal, request: Body) -> Result<Body, Error>;
+
+    /// Answers a request that may take several frames; by default it takes one.
+    async fn stream(&self, caller: &Principal, request: Body) -> Result<Answers, Error> {
+        let answer = self.call(caller, request).await?;
+        Ok(futures::stream::once(std::future::ready(Ok(answer))).boxed())
+    }
+
+    /// Whether requests can be served now; if not, why (`/readyz`).
+    fn ready(&self) -> Result<(), Error>;
+
+    /// Hands leadership over and stops. Called once, after the last request.
+    async fn shutdown(&self);
+}
+
+/// What the shell knows about itself, for the status.
+pub trait Shell: Send + Sync + 'static {
+    /// Fills in the fields that only the shell knows.
+    fn describe(&self, status: &mut v1::StatusReply);
+}
+
+/// Authorises requests and hands them to the services.
+#[derive(Clone)]
+pub struct Gate {
+    services: Arc<dyn Services>,
+    shell: Arc<dyn Shell>,
+}
+
+impl Gate {
+    /// A gate before these services.
+    pub fn new(services: Arc<dyn Services>, shell: Arc<dyn Shell>) -> Gate {
+        Gate { services, shell }
+    }
+
+    /// Answers one request with one message.
+    pub async fn call(&self, caller: &Principal, mut request: Body) -> Result<Body, Error> {
+        let scope = admit(caller, &mut request)?;
+        let mut answer = self.services.call(caller, request).await?;
+        self.finish(&scope, &mut answer);
+        Ok(answer)
+    }
+
+    /// Answers one request with as many messages as it takes.
+    pub async fn stream(&self, caller: &Principal, mut request: Body) -> Result<Answers, Error> {
+        let scope = admit(caller, &mut request)?;
+        let answers = self.services.stream(caller, request).await?;
+        let gate = self.clone();
+        Ok(answers
+            .map(move |answer| {
+                answer.map(|mut answer| {
+                    gate.finish(&scope, &mut answer);
+                    answer
+                })
+            })
+            .boxed())
+    }
+
+    /// Whether a request may need several frames, so that [`Gate::stream`] is the way to ask it.
+    pub fn is_long(request: &Body) -> bool {
+        matches!(request, Body::Store(v1::StoreMessage { message: Some(store_message::Message::Scan(_)) }))
+    }
+
+    /// Whether requests can be served now; if not, why.
+    pub fn ready(&self) -> Result<(), Error> {
+        self.services.ready()
+    }
+
+    fn finish(&self, scope: &Scope, answer: &mut Body) {
+        match answer {
+            Body::Store(v1::StoreMessage { message: Some(store_message::Message::Applied(applied)) }) => {
+                for failure in &mut applied.failures {
+                    scope.strip(&mut failure.group);
+                }
+            }
+            Body::Admin(v1::AdminMessage { message: Some(admin_message::Message::StatusReply(status)) }) => {
+                self.shell.describe(status);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Where a request's names live.
+enum Scope {
+    /// In an application: `app/name`.
+    App(AppName),
+    /// Nowhere: the names are full already.
+    Raw,
+}
+
+impl Scope {
+    fn of(caller: &Principal) -> Scope {
+        caller.app().map_or(Scope::Raw, Scope::App)
+    }
+
+    fn resource(&self) -> Resource {
+        match self {
+            Scope::App(app) => Resource::App(app.clone()),
+            Scope::Raw => Resource::Raw,
+        }
+    }
+
+    fn prefix(&self, name: &mut Bytes) {
+        if let Scope::App(app) = self {
+            let mut full = BytesMut::with_capacity(app.as_str().len() + 1 + name.len());
+            full.put_slice(app.as_str().as_bytes());
+            full.put_u8(b'/');
+            full.put_slice(name);
+            *name = full.freeze();
+        }
+    }
+
+    fn strip(&self, name: &mut Bytes) {
+        if let Scope::App(app) = self {
+            let length = app.as_str().len() + 1;
+            if name.starts_with(app.as_str().as_bytes()) && name.get(length - 1) == Some(&b'/') {
+                *name = name.slice(length..);
+            }
+        }
+    }
+}
+
+/// Checks every piece of a request and gives its names their application.
+fn admit(caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
+    let scope = Scope::of(caller);
+    match request {
+        Body::Control(_) => Err(unsupported("this control message")),
+        Body::Store(message) => admit_store(caller, &scope, message),
+        Body::Feed(message) => admit_feed(caller, &scope, message),
+        Body::Raft(_) => authorize(caller, Part::Raft, Action::Write, &Resource::Cluster),
+        Body::Admin(message) => admit_admin(caller, message),
+    }?;
+    Ok(scope)
+}
+
+fn admit_store(caller: &Principal, scope: &Scope, message: &mut v1::StoreMessage) -> Result<(), Error> {
+    use store_message::Message;
+    let may = |action| authorize(caller, Part::Store, action, &scope.resource());
+    match &mut message.message {
+        Some(Message::Apply(apply)) => {
+            // The batch itself needs the right too, or an empty one would tell strangers whether the store is there.
+            may(Action::Write)?;
+            for group in &mut apply.groups {
+                may(Action::Write)?;
+                named("group", &group.group)?;
+                scope.prefix(&mut group.group);
+            }
+            Ok(())
+        }
+        Some(Message::Get(get)) => {
+            may(Action::Read)?;
+            let key = get.key.as_mut().ok_or_else(|| missing("key"))?;
+            named("group", &key.group)?;
+            scope.prefix(&mut key.group);
+            Ok(())
+        }
+        Some(Message::Scan(scan)) => {
+            may(Action::Read)?;
+            named("group", &scan.group)?;
+            scope.prefix(&mut scan.group);
+            Ok(())
+        }
+        Some(Message::CompareAndSet(set)) => {
+            // It tells what stands in the way, so it is a read as well.
+            may(Action::Read)?;
+            may(Action::Write)?;
+            let key = set.key.as_mut().ok_or_else(|| missing("key"))?;
+            named("group", &key.group)?;
+            scope.prefix(&mut key.group);
+            Ok(())
+        }
+        Some(Message::Status(_)) => may(Action::Read),
+        Some(_) | None => Err(unsupported("this store message")),
+    }
+}
+
+fn admit_feed(caller: &Principal, scope: &Scope, message: &mut v1::FeedMessage) -> Result<(), Error> {
+    use feed_message::Message;
+    let may = |action| authorize(caller, Part::Feed, action, &scope.resource());
+    let topic = match &mut message.message {
+        Some(Message::Append(append)) => {
+            may(Action::Write)?;
+            &mut append.topic
+        }
+        // Who consumes reads, and takes entries away from the rest of the group.
+        Some(Message::Consume(consume)) => {
+            may(Action::Read)?;
+            may(Action::Write)?;
+            named("consumer group", &consume.group)?;
+            &mut consume.topic
+        }
+        Some(Message::Ack(ack)) => {
+            may(Action::Write)?;
+            named("consumer group", &ack.group)?;
+            &mut ack.topic
+        }
+        Some(_) | None => return Err(unsupported("this feed message")),
+    };
+    named("topic", topic)?;
+    scope.prefix(topic);
+    Ok(())
+}
+
+fn admit_admin(caller: &Principal, message: &v1::AdminMessage) -> Result<(), Error> {
+    use admin_message::Message;
+    let action = match &message.message {
+        Some(Message::Status(_)) => Action::Read,
+        Some(Message::AppList(_)) => Action::Read,
+        Some(Message::AppCreate(_) | Message::KeyCreate(_) | Message::KeyRevoke(_) | Message::MemberChange(_)) => {
+            Action::Write
+        }
+        Some(_) | None => {
+            authorize(caller, Part::Admin, Action::Read, &Resource::Cluster)?;
+            return Err(unsupported("this admin message"));
+        }
+    };
+    authorize(caller, Part::Admin, action, &Resource::Cluster)
+}
+
+fn named(what: &str, name: &Bytes) -> Result<(), Error> {
+    match name.len() {
+        0 => Err(Error::new("control.no_name", Class::Invalid, format!("the {what} has no name"))),
+        n if n > MAX_NAME => {
+            Err(Error::new("control.name_too_long", Class::Invalid, format!("the {what}'s name has {n} bytes"))
+                .hint(format!("Names have at most {MAX_NAME} bytes.")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn missing(field: &str) -> Error {
+    Error::new("control.missing_field", Class::Invalid, format!("the request lacks its field `{field}`"))
+}
+
+fn unsupported(what: &str) -> Error {
+    Error::new("control.unsupported", Class::Invalid, format!("this node does not take {what} as a request"))
+        .hint("It may speak an older version of the protocol: upgrade it, or use an older client.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::principal::OperatorBy;
+
+    fn store(message: store_message::Message) -> Body {
+        Body::Store(v1::StoreMessage { message: Some(message) })
+    }
+
+    fn app(name: &str) -> Principal {
+        Principal::App { app: AppName::parse(name).unwrap(), key: Arc::from("k") }
+    }
+
+    fn apply(groups: &[&'static str]) -> Body {
+        let groups = groups.iter().map(|group| v1::GroupWrite { group: (*group).into(), ..Default::default() });
+        store(store_message::Message::Apply(v1::Apply { groups: groups.collect() }))
+    }
+
+    fn groups(body: &Body) -> Vec<Bytes> {
+        match body {
+            Body::Store(v1::StoreMessage { message: Some(store_message::Message::Apply(apply)) }) => {
+                apply.groups.iter().map(|group| group.group.clone()).collect()
+            }
+            other => panic!("not an apply: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_nested_write_stays_inside_the_callers_application() {
+        let mut body = apply(&["g", "other/g", "../other", "/"]);
+        admit(&app("a"), &mut body).unwrap();
+        assert_eq!(groups(&body), ["a/g", "a/other/g", "a/../other", "a//"]);
+    }
+
+    #[test]
+    fn nodes_speak_full_names_and_operators_the_default_application() {
+        let mut body = apply(&["a/g"]);
+        admit(&Principal::Node(tidings_base::NodeId(2)), &mut body).unwrap();
+        assert_eq!(groups(&body), ["a/g"]);
+        admit(&Principal::Operator(OperatorBy::Key), &mut body).unwrap();
+        assert_eq!(groups(&body), ["default/a/g"]);
+    }
+
+    #[test]
+    fn answers_lose_the_prefix_that_requests_were_given() {
+        let scope = Scope::of(&app("a"));
+        for name in ["g", "a/g", ""] {
+            let (plain, mut full) = (Bytes::from(name), Bytes::from(name));
+            scope.prefix(&mut full);
+            assert_ne!(full, plain);
+            scope.strip(&mut full);
+            assert_eq!(full, plain);
+        }
+        let mut foreign = Bytes::from("ab/g");
+        scope.strip(&mut foreign);
+        assert_eq!(foreign, "ab/g");
+    }
+
+    #[test]
+    fn answers_are_no_requests() {
+        let operator = Principal::Operator(OperatorBy::Unconfigured);
+        for mut body in [
+            store(store_message::Message::Applied(v1::Applied::default())),
+            Body::Store(v1::StoreMessage { message: None }),
+            Body::Feed(v1::FeedMessage { message: None }),
+            Body::Admin(v1::AdminMessage { message: None }),
+            Body::Control(v1::Control { message: None }),
+        ] {
+            assert_eq!(
+                admit(&operator, &mut body).err().map(|e| e.code.into_owned()),
+                Some("control.unsupported".into())
+            );
+        }
+    }
+
+    #[test]
+    fn an_empty_batch_and_an_unknown_admin_message_need_rights_too() {
+        let user = Principal::User {
+            app: AppName::parse("a").unwrap(),
+            issuer: Arc::from("i"),
+            subject: Arc::from("s"),
+            grants: Arc::from([]),
+        };
+        for mut body in [apply(&[]), Body::Admin(v1::AdminMessage { message: None })] {
+            assert_eq!(admit(&user, &mut body).err().map(|e| e.code.into_owned()), Some("control.forbidden".into()));
+        }
+    }
+
+    #[test]
+    fn names_are_there_and_bounded() {
+        let mut empty = apply(&["g", ""]);
+        assert_eq!(admit(&app("a"), &mut empty).err().unwrap().code, "control.no_name");
+        let group = Bytes::from(vec![b'x'; MAX_NAME + 1]);
+        let mut long = store(store_message::Message::Scan(v1::Scan { group, ..Default::default() }));
+        assert_eq!(admit(&app("a"), &mut long).err().unwrap().code, "control.name_too_long");
+        let mut keyless = store(store_message::Message::Get(v1::Get::default()));
+        assert_eq!(admit(&app("a"), &mut keyless).err().unwrap().code, "control.missing_field");
+    }
+}

@@ -1,0 +1,186 @@
+//! Who is calling, and from where.
+
+use crate::config::Grant;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tidings_base::{Class, Error, NodeId, Wall};
+
+/// The longest name of an application: it becomes part of keys and paths.
+pub const MAX_APP_NAME: usize = 63;
+
+/// The name of an application (a tenant): lower-case letters, digits and dashes, beginning with a letter or digit.
+///
+/// The alphabet has no `/` and no `.`, so that `name/…` prefixes never overlap and names that begin with a dot are
+/// free for the platform itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AppName(Arc<str>);
+
+impl AppName {
+    /// The application of whoever uses an unconfigured server.
+    pub fn default_app() -> AppName {
+        AppName(Arc::from("default"))
+    }
+
+    /// Parses a name.
+    pub fn parse(name: &str) -> Result<AppName, Error> {
+        let fits = (1..=MAX_APP_NAME).contains(&name.len())
+            && !name.starts_with('-')
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        if fits {
+            return Ok(AppName(Arc::from(name)));
+        }
+        Err(Error::new("admin.bad_app_name", Class::Invalid, format!("`{}` cannot name an application", clip(name)))
+            .hint(format!("Use 1 to {MAX_APP_NAME} lower-case letters, digits and dashes, not beginning with a dash.")))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for AppName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The start of a text that came from outside, short enough for a message.
+pub(crate) fn clip(text: &str) -> String {
+    const SHOWN: usize = 80;
+    let clean = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut short: String = text.chars().take(SHOWN).map(clean).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// Who is calling. Every request has one before it is looked at; who has none is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Principal {
+    /// An application, by one of its keys.
+    App {
+        /// The application.
+        app: AppName,
+        /// The key's id (not its secret), for logs and revocation.
+        key: Arc<str>,
+    },
+    /// A person or device that an issuer vouches for.
+    User {
+        /// The application that the issuer belongs to.
+        app: AppName,
+        /// The issuer, as configured.
+        issuer: Arc<str>,
+        /// The token's `sub`.
+        subject: Arc<str>,
+        /// What the issuer's users may do.
+        grants: Arc<[Grant]>,
+    },
+    /// Another node of this cluster, by its certificate.
+    Node(NodeId),
+    /// Who runs the cluster.
+    Operator(OperatorBy),
+}
+
+/// How an operator is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperatorBy {
+    /// By the operator key.
+    Key,
+    /// By nothing: the server has no authentication configured, and whoever reaches it is trusted. Such a caller may
+    /// also be another node of an unconfigured cluster.
+    Unconfigured,
+}
+
+impl Principal {
+    /// The application whose data this principal's requests are about; nodes speak for none.
+    pub fn app(&self) -> Option<AppName> {
+        match self {
+            Principal::App { app, .. } | Principal::User { app, .. } => Some(app.clone()),
+            Principal::Operator(_) => Some(AppName::default_app()),
+            Principal::Node(_) => None,
+        }
+    }
+}
+
+/// As in `Welcome.principal` and logs: `kind:name`.
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Principal::App { app, key } => write!(f, "app:{app}/{key}"),
+            Principal::User { app, subject, .. } => write!(f, "user:{app}/{}", clip(subject)),
+            Principal::Node(node) => write!(f, "node:{node}"),
+            Principal::Operator(OperatorBy::Key) => f.write_str("operator:key"),
+            Principal::Operator(OperatorBy::Unconfigured) => f.write_str("operator:unconfigured"),
+        }
+    }
+}
+
+/// A principal and how long it may be taken for that without asking again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Who it is.
+    pub principal: Principal,
+    /// A token's end; a connection must not outlive it.
+    pub until: Option<Wall>,
+}
+
+/// What the port knows of a connection before anything was said on it. Every request carries it as an extension.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// The other end of the socket itself; no header is ever believed about it.
+    pub address: SocketAddr,
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+    /// The node that its client certificate names, if it showed one that our CA signed.
+    pub node: Option<NodeId>,
+}
+
+impl Peer {
+    /// The address that limits are counted by: an IPv6 host owns its whole /64, so that is what counts.
+    pub fn counted_as(&self) -> IpAddr {
+        counted_as(self.address.ip())
+    }
+}
+
+/// The address that limits are counted by (see [`Peer::counted_as`]).
+pub(crate) fn counted_as(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(v6) => {
+            let s = v6.segments();
+            IpAddr::from([s[0], s[1], s[2], s[3], 0, 0, 0, 0])
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_applications_leave_no_room_for_prefix_tricks() {
+        for good in ["a", "default", "shop-2", "0x", &"a".repeat(63)] {
+            assert_eq!(AppName::parse(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "-a", "A", "a/b", ".cell", "a b", "ä", "a\0", &"a".repeat(64)] {
+            assert_eq!(AppName::parse(bad).unwrap_err().code, "admin.bad_app_name", "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn limits_count_an_ipv6_network_as_one() {
+        let (a, b) = ("2001:db8:1:2::1".parse().unwrap(), "2001:db8:1:2:ffff::9".parse().unwrap());
+        assert_eq!(counted_as(a), counted_as(b));
+        assert_ne!(counted_as(a), counted_as("2001:db8:1:3::1".parse().unwrap()));
+        assert_eq!(counted_as("::ffff:10.0.0.1".parse().unwrap()), counted_as("10.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn messages_show_only_the_start_of_foreign_text() {
+        assert_eq!(clip("a\nb"), "a\u{fffd}b");
+        assert_eq!(clip(&"x".repeat(200)).chars().count(), 81);
+    }
+}

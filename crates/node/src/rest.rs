@@ -1,0 +1,122 @@
+//! REST and JSON for what a person does with curl: a thin translation to the same messages as frames.
+//!
+//! Every route is described in the OpenAPI document at `/openapi.json`. Names and values are bytes: in JSON they are
+//! a string, or `{"base64": "…"}` where the bytes are not UTF-8; in paths and queries they are percent-encoded.
+//! Errors are `{code, class, message, hint}` with the status that the one table in `base::error` gives them.
+
+mod admin;
+mod answer;
+mod extract;
+mod feed;
+mod probes;
+mod store;
+mod text;
+
+pub use answer::{ErrorBody, TOO_MANY_CONNECTIONS, error_response, too_many_requests};
+pub(crate) use answer::{method_not_allowed, not_found};
+pub use extract::Caller;
+pub use text::Text;
+
+use crate::shell::Shared;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::get;
+use bytes::Bytes;
+use http::header;
+use std::sync::Arc;
+use tidings_base::Error;
+use tidings_wire::{Body, error};
+use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The state of every handler.
+pub(crate) type App = Arc<Shared>;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Tidings", description = "Unary conveniences of a Tidings node. Everything else speaks frames."),
+    modifiers(&Credentials),
+    security((), ("key" = [])),
+    tags(
+        (name = "node", description = "Whether it lives, serves, and how it fares."),
+        (name = "admin", description = "What operators do."),
+        (name = "store", description = "Rows of timestamped cells, in groups."),
+        (name = "feed", description = "Topics of entries, consumer groups with acknowledgement and redelivery."),
+    )
+)]
+struct Document;
+
+struct Credentials;
+
+impl utoipa::Modify for Credentials {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let mut bearer = Http::new(HttpAuthScheme::Bearer);
+        bearer.description = Some("An application key, the operator key (`tid_…`), or a user's token.".to_owned());
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("key", SecurityScheme::Http(bearer));
+    }
+}
+
+/// The routes that anybody may call, and those that need somebody.
+pub(crate) struct Routes {
+    /// Without authentication.
+    pub open: Router<App>,
+    /// Behind it.
+    pub guarded: Router<App>,
+}
+
+/// All REST routes, with their document.
+pub(crate) fn routes(body_bytes: usize) -> Routes {
+    let (open, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(probes::index))
+        .routes(routes!(probes::healthz))
+        .routes(routes!(probes::readyz))
+        .split_for_parts();
+    let (guarded, rest) = OpenApiRouter::new()
+        .routes(routes!(probes::metrics))
+        .routes(routes!(admin::status))
+        .routes(routes!(admin::list_apps, admin::create_app))
+        .routes(routes!(admin::create_key))
+        .routes(routes!(admin::revoke_key))
+        .routes(routes!(admin::add_member))
+        .routes(routes!(admin::remove_member))
+        .routes(routes!(store::status, store::apply))
+        .routes(routes!(store::scan))
+        .routes(routes!(store::get, store::put))
+        .routes(routes!(store::compare_and_set))
+        .routes(routes!(feed::append))
+        .routes(routes!(feed::consume))
+        .routes(routes!(feed::ack))
+        .layer(DefaultBodyLimit::max(body_bytes))
+        .split_for_parts();
+    // A document of derived types always has a JSON form.
+    let document = Bytes::from(document.merge_from(rest).to_json().unwrap_or_default());
+    let serve = move || {
+        let document = document.clone();
+        async move { ([(header::CONTENT_TYPE, "application/json")], document) }
+    };
+    let open = open.route("/openapi.json", get(serve));
+    Routes { open, guarded }
+}
+
+/// Asks the services, within the time that a call may take.
+async fn call(app: &Shared, caller: &Caller, request: Body) -> Result<Body, Error> {
+    call_waiting(app, caller, request, 0).await
+}
+
+/// Asks the services something that may wait for `wait_ms` on top.
+async fn call_waiting(app: &Shared, caller: &Caller, request: Body, wait_ms: u32) -> Result<Body, Error> {
+    let within = app.config.timings.call.0 + std::time::Duration::from_millis(u64::from(wait_ms));
+    match tokio::time::timeout(within, app.gate.call(&caller.0.principal, request)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(error::deadline()),
+    }
+}
+
+/// An answer of another kind than the question's: a bug of the services, told as one.
+fn unexpected(answer: &Body) -> Error {
+    let part = tidings_wire::Part::of(answer);
+    Error::new("node.unexpected_answer", tidings_base::Class::Failed, format!("{part} answered something else"))
+}

@@ -1,0 +1,251 @@
+//! What operators do, over HTTP.
+
+use super::answer::{ErrorBody, Refusal};
+use super::extract::{JsonBody, Segments};
+use super::{App, Caller, call, unexpected};
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use tidings_base::Error;
+use tidings_wire::v1::admin_message::Message;
+use tidings_wire::{Body, v1};
+use utoipa::ToSchema;
+
+/// How a node fares.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Status {
+    /// Its number.
+    node: u64,
+    version: String,
+    /// Where others reach it.
+    address: String,
+    uptime_ms: u64,
+    groups: Vec<Group>,
+    /// Open connections.
+    connections: u32,
+    /// Sentences about what is wrong, each with what to do; empty when all is well.
+    problems: Vec<String>,
+}
+
+/// A Raft group as this node sees it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+struct Group {
+    group: u32,
+    name: String,
+    /// `leader`, `follower` or `learner`.
+    role: String,
+    /// Absent while nobody leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader: Option<u64>,
+    epoch: u64,
+    applied: u64,
+    committed: u64,
+    members: Vec<MemberStatus>,
+}
+
+/// A member of a group.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+struct MemberStatus {
+    node: u64,
+    address: String,
+    voter: bool,
+    /// Entries behind the leader, as the leader sees it.
+    lag: u64,
+}
+
+/// An application and its keys.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Application {
+    app: String,
+    keys: Vec<KeyStatus>,
+}
+
+/// A key, without its secret.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+struct KeyStatus {
+    id: String,
+    created: String,
+    revoked: bool,
+}
+
+/// All applications.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Applications {
+    apps: Vec<Application>,
+}
+
+/// A new application.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewApplication {
+    /// Lower-case letters, digits and dashes.
+    #[schema(example = "shop")]
+    app: String,
+}
+
+/// A key, shown this once.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct NewKey {
+    app: String,
+    id: String,
+    /// The whole key. Only a hash of it is kept.
+    key: String,
+}
+
+/// A new member of a group.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewMember {
+    node: u64,
+    /// Where other nodes reach it.
+    #[schema(example = "10.0.0.4:7400")]
+    address: String,
+}
+
+async fn ask(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
+    match call(app, caller, Body::Admin(v1::AdminMessage { message: Some(message) })).await? {
+        Body::Admin(v1::AdminMessage { message: Some(answer) }) => Ok(answer),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn other(answer: Message) -> Refusal {
+    Refusal(unexpected(&Body::Admin(v1::AdminMessage { message: Some(answer) })))
+}
+
+/// How the node and its groups fare.
+#[utoipa::path(get, path = "/v1/admin/status", tag = "admin", responses(
+    (status = 200, body = Status), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn status(State(app): State<App>, caller: Caller) -> Result<Json<Status>, Refusal> {
+    match ask(&app, &caller, Message::Status(v1::StatusRequest {})).await? {
+        Message::StatusReply(reply) => Ok(Json(Status {
+            node: reply.node,
+            version: reply.version,
+            address: reply.address,
+            uptime_ms: reply.uptime_ms,
+            groups: reply.groups.into_iter().map(group).collect(),
+            connections: reply.connections,
+            problems: reply.problems,
+        })),
+        answer => Err(other(answer)),
+    }
+}
+
+fn group(group: v1::GroupStatus) -> Group {
+    let member = |m: v1::MemberStatus| MemberStatus { node: m.node, address: m.address, voter: m.voter, lag: m.lag };
+    Group {
+        group: group.group,
+        name: group.name,
+        role: group.role,
+        leader: Some(group.leader).filter(|leader| *leader != 0),
+        epoch: group.epoch,
+        applied: group.applied,
+        committed: group.committed,
+        members: group.members.into_iter().map(member).collect(),
+    }
+}
+
+/// All applications and their keys (never the secrets).
+#[utoipa::path(get, path = "/v1/admin/apps", tag = "admin", responses(
+    (status = 200, body = Applications), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn list_apps(State(app): State<App>, caller: Caller) -> Result<Json<Applications>, Refusal> {
+    let key = |key: v1::KeyInfo| KeyStatus { id: key.id, created: key.created, revoked: key.revoked };
+    match ask(&app, &caller, Message::AppList(v1::AppList {})).await? {
+        Message::AppListReply(reply) => {
+            let apps = reply.apps.into_iter();
+            let apps = apps.map(|a| Application { app: a.app, keys: a.keys.into_iter().map(key).collect() }).collect();
+            Ok(Json(Applications { apps }))
+        }
+        answer => Err(other(answer)),
+    }
+}
+
+/// Creates an application with its first key, which is shown this once.
+#[utoipa::path(post, path = "/v1/admin/apps", tag = "admin", request_body = NewApplication, responses(
+    (status = 201, body = NewKey), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn create_app(
+    State(app): State<App>,
+    caller: Caller,
+    JsonBody(new): JsonBody<NewApplication>,
+) -> Result<(StatusCode, Json<NewKey>), Refusal> {
+    created(ask(&app, &caller, Message::AppCreate(v1::AppCreate { app: new.app })).await?)
+}
+
+/// Makes a further key for an application, shown this once.
+#[utoipa::path(post, path = "/v1/admin/apps/{app}/keys", tag = "admin",
+    params(("app" = String, Path, description = "The application")),
+    responses((status = 201, body = NewKey), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn create_key(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+) -> Result<(StatusCode, Json<NewKey>), Refusal> {
+    created(ask(&app, &caller, Message::KeyCreate(v1::KeyCreate { app: path.text(3)? })).await?)
+}
+
+fn created(answer: Message) -> Result<(StatusCode, Json<NewKey>), Refusal> {
+    match answer {
+        Message::KeyCreated(key) => Ok((StatusCode::CREATED, Json(NewKey { app: key.app, id: key.id, key: key.key }))),
+        answer => Err(other(answer)),
+    }
+}
+
+/// Takes a key back. It stops working everywhere within seconds.
+#[utoipa::path(delete, path = "/v1/admin/apps/{app}/keys/{id}", tag = "admin",
+    params(("app" = String, Path, description = "The application"), ("id" = String, Path, description = "The key's id")),
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn revoke_key(State(app): State<App>, caller: Caller, path: Segments) -> Result<StatusCode, Refusal> {
+    let revoke = v1::KeyRevoke { app: path.text(3)?, id: path.text(5)? };
+    done(ask(&app, &caller, Message::KeyRevoke(revoke)).await?)
+}
+
+/// Adds a member to a Raft group: first as a learner, as a voter once it has caught up.
+#[utoipa::path(post, path = "/v1/admin/groups/{group}/members", tag = "admin", request_body = NewMember,
+    params(("group" = u32, Path, description = "The group")),
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn add_member(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    JsonBody(new): JsonBody<NewMember>,
+) -> Result<StatusCode, Refusal> {
+    let member = v1::Member { node: new.node, address: new.address };
+    change_member(&app, &caller, path.number(3)?, v1::member_change::Change::Add(member)).await
+}
+
+/// Removes a member from a Raft group.
+#[utoipa::path(delete, path = "/v1/admin/groups/{group}/members/{node}", tag = "admin",
+    params(("group" = u32, Path, description = "The group"), ("node" = u64, Path, description = "The member")),
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn remove_member(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+) -> Result<StatusCode, Refusal> {
+    change_member(&app, &caller, path.number(3)?, v1::member_change::Change::Remove(path.number(5)?)).await
+}
+
+async fn change_member(
+    app: &App,
+    caller: &Caller,
+    group: u32,
+    change: v1::member_change::Change,
+) -> Result<StatusCode, Refusal> {
+    let change = v1::MemberChange { group, change: Some(change) };
+    done(ask(app, caller, Message::MemberChange(change)).await?)
+}
+
+fn done(answer: Message) -> Result<StatusCode, Refusal> {
+    match answer {
+        Message::Done(_) => Ok(StatusCode::NO_CONTENT),
+        answer => Err(other(answer)),
+    }
+}

@@ -1,0 +1,168 @@
+//! From HTTP requests to what handlers need, with our own errors for what does not fit.
+
+use super::App;
+use super::answer::Refusal;
+use crate::auth::no_credential;
+use crate::principal::{Identity, clip};
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use bytes::Bytes;
+use http::request::Parts;
+use serde::de::DeserializeOwned;
+use tidings_base::{Class, Error};
+
+/// Who sent the request: whoever has none gets no further.
+#[derive(Clone, Debug)]
+pub struct Caller(pub Identity);
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = axum::response::Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Caller, Self::Rejection> {
+        // Put there by the one layer that authenticates; absent means that nobody was recognised.
+        let identity = parts.extensions.get::<Identity>().cloned();
+        identity.map(Caller).ok_or_else(|| super::error_response(&parts.headers, no_credential()))
+    }
+}
+
+/// A JSON body.
+pub(crate) struct JsonBody<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<JsonBody<T>, Refusal> {
+        let limit = app.config.limits.body_bytes;
+        let bytes = Bytes::from_request(request, app).await.map_err(|rejection| {
+            Refusal(match rejection.status().as_u16() {
+                413 => Error::new("control.too_large", Class::Invalid, format!("the body has more than {limit} bytes"))
+                    .hint("Send less at a time."),
+                _ => Error::new("control.bad_body", Class::Invalid, format!("the body could not be read: {rejection}")),
+            })
+        })?;
+        // Whatever its content type says: `curl -d` says something else than JSON. What no foreign page may send
+        // was refused before this.
+        serde_json::from_slice(&bytes).map(JsonBody).map_err(|e| {
+            Refusal(
+                Error::new("control.bad_body", Class::Invalid, format!("the body is not the expected JSON: {e}"))
+                    .hint("/openapi.json describes it."),
+            )
+        })
+    }
+}
+
+/// The path's segments, percent-decoded into bytes.
+pub(crate) struct Segments(Vec<Bytes>);
+
+impl Segments {
+    /// The segment at a position that the route guarantees.
+    pub(crate) fn bytes(&self, at: usize) -> Bytes {
+        self.0.get(at).cloned().unwrap_or_default()
+    }
+
+    /// The segment as text.
+    pub(crate) fn text(&self, at: usize) -> Result<String, Error> {
+        String::from_utf8(self.bytes(at).to_vec()).map_err(|_| bad_path("a segment is not UTF-8"))
+    }
+
+    /// The segment as a number.
+    pub(crate) fn number<N: std::str::FromStr>(&self, at: usize) -> Result<N, Error> {
+        let text = self.text(at)?;
+        text.parse().map_err(|_| bad_path(format!("`{}` is not a number that fits", clip(&text))))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Segments {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Segments, Refusal> {
+        let path = parts.uri.path().trim_start_matches('/');
+        let decoded = path.split('/').map(|segment| percent_decoded(segment, false)).collect::<Option<Vec<_>>>();
+        decoded.map(Segments).ok_or_else(|| Refusal(bad_path("a percent sign is not followed by two digits")))
+    }
+}
+
+/// The query's parameters, percent-decoded into bytes; those nobody asked for are refused.
+pub(crate) struct Query(Vec<(String, Bytes)>);
+
+impl Query {
+    /// Takes out one parameter.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Bytes> {
+        let at = self.0.iter().position(|(key, _)| key == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// Takes out a parameter that is a number.
+    pub(crate) fn take_number<N: std::str::FromStr>(&mut self, name: &str) -> Result<Option<N>, Error> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+        number.map(Some).ok_or_else(|| bad_path(format!("`{name}` is not a number that fits")))
+    }
+
+    /// Takes out a parameter that may be given several times.
+    pub(crate) fn take_all(&mut self, name: &str) -> Vec<Bytes> {
+        std::iter::from_fn(|| self.take(name)).collect()
+    }
+
+    /// Refuses what was not taken: a misspelt parameter must not silently be none.
+    pub(crate) fn finish(self) -> Result<(), Error> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(bad_path(format!("there is no parameter `{}`", clip(name)))),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query, Refusal> {
+        let pairs = parts.uri.query().unwrap_or("").split('&').filter(|pair| !pair.is_empty());
+        let decoded = pairs.map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let key = String::from_utf8(percent_decoded(key, true)?.to_vec()).ok()?;
+            Some((key, percent_decoded(value, true)?))
+        });
+        let decoded = decoded.collect::<Option<Vec<_>>>();
+        decoded.map(Query).ok_or_else(|| Refusal(bad_path("a percent sign is not followed by two digits")))
+    }
+}
+
+fn bad_path(what: impl Into<String>) -> Error {
+    Error::new("control.bad_path", Class::Invalid, what).hint("/openapi.json describes every path.")
+}
+
+/// Undoes percent-encoding; in a query, `+` is a space.
+fn percent_decoded(text: &str, plus_is_space: bool) -> Option<Bytes> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        rest = tail;
+        match first {
+            b'%' => {
+                let (digits, tail) = rest.split_at_checked(2)?;
+                let digit = |b: u8| char::from(b).to_digit(16);
+                bytes.push(u8::try_from(digit(digits[0])? * 16 + digit(digits[1])?).ok()?);
+                rest = tail;
+            }
+            b'+' if plus_is_space => bytes.push(b' '),
+            other => bytes.push(*other),
+        }
+    }
+    Some(Bytes::from(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_can_stand_in_a_path() {
+        let decoded = |text| percent_decoded(text, false).map(|b| b.to_vec());
+        assert_eq!(decoded("a%2Fb%ff+"), Some(b"a/b\xff+".to_vec()));
+        assert_eq!(percent_decoded("a+b", true).unwrap(), "a b");
+        for bad in ["%", "%2", "%zz", "a%"] {
+            assert_eq!(decoded(bad), None, "{bad}");
+        }
+    }
+}

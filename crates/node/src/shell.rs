@@ -1,0 +1,61 @@
+//! What everything behind the port shares.
+
+use crate::auth::Authenticator;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::gate::{Gate, Shell};
+use crate::port::Admission;
+use crate::shutdown::Shutdown;
+use std::sync::Arc;
+use tidings_base::{Mono, NodeId};
+use tidings_wire::v1;
+
+/// The version of this build.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What carriers and REST need to serve a request.
+#[derive(Clone)]
+pub struct Shared {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The way to the services.
+    pub gate: Gate,
+    /// Tells who is calling.
+    pub auth: Arc<Authenticator>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Tells when to stop.
+    pub shutdown: Shutdown,
+}
+
+impl Shared {
+    /// This node's id.
+    pub fn node(&self) -> NodeId {
+        self.config.node_id()
+    }
+}
+
+/// What the node knows of itself, for the status.
+pub struct Facts {
+    /// Its id.
+    pub node: NodeId,
+    /// The address that others reach it by.
+    pub address: String,
+    /// When it started.
+    pub started: Mono,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Its open connections.
+    pub admission: Arc<Admission>,
+}
+
+impl Shell for Facts {
+    fn describe(&self, status: &mut v1::StatusReply) {
+        status.node = self.node.0;
+        status.version = VERSION.to_owned();
+        status.address = self.address.clone();
+        let uptime = self.clock.now().mono.since(self.started);
+        status.uptime_ms = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
+        status.connections = u32::try_from(self.admission.open()).unwrap_or(u32::MAX);
+    }
+}

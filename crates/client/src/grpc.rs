@@ -222,13 +222,23 @@ fn trailers(why: &Error) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from(u16::from(status)));
     if !orderly {
-        // Header values are ASCII; anything else in the message is replaced.
-        let message: String = why.to_string().chars().map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect();
-        if let Ok(message) = HeaderValue::from_str(&message.replace('%', "%25")) {
+        if let Ok(message) = HeaderValue::from_str(&percent_encoded(&why.to_string())) {
             trailers.insert("grpc-message", message);
         }
     }
     trailers
+}
+
+/// A message as gRPC puts it into a header: what is not printable ASCII is percent-encoded.
+pub fn percent_encoded(message: &str) -> String {
+    let mut encoded = String::with_capacity(message.len());
+    for byte in message.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
 }
 
 /// Why a stream ended, as its trailers or headers say.

@@ -1,7 +1,6 @@
-//! The WebSocket carrier of the connecting side, for tests, benchmarks and tools: what browsers do, in Rust.
+//! The WebSocket carrier, for either end, and a plain connection over it: what browsers do, in Rust.
 
 use crate::link::{Carrier, Driver, HIGH_WATER, Link, Received, RefuseAll};
-use bytes::Bytes;
 use futures::{Sink, Stream};
 use http::{HeaderValue, header};
 use std::collections::VecDeque;
@@ -11,9 +10,13 @@ use std::task::{Context, Poll, ready};
 use tidings_base::{Class, Error};
 use tidings_wire::session::{Config, Side};
 use tidings_wire::{Frame, Limits, WEBSOCKET_BINARY, WEBSOCKET_JSON, codec, error, json, limits, v1, version};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::protocol::{Message, WebSocketConfig};
+use tokio_tungstenite::tungstenite::error::CapacityError;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, WebSocketConfig};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 /// The read buffer of a connection. The default of the library is sixteen times this, and slower.
@@ -60,7 +63,7 @@ pub async fn connect(authority: &str, path: &str, form: Form, credential: Option
         credential: credential.unwrap_or_default().into(),
         agent: concat!("tidings-ws/", env!("CARGO_PKG_VERSION")).into(),
     };
-    let carrier = WsCarrier { socket, form, waiting: VecDeque::new(), bytes: 0 };
+    let carrier = WsCarrier::new(socket, form);
     let max_in_flight = Limits::CLIENT.max_operations;
     let config = Arc::new(Config::connector());
     tokio::spawn(Driver::connect(link.clone(), carrier, config, RefuseAll, hello, max_in_flight));
@@ -82,28 +85,98 @@ pub async fn socket(authority: &str, path: &str, form: Form) -> Result<WebSocket
     Ok(socket)
 }
 
-struct WsCarrier {
-    socket: WebSocketStream<TcpStream>,
+/// How much is read and thrown away after the last words, so that closing the socket does not destroy them on their way.
+const LINGER_BYTES: usize = 4 << 20;
+
+/// The carrier over a WebSocket, for either end.
+#[derive(Debug)]
+pub struct WsCarrier<S> {
+    socket: WebSocketStream<S>,
     form: Form,
     /// Frames that the socket has not taken yet.
     waiting: VecDeque<Message>,
     bytes: usize,
+    closing: Closing,
 }
 
-impl Carrier for WsCarrier {
+/// How far the farewell has come.
+#[derive(Debug)]
+enum Closing {
+    No,
+    /// The close frame is on its way.
+    Told,
+    /// Nothing more goes out; what still comes in is thrown away, up to so many bytes.
+    Lingers(usize),
+}
+
+impl<S> WsCarrier<S> {
+    /// The carrier over this socket.
+    pub fn new(socket: WebSocketStream<S>, form: Form) -> WsCarrier<S> {
+        WsCarrier { socket, form, waiting: VecDeque::new(), bytes: 0, closing: Closing::No }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> WsCarrier<S> {
+    fn message(&mut self, message: Message, max_frame: u32) -> Option<Received> {
+        match (message, self.form) {
+            (Message::Binary(bytes), Form::Binary) => Some(received(codec::decode(&bytes, max_frame), bytes.len())),
+            (Message::Text(text), Form::Json) => {
+                let max = max_frame as usize * limits::JSON_FACTOR;
+                Some(received(json::frame_from_str(text.as_str(), max), text.len() / limits::JSON_FACTOR))
+            }
+            (Message::Binary(_), Form::Json) => {
+                Some(Received::Broken(error::malformed("text messages were agreed on")))
+            }
+            (Message::Text(_), Form::Binary) => {
+                Some(Received::Broken(error::malformed("binary messages were agreed on")))
+            }
+            (Message::Close(close), _) => {
+                Some(Received::Ended(closed_with(close.map(|close| close.reason.to_string()))))
+            }
+            // The library answers pings.
+            (Message::Ping(_) | Message::Pong(_) | Message::Frame(_), _) => None,
+        }
+    }
+
+    fn poll_farewell(&mut self, cx: &mut Context<'_>, why: &Error) -> Poll<Result<(), Error>> {
+        loop {
+            match self.closing {
+                Closing::No => {
+                    ready!(self.poll_flush(cx))?;
+                    self.closing = Closing::Told;
+                    let close = Message::Close(Some(close_frame(why)));
+                    Pin::new(&mut self.socket).start_send(close).map_err(|e| broken_off(&e))?;
+                }
+                Closing::Told => {
+                    ready!(Pin::new(&mut self.socket).poll_flush(cx)).map_err(|e| broken_off(&e))?;
+                    ready!(Pin::new(self.socket.get_mut()).poll_shutdown(cx)).map_err(|e| broken_off(&e))?;
+                    self.closing = Closing::Lingers(LINGER_BYTES);
+                }
+                Closing::Lingers(left) => {
+                    let mut scratch = [0; 1 << 10];
+                    let mut buffer = ReadBuf::new(&mut scratch);
+                    ready!(Pin::new(self.socket.get_mut()).poll_read(cx, &mut buffer)).map_err(|e| broken_off(&e))?;
+                    match (buffer.filled().len(), left) {
+                        (0, _) | (_, 0) => return Poll::Ready(Ok(())),
+                        (n, _) => self.closing = Closing::Lingers(left.saturating_sub(n)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Carrier for WsCarrier<S> {
     fn poll_receive(&mut self, cx: &mut Context<'_>, max_frame: u32) -> Poll<Received> {
         loop {
-            return Poll::Ready(match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
-                None => Received::Ended(error::closed()),
-                Some(Err(why)) => Received::Ended(broken_off(&why)),
-                Some(Ok(Message::Binary(bytes))) => received(codec::decode(&bytes, max_frame), bytes.len()),
-                Some(Ok(Message::Text(text))) => {
-                    let max = max_frame as usize * limits::JSON_FACTOR;
-                    received(json::frame_from_str(text.as_str(), max), text.len())
-                }
-                Some(Ok(Message::Close(close))) => Received::Ended(closed_with(close.map(|c| c.reason.to_string()))),
-                Some(Ok(_)) => continue,
-            });
+            let received = match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
+                None => Some(Received::Ended(error::closed())),
+                Some(Err(why)) => Some(misread(&why)),
+                Some(Ok(message)) => self.message(message, max_frame),
+            };
+            if let Some(received) = received {
+                return Poll::Ready(received);
+            }
         }
     }
 
@@ -127,19 +200,44 @@ impl Carrier for WsCarrier {
             self.bytes -= message.len();
             Pin::new(&mut self.socket).start_send(message).map_err(|e| broken_off(&e))?;
         }
+        // An idle connection keeps no room for what it once sent.
+        self.waiting = VecDeque::new();
         Pin::new(&mut self.socket).poll_flush(cx).map_err(|e| broken_off(&e))
     }
 
-    fn poll_close(&mut self, cx: &mut Context<'_>, _: &Error) -> Poll<()> {
-        if ready!(self.poll_flush(cx)).is_ok() {
-            let _ = ready!(Pin::new(&mut self.socket).poll_close(cx));
-        }
+    fn poll_close(&mut self, cx: &mut Context<'_>, why: &Error) -> Poll<()> {
+        let _ = ready!(self.poll_farewell(cx, why));
         Poll::Ready(())
     }
 }
 
+/// The close frame for a connection that ends so; its reason is the error's code.
+fn close_frame(why: &Error) -> CloseFrame {
+    let code = match why.code.as_ref() {
+        "control.closed" => CloseCode::Normal,
+        "control.going_away" => CloseCode::Away,
+        "control.too_large" => CloseCode::Size,
+        "control.malformed" | "control.protocol" | "control.version" => CloseCode::Protocol,
+        _ => CloseCode::Policy,
+    };
+    // The protocol allows 123 bytes.
+    let reason: String = why.code.chars().filter(char::is_ascii).take(120).collect();
+    CloseFrame { code, reason: reason.into() }
+}
+
+/// What the library could not read: what the other side sent, or the socket itself.
+fn misread(why: &WsError) -> Received {
+    match why {
+        WsError::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
+            Received::Broken(error::too_large("the message", *size as u64, *max_size as u64))
+        }
+        WsError::Capacity(_) | WsError::Protocol(_) | WsError::Utf8(_) => Received::Broken(error::malformed(why)),
+        _ => Received::Ended(broken_off(why)),
+    }
+}
+
 /// A decoded frame with its size, or why there is none.
-pub fn received(decoded: Result<Frame, Error>, bytes: usize) -> Received {
+fn received(decoded: Result<Frame, Error>, bytes: usize) -> Received {
     match decoded {
         Ok(frame) => Received::Frame(frame, bytes),
         Err(error) => Received::Broken(error),
@@ -157,9 +255,4 @@ fn closed_with(reason: Option<String>) -> Error {
 
 fn broken_off(why: &dyn std::error::Error) -> Error {
     Error::new("control.closed", Class::Unreachable, format!("the connection broke off: {why}"))
-}
-
-/// The bytes of a binary message that holds this frame.
-pub fn binary(frame: &Frame) -> Bytes {
-    codec::to_bytes(frame)
 }

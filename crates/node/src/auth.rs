@@ -49,6 +49,8 @@ pub struct Authenticator {
     /// Under this process's own random key, so that the memory holds no secrets and no guessable hashes of them.
     digest: hmac::Key,
     remembered: Mutex<BoundedMap<[u8; 32], Remembered>>,
+    /// Whether keys of open connections stand, and when that was last asked.
+    standing: Mutex<BoundedMap<Arc<str>, (bool, Mono)>>,
 }
 
 /// A key that was verified before.
@@ -78,6 +80,7 @@ impl Authenticator {
             hashing: Semaphore::new(MAX_HASHING),
             digest: hmac::Key::new(hmac::HMAC_SHA256, &random::<32>()?),
             remembered: Mutex::new(BoundedMap::new(MAX_REMEMBERED)),
+            standing: Mutex::new(BoundedMap::new(MAX_REMEMBERED)),
         })
     }
 
@@ -110,11 +113,19 @@ impl Authenticator {
         if identity.until.is_some_and(|until| self.clock.now().wall >= until) {
             return Err(unauthenticated("the token has expired").hint("Get a new token from its issuer."));
         }
-        if let Principal::App { key, .. } = &identity.principal {
-            let stands = self.keys.find(key).await?.is_some_and(|record| !record.revoked);
-            return if stands { Ok(()) } else { Err(wrong_key()) };
-        }
-        Ok(())
+        let Principal::App { key, .. } = &identity.principal else { return Ok(()) };
+        let now = self.clock.now().mono;
+        let known = self.standing.lock().get(key).copied();
+        let stands = match known {
+            // One look serves all connections of a key.
+            Some((stands, at)) if now.since(at) < self.key_check / 2 => stands,
+            _ => {
+                let stands = self.keys.find(key).await?.is_some_and(|record| !record.revoked);
+                self.standing.lock().insert(key.clone(), (stands, now));
+                stands
+            }
+        };
+        if stands { Ok(()) } else { Err(wrong_key()) }
     }
 
     /// Who the connection itself says it is.

@@ -7,11 +7,12 @@
 //!   <data>/group-1/state   the state that the log feeds
 //! ```
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tidings_base::{Class, Error, GroupId};
+use tidings_log::{DirLock, LockError};
 
 /// The format that this version writes and the newest it reads.
 pub const FORMAT: u32 = 1;
@@ -23,8 +24,8 @@ const FORMAT_MARK: &str = "tidings-data ";
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// Locked as long as it is open; the kernel releases it even after SIGKILL.
-    _lock: File,
+    /// The kernel releases it even after SIGKILL.
+    _lock: DirLock,
 }
 
 impl DataDir {
@@ -80,30 +81,16 @@ fn check_permissions(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn lock(path: &Path) -> Result<File, Error> {
-    let file = path.join("LOCK");
-    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
-    let mut lock = options.open(&file).map_err(|e| cannot(&file, "open", &e))?;
-    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {
-            // For whoever finds it locked; the lock itself is the kernel's.
-            let write = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-            write.map_err(|e| cannot(&file, "write", &e))?;
-            Ok(lock)
-        }
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut holder = String::new();
-            let _ = (&lock).take(32).read_to_string(&mut holder);
-            let holder = match holder.trim().parse::<u32>() {
-                Ok(pid) => format!("process {pid}"),
-                Err(_) => "another process".to_owned(),
-            };
+fn lock(path: &Path) -> Result<DirLock, Error> {
+    DirLock::take(path).map_err(|e| match e {
+        LockError::Held { path, pid } => {
+            let holder = pid.map_or("another process".to_owned(), |pid| format!("process {pid}"));
             let message = format!("the data directory {} is in use by {holder}", path.display());
-            Err(Error::new("node.data_dir_locked", Class::Refused, message)
-                .hint("Stop that process, or give this one a directory of its own with --data."))
+            Error::new("node.data_dir_locked", Class::Refused, message)
+                .hint("Stop that process, or give this one a directory of its own with --data.")
         }
-        Err(e) => Err(cannot(&file, "lock", &e.into())),
-    }
+        LockError::Io { path, source } => cannot(&path, "lock", &source),
+    })
 }
 
 fn check_format(path: &Path) -> Result<(), Error> {

@@ -27,8 +27,14 @@ pub type Answers = BoxStream<'static, Result<Body, Error>>;
 /// What a node can do, by the same messages as frames. Requests arrive authorised and with full names.
 #[async_trait]
 pub trait Services: Send + Sync + 'static {
-    /// Answers a request with one message. Dropping the future cancels what can still be cancelled.
+    /// Answers a request with one message (a scan with its first page). Dropping the future cancels what can still be cancelled.
     async fn call(&self, caller: &Principal, request: Body) -> Result<Body, Error>;
+
+    /// Answers a request with one message, asking whichever node can answer it: for callers that cannot follow a
+    /// redirect. By default this node is the only one.
+    async fn call_anywhere(&self, caller: &Principal, request: Body) -> Result<Body, Error> {
+        self.call(caller, request).await
+    }
 
     /// Answers a request that may take several frames; by default it takes one.
     async fn stream(&self, caller: &Principal, request: Body) -> Result<Answers, Error> {
@@ -66,6 +72,14 @@ impl Gate {
     pub async fn call(&self, caller: &Principal, mut request: Body) -> Result<Body, Error> {
         let scope = admit(caller, &mut request)?;
         let mut answer = self.services.call(caller, request).await?;
+        self.finish(&scope, &mut answer);
+        Ok(answer)
+    }
+
+    /// Answers one request with one message, from whichever node can: for callers that cannot follow a redirect.
+    pub async fn call_anywhere(&self, caller: &Principal, mut request: Body) -> Result<Body, Error> {
+        let scope = admit(caller, &mut request)?;
+        let mut answer = self.services.call_anywhere(caller, request).await?;
         self.finish(&scope, &mut answer);
         Ok(answer)
     }

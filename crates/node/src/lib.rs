@@ -47,11 +47,14 @@ pub use gate::{Gate, Services};
 pub use principal::{AppName, Identity, Peer, Principal};
 
 use crate::auth::Authenticator;
+use crate::connection::{ConnectionConfig, Connections, GateDispatcher};
 use crate::data_dir::DataDir;
 use crate::keys::KeyStore;
 use crate::memory::MemoryServices;
 use crate::port::Port;
 use crate::shell::{Facts, Shared};
+use crate::shutdown::Shutdown;
+use axum::Router;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,13 +64,15 @@ use tokio::task::JoinHandle;
 /// How often metrics that nobody scrapes are folded together, so that they do not grow.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
+/// How long connections may take to close once they were told to.
+const CLOSING: Duration = Duration::from_secs(1);
+
 /// A running node. Dropping it stops it without waiting; [`Node::shutdown`] waits.
 pub struct Node {
     address: SocketAddr,
     is_tls: bool,
     trigger: shutdown::Trigger,
     serving: JoinHandle<()>,
-    upkeep: JoinHandle<()>,
     services: Arc<dyn Services>,
     /// Given back last, when nothing writes to it any more.
     _data: Option<DataDir>,
@@ -104,7 +109,8 @@ impl Node {
         keys: Arc<dyn KeyStore>,
         data: Option<DataDir>,
     ) -> Result<Node, Error> {
-        let recorder = metrics::recorder();
+        // Installed before the first connection is counted.
+        metrics::recorder();
         let address = port.address();
         let (trigger, shutdown) = shutdown::channel();
         let facts = Facts {
@@ -115,23 +121,23 @@ impl Node {
             admission: port.admission(),
         };
         let is_tls = config.tls.is_some();
-        let shared = Arc::new(Shared {
-            auth: Arc::new(Authenticator::new(&config, keys, clock.clone())?),
-            gate: Gate::new(services.clone(), Arc::new(facts)),
-            config: Arc::new(config),
-            clock,
-            shutdown: shutdown.clone(),
-        });
-        let router = routes::router(shared)?;
-        let serving = tokio::spawn(port.serve(router, shutdown));
-        let upkeep = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(METRICS_UPKEEP).await;
-                recorder.run_upkeep();
-            }
-        });
+        let auth = Arc::new(Authenticator::new(&config, keys, clock.clone())?);
+        let gate = Gate::new(services.clone(), Arc::new(facts));
+        let connections = Connections::new(
+            ConnectionConfig {
+                limits: config.frame_limits(),
+                patience: config.patience(),
+                ..ConnectionConfig::new(config.node_id())
+            },
+            auth.clone(),
+            Arc::new(GateDispatcher::new(gate.clone())),
+        );
+        let recheck_every = config.timings.key_check.into();
+        let shared = Arc::new(Shared { auth, gate, config: Arc::new(config), clock, shutdown: shutdown.clone() });
+        let router = routes::router(shared, connections.clone())?;
+        let serving = tokio::spawn(serve(port, router, connections, shutdown, recheck_every));
         tracing::info!(%address, tls = is_tls, "serving");
-        Ok(Node { address, is_tls, trigger, serving, upkeep, services, _data: data })
+        Ok(Node { address, is_tls, trigger, serving, services, _data: data })
     }
 
     /// The address it listens on.
@@ -150,7 +156,44 @@ impl Node {
         self.trigger.begin();
         let served = self.serving.await;
         self.services.shutdown().await;
-        self.upkeep.abort();
         served.map_err(|e| Error::new("node.serving_failed", Class::Failed, format!("serving ended badly: {e}")))
     }
+}
+
+/// Serves until the shutdown is over: nothing new, what is in flight may end, the rest is closed.
+async fn serve(
+    port: Port,
+    router: Router,
+    connections: Arc<Connections>,
+    mut shutdown: Shutdown,
+    recheck_every: Duration,
+) {
+    let rechecking = async {
+        loop {
+            tokio::time::sleep(recheck_every).await;
+            connections.recheck().await;
+        }
+    };
+    let upkeep = async {
+        loop {
+            tokio::time::sleep(METRICS_UPKEEP).await;
+            metrics::recorder().run_upkeep();
+        }
+    };
+    let farewell = {
+        let (mut shutdown, connections) = (shutdown.clone(), connections.clone());
+        async move {
+            shutdown.begun().await;
+            connections.go_away("the node is stopping", None);
+        }
+    };
+    tokio::select! {
+        _ = async { tokio::join!(port.serve(router, shutdown.clone()), farewell) } => {}
+        () = rechecking => {}
+        () = upkeep => {}
+    }
+    shutdown.begun().await;
+    connections.close_all(&tidings_wire::error::going_away(None));
+    // Each closes in a moment; one that does not ends with the process.
+    let _ = tokio::time::timeout(CLOSING, connections.emptied()).await;
 }

@@ -109,7 +109,7 @@ async fn call(app: &Shared, caller: &Caller, request: Body) -> Result<Body, Erro
 /// Asks the services something that may wait for `wait_ms` on top.
 async fn call_waiting(app: &Shared, caller: &Caller, request: Body, wait_ms: u32) -> Result<Body, Error> {
     let within = app.config.timings.call.0 + std::time::Duration::from_millis(u64::from(wait_ms));
-    match tokio::time::timeout(within, app.gate.call(&caller.0.principal, request)).await {
+    match tokio::time::timeout(within, app.gate.call_anywhere(&caller.0.principal, request)).await {
         Ok(answer) => answer,
         Err(_) => Err(error::deadline()),
     }

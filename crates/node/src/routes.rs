@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!   answer headers, metrics ─▶ open: /  /healthz  /readyz  /openapi.json  reflection
-//!                           └▶ identify ─▶ guarded: /v1/…  /metrics  carriers
+//!                           ├▶ identify ─▶ guarded: /v1/…  /metrics
+//!                           └▶ carriers: /v1/frames and gRPC; each finds out who it is by headers and `Hello`
 //! ```
-//! `identify` is the one layer that authenticates requests. It refuses wrong credentials; for right ones it leaves an
-//! [`Identity`](crate::principal::Identity) with the request; without any the request passes bare, and whoever
-//! handles it must refuse it ([`rest::Caller`] does) or wait for a `Hello` that says more.
+//! `identify` is the one layer that authenticates REST requests. It refuses wrong credentials; for right ones it leaves
+//! an [`Identity`](crate::principal::Identity) with the request; without any the request passes bare, and whoever
+//! handles it must refuse it, as [`rest::Caller`] does.
 
 use crate::auth::Authenticator;
+use crate::carrier;
+use crate::connection::Connections;
 use crate::metrics;
 use crate::principal::Peer;
 use crate::rest::{self, error_response};
@@ -23,7 +26,7 @@ use std::sync::Arc;
 use tidings_base::{Class, Error};
 
 /// The one router.
-pub fn router(shared: Arc<Shared>) -> Result<Router, Error> {
+pub fn router(shared: Arc<Shared>, connections: Arc<Connections>) -> Result<Router, Error> {
     let routes = rest::routes(shared.config.limits.body_bytes);
     let auth = shared.auth.clone();
     let guarded = routes.guarded.layer(middleware::from_fn_with_state(auth, identify));
@@ -33,6 +36,7 @@ pub fn router(shared: Arc<Shared>) -> Result<Router, Error> {
         .method_not_allowed_fallback(rest::method_not_allowed)
         .fallback(rest::not_found)
         .with_state(shared)
+        .merge(carrier::routes(connections))
         .merge(reflection()?);
     Ok(router.layer(middleware::from_fn(observe)))
 }

@@ -24,10 +24,6 @@ pub(super) fn load(path: &Path) -> Result<Config, Error> {
     })?;
     let base = path.parent().unwrap_or(Path::new(""));
     config.resolve(base);
-    config.validate().map_err(|mut e| {
-        e.message = format!("{shown}: {}", e.message);
-        e
-    })?;
     Ok(config)
 }
 

@@ -1,7 +1,7 @@
 //! Making a CA, certificates, configurations and the operator's key.
 
 use super::node_name;
-use crate::config::{Member, bad};
+use crate::config::{Member, bad, check_address};
 use crate::keys::Key;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -39,6 +39,9 @@ pub struct Summary {
 pub fn init(dir: &Path, nodes: &[Member], now: Wall) -> Result<Summary, Error> {
     if !matches!(nodes.len(), 1 | 3 | 5) {
         return Err(bad(format!("cannot make a cluster of {} nodes", nodes.len())).hint("Name 1, 3 or 5."));
+    }
+    for node in nodes {
+        check_address("the node's address", &node.address)?;
     }
     if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(exists(dir));
@@ -92,6 +95,7 @@ impl Ca {
         operator_hash: &str,
         now: Wall,
     ) -> Result<(), Error> {
+        check_address("the node's address", &node.address)?;
         let folder = dir.join(format!("node-{}", node.node));
         writer.directory(&folder)?;
         let key = KeyPair::generate().map_err(failed)?;

@@ -38,9 +38,19 @@ pub struct GroupConfig {
     pub limits: Limits,
     /// Decides all randomness of elections. `None`: different at every start.
     pub seed: Option<u64>,
-    /// Write and sync in the call instead of on a thread of its own: for simulated runs, where every step is decided
-    /// by the seed.
-    pub inline_flush: bool,
+    /// How the log reaches the disk.
+    pub flush: Flush,
+}
+
+/// How the log reaches the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// By a thread of its own: one write and one sync for all that wait.
+    Thread,
+    /// Within the call: for simulated runs, where the seed decides every step.
+    Inline,
+    /// In rounds of this length on the runtime's clock: a slow disk, for simulated runs.
+    Paced(Duration),
 }
 
 impl GroupConfig {
@@ -54,7 +64,7 @@ impl GroupConfig {
             timings: Timings::default(),
             limits: Limits::default(),
             seed: None,
-            inline_flush: false,
+            flush: Flush::Thread,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One replica of one group.
 
 use crate::barrier::Barriers;
-use crate::config::{Clock, GroupConfig, Timings};
+use crate::config::{Clock, Flush, GroupConfig, Timings};
 use crate::error::{ProposeError, StartError};
 use crate::log_store::LogStore;
 use crate::network::{Network, Transport};
@@ -234,6 +234,7 @@ async fn start(
     let machine = StateMachine::open(state, files.clone(), stored, shared.clone(), alive.clone())?;
     let log = LogStore::open(&config, machine.position(), shared.clone(), alive)?;
     let fresh = log.is_fresh() && machine.position().last.is_none();
+    let queue = log.queue();
 
     let (alone, quiet) = {
         let mut leases = shared.leases.lock();
@@ -267,12 +268,15 @@ async fn start(
         raft: raft.clone(),
         shared: shared.clone(),
     });
-    let mut tasks = vec![
+    let mut tasks = Vec::from([
         tokio::spawn(pump(shared.clone(), raft.clone(), proposed)),
         tokio::spawn(roles::watch_role(shared.clone(), raft.clone())),
         tokio::spawn(roles::pulse(shared.clone(), raft.clone(), quiet)),
         tokio::spawn(inner.barriers.clone().run(shared.clone(), raft.clone())),
-    ];
+    ]);
+    if let Flush::Paced(round) = config.flush {
+        tasks.push(tokio::spawn(pace(queue, round)));
+    }
     if alone {
         raft.trigger().elect(false).await.map_err(|e| engine(&e))?;
     }
@@ -281,6 +285,13 @@ async fn start(
     }
     *inner.tasks.lock() = tasks;
     Ok(Group { inner })
+}
+
+async fn pace(queue: tidings_log::GroupCommit, round: Duration) {
+    loop {
+        tokio::time::sleep(round).await;
+        queue.pump();
+    }
 }
 
 /// Founds a new group. All first members do it with the same list, which is safe; one after the other, so that usually

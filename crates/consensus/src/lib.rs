@@ -38,7 +38,7 @@ mod state;
 mod types;
 
 pub use codec::Malformed;
-pub use config::{Clock, GroupConfig, Limits, Member, Timings};
+pub use config::{Clock, Flush, GroupConfig, Limits, Member, Timings};
 pub use error::{ChangeError, ProposeError, StartError};
 pub use group::Group;
 pub use metrics::{MemberStatus, Standing, Status};

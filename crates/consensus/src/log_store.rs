@@ -9,7 +9,7 @@
 //! durable vote as a sign that every append before it is durable too.
 
 use crate::codec::{self, Applied, Malformed};
-use crate::config::GroupConfig;
+use crate::config::{Flush, GroupConfig};
 use crate::error::StartError;
 use crate::shared::{Shared, blocking};
 use crate::types::{Entry, LogId, TypeConfig, Vote, index_of, index_or_zero, term_of};
@@ -167,11 +167,11 @@ impl LogStore {
         if applied.0 + 1 < log.first() {
             return Err(StartError::Gap { state: applied, log: LogIndex(log.first()) });
         }
-        let log = if config.inline_flush {
-            GroupCommit::inline(log)
-        } else {
-            let options = GroupOptions { max_waiting_bytes: config.limits.proposal_bytes, ..GroupOptions::default() };
-            GroupCommit::start(log, options).map_err(|e| StartError::disk("the log", e))?
+        let options = GroupOptions { max_waiting_bytes: config.limits.proposal_bytes, ..GroupOptions::default() };
+        let log = match config.flush {
+            Flush::Thread => GroupCommit::start(log, options).map_err(|e| StartError::disk("the log", e))?,
+            Flush::Inline => GroupCommit::inline(log),
+            Flush::Paced(_) => GroupCommit::manual(log, options),
         };
         let recent = Recent { limit: config.limits.cache_bytes, ..Recent::default() };
         let reader =
@@ -180,6 +180,11 @@ impl LogStore {
         store.find_memberships(state)?;
         store.check_vote(state)?;
         Ok(store)
+    }
+
+    /// What is queued for the disk, to be pumped by whoever paces it.
+    pub(crate) fn queue(&self) -> GroupCommit {
+        self.reader.log.clone()
     }
 
     /// Whether nothing was ever written here.

@@ -1,0 +1,376 @@
+//! Whole groups in one process: every replica real, everything around it simulated.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use prost::Message;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::agreed::{Ask, Heard, Role};
+use tidings_base::{Epoch, GroupId, LogIndex, Mono, NodeId, OpId, Seeded};
+use tidings_consensus::{
+    Clock, Flush, Group, GroupConfig, Limits, Member, StartError, Timings, Transport, TransportError,
+};
+use tidings_log::testing::SimDisk;
+use tidings_sim::conformance::{Cluster, ListState, ListView, Told};
+use tidings_wire::v1::RaftMessage;
+use tokio::time::Instant;
+
+pub const LEASE: Duration = Duration::from_millis(600);
+
+pub fn timings() -> Timings {
+    Timings {
+        heartbeat: Duration::from_millis(100),
+        lease: LEASE,
+        election: Duration::from_millis(300),
+        call: Duration::from_millis(900),
+        install: Duration::from_secs(5),
+        answer: Duration::from_secs(5),
+        hand_over: Duration::from_secs(5),
+        catch_up: Duration::from_secs(20),
+    }
+}
+
+/// A clock that runs at a rate of its own, from an origin of its own.
+struct SimClock {
+    began: Instant,
+    origin: u64,
+    per_mille: u64,
+}
+
+impl Clock for SimClock {
+    fn mono(&self) -> Mono {
+        Mono(self.origin + (self.began.elapsed().as_nanos() as u64) / 1_000 * self.per_mille)
+    }
+}
+
+impl SimClock {
+    /// A point of this clock in the cluster's time.
+    fn cluster_time(&self, mono: Mono) -> Duration {
+        Duration::from_nanos((mono.0 - self.origin) / self.per_mille * 1_000)
+    }
+}
+
+/// The network: who reaches whom, how long it takes, how often something is lost.
+pub struct Net {
+    running: Mutex<BTreeMap<NodeId, Group>>,
+    cut: Mutex<BTreeSet<(NodeId, NodeId)>>,
+    rng: Mutex<Seeded>,
+    lose_one_in: Mutex<u64>,
+}
+
+impl Net {
+    fn passes(&self, from: NodeId, to: NodeId) -> bool {
+        !self.cut.lock().contains(&(from, to)) && !self.rng.lock().one_in(*self.lose_one_in.lock())
+    }
+
+    async fn travel(&self, from: NodeId, to: NodeId) -> Result<(), TransportError> {
+        let micros = self.rng.lock().between(100, 4_000);
+        tokio::time::sleep(Duration::from_micros(micros)).await;
+        if self.passes(from, to) { Ok(()) } else { std::future::pending().await }
+    }
+}
+
+struct Line {
+    from: NodeId,
+    net: Arc<Net>,
+}
+
+#[async_trait]
+impl Transport for Line {
+    async fn call(&self, to: NodeId, _address: &str, message: RaftMessage) -> Result<RaftMessage, TransportError> {
+        let bytes = message.encode_to_vec();
+        self.net.travel(self.from, to).await?;
+        let group = self.net.running.lock().get(&to).cloned();
+        let group = group.ok_or_else(|| TransportError("nobody listens there".into()))?;
+        let message = RaftMessage::decode(&bytes[..]).map_err(|e| TransportError(e.to_string()))?;
+        // The called side works on even if the caller hangs up.
+        let reply = tokio::spawn(async move { group.receive(message).await }).await;
+        let reply = reply.map_err(|e| TransportError(e.to_string()))?;
+        self.net.travel(to, self.from).await?;
+        Ok(reply)
+    }
+}
+
+struct Host {
+    disk: SimDisk,
+    clock: Arc<SimClock>,
+    view: ListView,
+    told: Arc<Mutex<Vec<Told>>>,
+    group: Option<Group>,
+    starts: u64,
+}
+
+/// A group of replicas on one paused runtime.
+pub struct World {
+    runtime: tokio::runtime::Runtime,
+    began: Instant,
+    hosts: BTreeMap<NodeId, Host>,
+    members: Vec<NodeId>,
+    pub net: Arc<Net>,
+    pub rng: Seeded,
+    ops: u64,
+    pub timings: Timings,
+    pub limits: Limits,
+    pub flush: Flush,
+    seed: u64,
+}
+
+pub fn limits() -> Limits {
+    Limits { snapshot_every: 200, keep_entries: 50, cache_bytes: 4 << 10, segment_bytes: 64 << 10, ..Limits::default() }
+}
+
+impl World {
+    /// A world whose hosts `1..=hosts` exist; the first `members` of them found the group when started.
+    pub fn new(hosts: u64, members: u64, seed: u64) -> World {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let rng = Seeded::new(seed);
+        let began = runtime.block_on(async { Instant::now() });
+        let net = Arc::new(Net {
+            running: Mutex::default(),
+            cut: Mutex::default(),
+            rng: Mutex::new(rng.fork("network")),
+            lose_one_in: Mutex::new(0),
+        });
+        let mut clocks = rng.fork("clocks");
+        let host = |n: u64| {
+            let clock = SimClock { began, origin: clocks.below(1 << 40), per_mille: clocks.between(956, 1_044) };
+            let host = Host {
+                disk: SimDisk::new(seed ^ n),
+                clock: Arc::new(clock),
+                view: ListView::new(),
+                told: Arc::default(),
+                group: None,
+                starts: 0,
+            };
+            (NodeId(n), host)
+        };
+        let hosts = (1..=hosts).map(host).collect();
+        let members = (1..=members).map(NodeId).collect();
+        let (timings, limits) = (timings(), limits());
+        World { runtime, began, hosts, members, net, rng, ops: 0, timings, limits, flush: Flush::Inline, seed }
+    }
+
+    /// A world in which all hosts run and found the group.
+    pub fn running(hosts: u64, seed: u64) -> World {
+        let mut world = World::new(hosts, hosts, seed);
+        for node in world.members.clone() {
+            world.start(node);
+        }
+        world
+    }
+
+    pub fn start(&mut self, node: NodeId) {
+        self.try_start(node).unwrap_or_else(|e| panic!("{node} did not start: {e}"));
+    }
+
+    pub fn try_start(&mut self, node: NodeId) -> Result<(), StartError> {
+        let founders = if self.members.contains(&node) { self.members.clone() } else { Vec::new() };
+        let members = founders.iter().map(|n| Member { node: *n, address: format!("host-{n}") }).collect();
+        let host = self.hosts.get_mut(&node).unwrap();
+        host.starts += 1;
+        let mut config = GroupConfig::new(GroupId(7), node, members, Arc::new(host.disk.clone()));
+        config.timings = self.timings;
+        config.limits = self.limits;
+        config.flush = self.flush;
+        config.seed = Some(Seeded::new(self.seed).fork(&format!("{node} {}", host.starts)).next_u64());
+        let state = Box::new(ListState::new(host.view.clone()));
+        let line = Arc::new(Line { from: node, net: self.net.clone() });
+        let group = self.runtime.block_on(Group::start(config, state, line, host.clock.clone()))?;
+        let (mut heard, told, clock, began) = (group.heard(), host.told.clone(), host.clock.clone(), self.began);
+        self.runtime.spawn(async move {
+            while let Some(heard) = heard.recv().await {
+                let until = if let Heard::LeaseUntil(until) = &heard { Some(clock.cluster_time(*until)) } else { None };
+                told.lock().push(Told { at: began.elapsed(), heard, until });
+            }
+        });
+        self.net.running.lock().insert(node, group.clone());
+        host.group = Some(group);
+        Ok(())
+    }
+
+    /// Stops a replica as power loss does.
+    pub fn power_off(&mut self, node: NodeId) {
+        let group = self.unplug(node);
+        let host = self.hosts.get_mut(&node).unwrap();
+        host.disk.crash(&mut self.rng.fork(&format!("crash {node} {}", host.starts)));
+        self.runtime.block_on(group.stop());
+    }
+
+    /// Stops a replica in order.
+    pub fn shut_down(&mut self, node: NodeId) {
+        let group = self.hosts.get_mut(&node).unwrap().group.take().unwrap();
+        self.runtime.block_on(group.shutdown());
+        self.net.running.lock().remove(&node);
+    }
+
+    fn unplug(&mut self, node: NodeId) -> Group {
+        self.net.running.lock().remove(&node);
+        self.hosts.get_mut(&node).unwrap().group.take().unwrap()
+    }
+
+    pub fn group(&self, node: NodeId) -> Group {
+        self.hosts[&node].group.clone().unwrap()
+    }
+
+    pub fn disk(&self, node: NodeId) -> SimDisk {
+        self.hosts[&node].disk.clone()
+    }
+
+    pub fn list(&self, node: NodeId) -> Vec<(LogIndex, Bytes)> {
+        self.hosts[&node].view.read()
+    }
+
+    pub fn told(&self, node: NodeId) -> Vec<Told> {
+        self.hosts[&node].told.lock().clone()
+    }
+
+    /// Runs a future while everything else runs too.
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), future).await }).expect("in time")
+    }
+
+    pub fn sleep(&self, time: Duration) {
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.runtime.block_on(async { self.began.elapsed() })
+    }
+
+    /// The leader, when one of the running replicas has announced itself and holds a lease by its own word.
+    pub fn leader(&self) -> (NodeId, Epoch) {
+        for _ in 0..1_000 {
+            let running: Vec<(NodeId, Group)> = self.net.running.lock().iter().map(|(n, g)| (*n, g.clone())).collect();
+            let leads = |(node, group): (NodeId, Group)| match *group.role().borrow() {
+                Role::Leader { epoch } => Some((node, epoch)),
+                Role::Follower { .. } => None,
+            };
+            if let Some(found) = running.into_iter().filter_map(leads).max_by_key(|(_, epoch)| *epoch) {
+                return found;
+            }
+            self.sleep(LEASE / 10);
+        }
+        panic!("no leader in 100 leases");
+    }
+
+    /// Proposes at whoever leads until it is applied.
+    pub fn put(&self, command: impl Into<Bytes>) -> LogIndex {
+        let command: Bytes = command.into();
+        for _ in 0..100 {
+            let (leader, _) = self.leader();
+            if let Ok((index, _)) = self.wait(self.group(leader).propose(command.clone())) {
+                return index;
+            }
+            self.sleep(LEASE / 4);
+        }
+        panic!("nothing was applied in 100 tries");
+    }
+
+    /// Waits until `done`.
+    pub fn until(&self, what: &str, mut done: impl FnMut(&World) -> bool) {
+        for _ in 0..1_000 {
+            if done(self) {
+                return;
+            }
+            self.sleep(LEASE / 10);
+        }
+        panic!("waited 100 leases in vain: {what}");
+    }
+
+    pub fn lose_one_in(&self, n: u64) {
+        *self.net.lose_one_in.lock() = n;
+    }
+
+    /// Cuts the way from one host to another, in this direction.
+    pub fn cut(&self, from: NodeId, to: NodeId) {
+        self.net.cut.lock().insert((from, to));
+    }
+
+    pub fn isolate(&self, node: NodeId) {
+        for other in self.hosts.keys().filter(|other| **other != node) {
+            self.cut(node, *other);
+            self.cut(*other, node);
+        }
+    }
+
+    pub fn mend(&self) {
+        self.net.cut.lock().clear();
+        self.lose_one_in(0);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let running = std::mem::take(&mut *self.net.running.lock());
+        for group in running.into_values() {
+            self.runtime.block_on(group.stop());
+        }
+    }
+}
+
+impl Cluster for World {
+    fn nodes(&self) -> Vec<NodeId> {
+        self.members.clone()
+    }
+
+    fn lease(&self) -> Duration {
+        self.timings.lease
+    }
+
+    fn now(&self) -> Duration {
+        self.elapsed()
+    }
+
+    fn run(&mut self, time: Duration) {
+        self.sleep(time);
+    }
+
+    fn propose(&mut self, node: NodeId, command: Bytes) -> OpId {
+        self.ops += 1;
+        let op = OpId(self.ops);
+        let group = self.group(node);
+        self.runtime.block_on(async { group.ask(Ask::Propose { op, command }) });
+        op
+    }
+
+    fn barrier(&mut self, node: NodeId) -> OpId {
+        self.ops += 1;
+        let op = OpId(self.ops);
+        let group = self.group(node);
+        self.runtime.block_on(async { group.ask(Ask::ReadBarrier { op }) });
+        op
+    }
+
+    fn heard(&mut self, node: NodeId) -> Vec<Told> {
+        std::mem::take(&mut *self.hosts[&node].told.lock())
+    }
+
+    fn applied(&mut self, node: NodeId) -> Vec<(LogIndex, Bytes)> {
+        self.list(node)
+    }
+
+    fn crash(&mut self, node: NodeId) {
+        self.power_off(node);
+    }
+
+    fn restart(&mut self, node: NodeId) {
+        self.start(node);
+    }
+
+    fn partition(&mut self, sides: &[Vec<NodeId>]) {
+        let together = |a: &NodeId, b: &NodeId| sides.iter().any(|side| side.contains(a) && side.contains(b));
+        let nodes: Vec<NodeId> = self.hosts.keys().copied().collect();
+        let mut cut = self.net.cut.lock();
+        cut.clear();
+        for a in &nodes {
+            cut.extend(nodes.iter().filter(|b| *b != a && !together(a, b)).map(|b| (*a, *b)));
+        }
+    }
+
+    fn heal(&mut self) {
+        self.mend();
+    }
+}

@@ -1,0 +1,4 @@
+//! The binding as others see it, on simulated disks, clocks and network, under paused time: one seed decides a run.
+
+mod conformance;
+mod harness;

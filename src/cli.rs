@@ -41,6 +41,9 @@ pub enum Command {
     Sim(Sim),
     /// Measure, and report with the machine
     Bench(Bench),
+    /// Serve from memory, without a store: what `bench wire` measures against
+    #[command(hide = true)]
+    BenchServer(Serve),
     /// Print completions for a shell
     Completions {
         /// The shell to complete for
@@ -52,7 +55,13 @@ pub enum Command {
 #[derive(Args, Clone)]
 pub struct Remote {
     /// The server, or several separated by commas
-    #[arg(long, env = "TIDINGS_SERVER", default_value = "http://127.0.0.1:7400", value_delimiter = ',', value_name = "URL")]
+    #[arg(
+        long,
+        env = "TIDINGS_SERVER",
+        default_value = "http://127.0.0.1:7400",
+        value_delimiter = ',',
+        value_name = "URL"
+    )]
     pub server: Vec<String>,
     /// The API key or token to present
     #[arg(long, env = "TIDINGS_KEY", hide_env_values = true)]
@@ -248,6 +257,9 @@ pub struct Sim {
     /// Stop after this many minutes of real time, at a seed's end
     #[arg(long)]
     pub minutes: Option<f64>,
+    /// Switch on a known bug, to see that it is found
+    #[arg(long, hide = true)]
+    pub mutant: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

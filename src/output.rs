@@ -17,7 +17,8 @@ pub fn line(text: impl Display) {
 
 /// Prints a value as JSON: indented for a terminal, one line for a pipe.
 pub fn json(value: &impl Serialize) {
-    let text = if io::stdout().is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+    let text =
+        if io::stdout().is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
     match text {
         Ok(text) => line(text),
         Err(error) => unreachable!("what is printed has only string keys: {error}"),

@@ -11,7 +11,9 @@ use tidings_wire::v1::{AppCreate, AppInfo, AppList, KeyCreate, KeyCreated, KeyRe
 /// Runs one of the sub-commands.
 pub fn run(command: App) -> Result<(), Error> {
     match command {
-        App::Create { name, remote } => show_created(&remote, created(&remote, Message::AppCreate(AppCreate { app: name }))?),
+        App::Create { name, remote } => {
+            show_created(&remote, created(&remote, Message::AppCreate(AppCreate { app: name }))?)
+        }
         App::Keys { name, new: true, remote, .. } => {
             show_created(&remote, created(&remote, Message::KeyCreate(KeyCreate { app: name }))?)
         }
@@ -47,10 +49,14 @@ fn show_created(remote: &Remote, KeyCreated { app, id, key }: KeyCreated) -> Res
 }
 
 fn revoke(remote: &Remote, app: String, id: String) -> Result<(), Error> {
-    ask(remote, Asked::Admin(Message::KeyRevoke(KeyRevoke { app: app.clone(), id: id.clone() })), |answer| match answer {
-        Asked::Admin(Message::Done(_)) => Some(()),
-        _ => None,
-    })?;
+    ask(
+        remote,
+        Asked::Admin(Message::KeyRevoke(KeyRevoke { app: app.clone(), id: id.clone() })),
+        |answer| match answer {
+            Asked::Admin(Message::Done(_)) => Some(()),
+            _ => None,
+        },
+    )?;
     if remote.json {
         output::json(&serde_json::json!({ "app": app, "id": id, "revoked": true }));
     } else {
@@ -99,8 +105,7 @@ struct AppRow {
 
 fn list(remote: &Remote) -> Result<(), Error> {
     let valid = |app: &AppInfo| app.keys.iter().filter(|key| !key.revoked).count();
-    let rows: Vec<AppRow> =
-        apps(remote)?.into_iter().map(|app| AppRow { keys: valid(&app), app: app.app }).collect();
+    let rows: Vec<AppRow> = apps(remote)?.into_iter().map(|app| AppRow { keys: valid(&app), app: app.app }).collect();
     if remote.json {
         output::json(&rows);
     } else {

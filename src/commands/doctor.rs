@@ -70,7 +70,7 @@ pub fn run(args: Doctor) -> Result<(), Error> {
             checks.extend(disk(&config.data));
             checks.push(port(config.listen));
             checks.extend(certificates::check(&config));
-            checks.push(data::check(&config));
+            checks.extend(data::check(&config));
         }
     }
     let failed = checks.iter().filter(|check| check.state == State::Failed).count();
@@ -106,7 +106,9 @@ fn version() -> Check {
 }
 
 fn configuration(file: Option<&Path>) -> Check {
-    let what = file.map_or("none: one node on loopback, embedded storage".to_owned(), |file| format!("{} is good", file.display()));
+    let what = file.map_or("none: one node on loopback, embedded storage".to_owned(), |file| {
+        format!("{} is good", file.display())
+    });
     Check::ok("configuration", what)
 }
 
@@ -152,9 +154,11 @@ fn disk(data: &Path) -> Vec<Check> {
         Ok(kind) => Check::ok("file system", kind),
     };
     let sync = match sync {
-        Err(error) => {
-            Check::failed("disk", error.to_string(), "Make the directory writable for this user, or name another with --data DIR.")
-        }
+        Err(error) => Check::failed(
+            "disk",
+            error.to_string(),
+            "Make the directory writable for this user, or name another with --data DIR.",
+        ),
         Ok(p50) if p50 > SLOW_SYNC => Check::warning(
             "disk",
             format!("a write is durable after {} ms (p50 of fsync)", p50.as_millis()),

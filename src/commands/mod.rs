@@ -29,6 +29,7 @@ pub fn run(command: Command) -> Result<(), Error> {
         Command::Feed(command) => feed::run(command),
         Command::Sim(args) => sim::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::BenchServer(args) => serve::run_without_store(args),
         Command::Completions { shell } => completions::run(shell),
     }
 }

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 use tidings_base::{Class, Error};
-use tidings_client::{Client, ClientConfig};
+use tidings_client::{Client, ClientConfig, Tls};
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::{AdminMessage, FeedMessage, StoreMessage, admin_message, feed_message, store_message};
 
@@ -52,16 +52,16 @@ pub struct Caller {
 impl Caller {
     /// Asks, and takes out of the answer what `pick` finds there.
     pub async fn ask<T>(&self, asked: Asked, pick: impl FnOnce(Asked) -> Option<T>) -> Result<T, Error> {
-        let body = self.client.call(asked.into()).await?;
+        let body = self.client.call(Body::from(asked)).await?;
         Asked::from_body(body).and_then(pick).ok_or_else(unexpected)
     }
 
     /// Asks, and takes what `pick` finds out of each frame of a long answer.
     pub async fn ask_many<T>(&self, asked: Asked, pick: impl Fn(Asked) -> Option<T>) -> Result<Vec<T>, Error> {
-        let mut stream = self.client.stream(asked.into()).await?;
+        let mut stream = self.client.stream(Body::from(asked)).await?;
         let mut picked = Vec::new();
-        while let Some(body) = stream.next().await? {
-            picked.push(Asked::from_body(body).and_then(&pick).ok_or_else(unexpected)?);
+        while let Some(body) = stream.next().await {
+            picked.push(Asked::from_body(body?).and_then(&pick).ok_or_else(unexpected)?);
         }
         Ok(picked)
     }
@@ -84,12 +84,14 @@ pub fn ask_many<T>(remote: &Remote, asked: Asked, pick: impl Fn(Asked) -> Option
 
 /// Connects and lets `work` ask as often as it likes.
 pub fn with_client<T>(remote: &Remote, work: impl AsyncFnOnce(&Caller) -> Result<T, Error>) -> Result<T, Error> {
+    let ca = remote.ca.as_deref().map(read_file).transpose()?;
     let config = ClientConfig {
-        servers: remote.server.clone(),
         credential: remote.key.clone(),
-        ca: remote.ca.as_deref().map(read_file).transpose()?,
+        tls: ca.map(|ca| Tls { ca, ..Tls::default() }),
+        agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
         deadline: Duration::from_secs(remote.timeout),
-        ..ClientConfig::default()
+        connect_timeout: Duration::from_secs(remote.timeout),
+        ..ClientConfig::new(remote.server.clone())
     };
     runtime()?.block_on(async {
         let client = Client::connect(config).await?;
@@ -112,7 +114,8 @@ pub fn content(argument: &str) -> Result<Bytes, Error> {
     match argument.strip_prefix('@') {
         _ if argument == "-" => read("standard input", &mut std::io::stdin().lock()),
         Some(path) => {
-            let mut file = std::fs::File::open(path).map_err(|error| broken(format_args!("cannot read {path}"), error))?;
+            let mut file =
+                std::fs::File::open(path).map_err(|error| broken(format_args!("cannot read {path}"), error))?;
             read(path, &mut file)
         }
         None => Ok(Bytes::copy_from_slice(argument.as_bytes())),

@@ -5,12 +5,41 @@ use crate::cli::{LogFormat, Serve};
 use crate::output::{self, broken};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use tidings_base::Error;
-use tidings_node::{Config, Node, config, logs};
+use tidings_node::memory::MemoryServices;
+use tidings_node::{Config, Node, SystemClock, config, logs};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Runs until SIGINT or SIGTERM; a second one ends it at once.
+/// Where client commands look unless told otherwise.
+const DEFAULT_URL: &str = "http://127.0.0.1:7400";
+
+/// Runs a node until SIGINT or SIGTERM; a second one ends it at once.
 pub fn run(args: Serve) -> Result<(), Error> {
+    let config = prepare(args)?;
+    runtime()?.block_on(async {
+        let stop = Stop::listen()?;
+        let insecure = config.insecure_listen.then_some(config.listen).filter(|listen| !listen.ip().is_loopback());
+        let node = Node::start(config).await?;
+        greet(&node, insecure);
+        stop.then(node).await
+    })
+}
+
+/// Runs a node whose services live in memory: what is measured of it is the wire alone.
+pub fn run_without_store(args: Serve) -> Result<(), Error> {
+    let config = prepare(args)?;
+    runtime()?.block_on(async {
+        let stop = Stop::listen()?;
+        let clock = Arc::new(SystemClock);
+        let (services, keys) = MemoryServices::new(clock.clone());
+        let node = Node::start_with(config, services, keys, clock).await?;
+        output::line(format_args!("listening on {}", node.url()));
+        stop.then(node).await
+    })
+}
+
+fn prepare(args: Serve) -> Result<Config, Error> {
     let mut config = configured(args.config.as_deref(), args.data.as_deref(), args.listen, args.insecure_listen)?;
     if let Some(format) = args.log_format {
         config.log.format = match format {
@@ -22,8 +51,9 @@ pub fn run(args: Serve) -> Result<(), Error> {
         config.log.filter = filter;
     }
     logs::init(&config.log)?;
+    // Connections are files; a server wants as many as it is allowed.
     probe::raise_open_files();
-    runtime()?.block_on(serve(config))
+    Ok(config)
 }
 
 /// The configuration: flags (and their environment) over the file over the defaults.
@@ -51,27 +81,47 @@ pub fn configured(
     Ok(config)
 }
 
-async fn serve(config: Config) -> Result<(), Error> {
-    let mut interrupt = listen_for(SignalKind::interrupt())?;
-    let mut terminate = listen_for(SignalKind::terminate())?;
-    let node = Node::start(config).await?;
-    greet(&node);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// What a person sees first. The line with the address is read by scripts too.
+fn greet(node: &Node, insecure: Option<SocketAddr>) {
+    let (url, version) = (node.url(), env!("CARGO_PKG_VERSION"));
+    output::line(format_args!("tidings {version} listening on {url}"));
+    if let Some(listen) = insecure {
+        output::line(format_args!("insecure: whoever reaches {listen} may do everything"));
     }
-    output::line("stopping: finishing what is under way (once more to stop at once)");
-    tokio::select! {
-        stopped = node.shutdown() => stopped,
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
-    }
+    // Client commands find the default address by themselves.
+    let server = if url == DEFAULT_URL { String::new() } else { format!(" --server {url}") };
+    output::line("try:");
+    output::line(format_args!("  tidings status{server}"));
+    output::line(format_args!("  tidings store put greetings hello text 'good news'{server}"));
+    output::line(format_args!("  tidings store get greetings hello{server}"));
 }
 
-fn listen_for(kind: SignalKind) -> Result<Signal, Error> {
-    signal(kind).map_err(|error| broken("cannot listen for signals", error))
+/// SIGINT and SIGTERM, heard from before the node starts.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
 }
 
-fn greet(node: &Node) {
-    let _ = node;
+impl Stop {
+    fn listen() -> Result<Stop, Error> {
+        let hear = |kind| signal(kind).map_err(|error| broken("cannot listen for signals", error));
+        Ok(Stop { interrupt: hear(SignalKind::interrupt())?, terminate: hear(SignalKind::terminate())? })
+    }
+
+    async fn told(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    /// Waits for the first signal and stops the node; the second signal stops waiting for that.
+    async fn then(mut self, node: Node) -> Result<(), Error> {
+        self.told().await;
+        eprintln!("stopping: finishing what is under way (a second signal stops at once)");
+        tokio::select! {
+            stopped = node.shutdown() => stopped,
+            () = self.told() => Ok(()),
+        }
+    }
 }

@@ -60,8 +60,12 @@ fn compare_and_set(remote: &Remote, key: RowKey, expected: u64, cell: Cell) -> R
         return Ok(());
     }
     let newest = done.actual.map_or(0, |cell| cell.timestamp);
-    Err(Error::new("store.condition", Class::Refused, format!("the column's newest timestamp is {newest}, not {expected}"))
-        .hint("Read the row again and decide anew."))
+    Err(Error::new(
+        "store.condition",
+        Class::Refused,
+        format!("the column's newest timestamp is {newest}, not {expected}"),
+    )
+    .hint("Read the row again and decide anew."))
 }
 
 fn get(remote: &Remote, group: String, row: String) -> Result<(), Error> {
@@ -80,7 +84,8 @@ fn get(remote: &Remote, group: String, row: String) -> Result<(), Error> {
 
 fn scan(remote: &Remote, group: String, start: String, end: String, limit: u32) -> Result<(), Error> {
     let message = Scan { group: group.into(), start: start.into(), end: end.into(), limit, columns: Vec::new() };
-    let rows: Vec<Row> = ask_many(remote, Asked::Store(Message::Scan(message)), rows_of)?.into_iter().flatten().collect();
+    let rows: Vec<Row> =
+        ask_many(remote, Asked::Store(Message::Scan(message)), rows_of)?.into_iter().flatten().collect();
     if remote.json {
         output::json(&rows.iter().map(as_json).collect::<Vec<_>>());
     } else {

@@ -6,7 +6,9 @@ use std::process::Stdio;
 
 #[test]
 fn an_unknown_flag_is_a_usage_error() {
-    for args in [&["serve", "--no-such-flag"][..], &["no-such-command"], &["sim", "store", "--seeds", "5..1"], &["bench"]] {
+    for args in
+        [&["serve", "--no-such-flag"][..], &["no-such-command"], &["sim", "store", "--seeds", "5..1"], &["bench"]]
+    {
         let said = run(args);
         assert_eq!(said.code, 2, "{said:?}");
         assert!(said.err.starts_with("error: "), "{said:?}");
@@ -52,7 +54,10 @@ fn rows_are_written_read_and_refused() {
 
     // A condition that does not hold is refused (4) and changes nothing; one that holds is taken.
     server.run(&["store", "put", "g", "a", "col", "9", "--if-timestamp", "9"]).failed(4, "10");
-    assert_eq!(server.run(&["store", "put", "g", "a", "col", "9", "--if-timestamp", "10", "--timestamp", "11"]).code, 0);
+    assert_eq!(
+        server.run(&["store", "put", "g", "a", "col", "9", "--if-timestamp", "10", "--timestamp", "11"]).code,
+        0
+    );
     assert_eq!(server.run(&["store", "get", "g", "a", "--json"]).json()["cells"]["col"]["value"], "9");
 
     assert_eq!(server.run(&["store", "put", "g", "b", "col", "--delete"]).code, 0);
@@ -81,7 +86,8 @@ fn content_comes_from_standard_input_and_entries_are_delivered_until_acknowledge
     let consume = |more: &[&str]| {
         let said = server.run(&[&["feed", "consume", "news", "--json"][..], more].concat());
         assert_eq!(said.code, 0, "{said:?}");
-        let entry = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["entry"].as_str().unwrap().to_owned();
+        let entry =
+            |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["entry"].as_str().unwrap().to_owned();
         said.out.lines().map(entry).collect::<Vec<_>>()
     };
     assert_eq!(consume(&["--group", "one"]), ["first", "second"]);

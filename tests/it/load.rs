@@ -91,7 +91,7 @@ impl Load {
 }
 
 fn config(servers: &[String]) -> ClientConfig {
-    ClientConfig { servers: servers.to_vec(), ..ClientConfig::default() }
+    ClientConfig::new(servers)
 }
 
 fn row(number: u64) -> Vec<u8> {
@@ -136,7 +136,8 @@ pub async fn assert_kept(servers: &[String], promised: &Promised) {
     let rows = rows(&client).await;
     let entries = entries(&client).await;
     let (lost_rows, lost_entries) = promised.with(|p| {
-        let lost = |promised: &BTreeSet<u64>, kept: &BTreeSet<u64>| promised.difference(kept).copied().collect::<Vec<_>>();
+        let lost =
+            |promised: &BTreeSet<u64>, kept: &BTreeSet<u64>| promised.difference(kept).copied().collect::<Vec<_>>();
         (lost(&p.rows, &rows), lost(&p.entries, &entries))
     });
     assert!(lost_rows.is_empty() && lost_entries.is_empty(), "lost rows {lost_rows:?}, lost entries {lost_entries:?}");
@@ -151,7 +152,8 @@ async fn rows(client: &Client) -> BTreeSet<u64> {
         let body = Body::Store(StoreMessage { message: Some(store_message::Message::Scan(scan)) });
         let mut stream = client.stream(body).await.expect("a scan");
         let mut next = None;
-        while let Some(body) = stream.next().await.expect("rows") {
+        while let Some(body) = stream.next().await {
+            let body = body.expect("rows");
             let Body::Store(StoreMessage { message: Some(store_message::Message::Rows(rows)) }) = body else {
                 panic!("{body:?}")
             };

@@ -3,8 +3,11 @@
 //! A figure is the median of several repetitions, with their spread. What cannot be run is an error, never a gap in the
 //! report. Benches of durable writes refuse file systems that live in memory and say how long the disk takes to sync.
 
+mod members;
+mod rate;
 mod report;
 mod server;
+mod socket;
 mod store;
 mod wire;
 
@@ -87,7 +90,8 @@ fn refuse_memory(dir: &Path, file_system: &str) -> Result<(), Error> {
     if !probe::forgets_at_power_loss(file_system) {
         return Ok(());
     }
-    let message = format!("{} is on {file_system}, which forgets at power loss, so nothing there is durable", dir.display());
+    let message =
+        format!("{} is on {file_system}, which forgets at power loss, so nothing there is durable", dir.display());
     Err(Error::new("bench.not_durable", Class::Refused, message).hint("Name a directory on a disk with --dir DIR."))
 }
 

@@ -85,7 +85,8 @@ fn rounded(x: f64) -> f64 {
 }
 
 fn shown(measured: &Measured) -> String {
-    let value = if measured.value >= 100.0 { format!("{:.0}", measured.value) } else { format!("{:.3}", measured.value) };
+    let value =
+        if measured.value >= 100.0 { format!("{:.0}", measured.value) } else { format!("{:.3}", measured.value) };
     format!("{value} {} (spread {:.0} %)", measured.unit, measured.spread * 100.0)
 }
 

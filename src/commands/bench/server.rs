@@ -23,12 +23,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one on this data directory and waits until it is ready.
+    /// Starts `serve` on this data directory and waits until it is ready.
     pub fn start(data: &Path) -> Result<Server, Error> {
+        Server::run("serve", data)
+    }
+
+    /// Starts a node with services in memory and waits until it is ready.
+    pub fn without_store(data: &Path) -> Result<Server, Error> {
+        Server::run("bench-server", data)
+    }
+
+    fn run(command: &str, data: &Path) -> Result<Server, Error> {
         let watch = Stopwatch::start();
         let binary = std::env::current_exe().map_err(|error| broken("cannot find this program's own file", error))?;
         let mut child = Command::new(binary)
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .args([command, "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .env_remove("TIDINGS_CONFIG")
             .stdin(Stdio::null())

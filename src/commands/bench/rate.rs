@@ -1,0 +1,69 @@
+//! How often something happens a second, with many at it at once.
+
+use super::Effort;
+use crate::stopwatch::Stopwatch;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tidings_base::{Class, Error};
+use tokio::task::JoinSet;
+
+/// The share of the time that passes before counting begins: connections warm, caches filled.
+const WARM_UP: f64 = 0.2;
+/// How long tasks may take to end once they are told: longer than any deadline of theirs.
+const ENDING: Duration = Duration::from_secs(60);
+
+/// Takes a figure as often as the effort says.
+pub fn repeat(effort: Effort, mut measure: impl FnMut() -> Result<f64, Error>) -> Result<Vec<f64>, Error> {
+    (0..effort.repetitions).map(|_| measure()).collect()
+}
+
+/// Counts what tasks have done, and tells them when to stop.
+#[derive(Default)]
+pub struct Counter {
+    done: AtomicU64,
+    stopped: AtomicBool,
+}
+
+impl Counter {
+    /// Whether a task should do it once more.
+    pub fn goes_on(&self) -> bool {
+        !self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// It was done this many times.
+    pub fn add(&self, times: u64) {
+        self.done.fetch_add(times, Ordering::Relaxed);
+    }
+}
+
+/// Runs `tasks` that count on a shared counter; how often a second they did what they do.
+pub async fn rate<F>(seconds: f64, tasks: impl IntoIterator<Item = F>, counter: Arc<Counter>) -> Result<f64, Error>
+where
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    let mut running = JoinSet::new();
+    tasks.into_iter().for_each(|task| {
+        running.spawn(task);
+    });
+    tokio::time::sleep(Duration::from_secs_f64(seconds * WARM_UP)).await;
+    let (watch, before) = (Stopwatch::start(), counter.done.load(Ordering::Relaxed));
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    let (took, after) = (watch.elapsed(), counter.done.load(Ordering::Relaxed));
+    counter.stopped.store(true, Ordering::Relaxed);
+    let ended = tokio::time::timeout(ENDING, async {
+        while let Some(ended) = running.join_next().await {
+            ended.map_err(|error| failed(format!("a task under measurement panicked: {error}")))??;
+        }
+        Ok::<(), Error>(())
+    });
+    ended.await.map_err(|_| failed("what was measured does not end".to_owned()))??;
+    if after == before {
+        return Err(failed("nothing happened while it was measured".to_owned()));
+    }
+    Ok((after - before) as f64 / took.as_secs_f64())
+}
+
+fn failed(message: String) -> Error {
+    Error::new("bench.failed", Class::Failed, message)
+}

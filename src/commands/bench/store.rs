@@ -1,0 +1,131 @@
+//! `bench store`: durable writes a second, on one member and on three, and how soon a server is back.
+//!
+//! Writes go through the store's front, the agreed log and its state in this process, without the wire, and count
+//! when they are answered: synced on a majority and applied.
+
+use super::Effort;
+use super::members::{Members, Pace};
+use super::rate::{Counter, rate, repeat};
+use super::report::{Figures, Goal};
+use super::server::Server;
+use crate::commands::runtime;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{Class, Error};
+use tidings_client::{Client, ClientConfig};
+use tidings_node::group::StoreGroup;
+use tidings_store::Request;
+use tidings_wire::v1::{Apply, Cell, GroupWrite, RowWrite, StoreMessage, frame::Body, store_message};
+
+/// Writers at once; each waits for its answer before it goes on.
+pub const WRITERS: usize = 256;
+/// The size of a value.
+pub const VALUE_BYTES: usize = 100;
+/// How long a sync takes on the disk that is made slow.
+const SLOW_SYNC: Duration = Duration::from_millis(2);
+/// Rows written at once while a store is filled; filling is not measured.
+const FILL_BATCH: u64 = 500;
+/// Batches on their way while a store is filled.
+const FILLERS: u64 = 8;
+
+/// Measures everything.
+pub fn run(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
+    let runtime = runtime()?;
+    let writes = |name: &str, members: u64, pace: Pace| {
+        runtime.block_on(async {
+            let members = Members::start(&place.join(name), members, pace).await?;
+            let mut rates = Vec::new();
+            for _ in 0..effort.repetitions {
+                rates.push(write_rate(members.leader(), effort.seconds).await?);
+            }
+            members.stop().await;
+            Ok::<_, Error>(rates)
+        })
+    };
+    let rates = writes("one", 1, Pace::Disk)?;
+    figures.add("durable 100-byte writes, one member, 256 writers", "1/s", Some(Goal::AtLeast(60_000.0)), &rates);
+    let rates = writes("slow", 1, Pace::EachSyncTakes(SLOW_SYNC))?;
+    figures.add("the same, each fsync takes 2 ms", "1/s", Some(Goal::AtLeast(5_000.0)), &rates);
+    let rates = writes("three", 3, Pace::Disk)?;
+    figures.add("the same, three members in one process", "1/s", Some(Goal::AtLeast(30_000.0)), &rates);
+
+    let mut fresh = 0..;
+    let seconds = repeat(effort, || {
+        let server = Server::start(&place.join(format!("fresh-{}", fresh.next().unwrap_or(0))))?;
+        Ok(server.ready_after.as_secs_f64())
+    })?;
+    figures.add("serve ready, fresh directory", "s", Some(Goal::AtMost(1.0)), &seconds);
+
+    let data = place.join("rows");
+    runtime.block_on(fill(&data, effort.rows))?;
+    let seconds = repeat(effort, || Ok(Server::start(&data)?.ready_after.as_secs_f64()))?;
+    let name = format!("serve ready, {} rows, after SIGKILL", effort.rows);
+    figures.add(&name, "s", Some(Goal::AtMost(3.0)), &seconds);
+    Ok(())
+}
+
+async fn write_rate(leader: &StoreGroup, seconds: f64) -> Result<f64, Error> {
+    let counter = Arc::new(Counter::default());
+    let writers = (0..WRITERS).map(|writer| {
+        let (leader, counter) = (leader.clone(), counter.clone());
+        async move {
+            let mut timestamp = 0;
+            while counter.goes_on() {
+                timestamp += 1;
+                let row = format!("writer-{writer}-{timestamp}");
+                let request = Request::Store(store_message::Message::Apply(apply(b"bench", [row], timestamp)));
+                let answer = leader.request(request, None).await.map_err(|refused| refused.error)?;
+                check(answer.first())?;
+                counter.add(1);
+            }
+            Ok(())
+        }
+    });
+    rate(seconds, writers, counter.clone()).await
+}
+
+fn apply(group: &'static [u8], rows: impl IntoIterator<Item = String>, timestamp: u64) -> Apply {
+    let write = |row: String| {
+        let value = Some(vec![b'v'; VALUE_BYTES].into());
+        RowWrite { row: row.into(), cells: vec![Cell { column: "c".into(), timestamp, value }] }
+    };
+    let rows = rows.into_iter().map(write).collect();
+    Apply { groups: vec![GroupWrite { group: group.into(), rows, fence: None }] }
+}
+
+fn check(answer: Option<&Body>) -> Result<(), Error> {
+    match answer {
+        Some(Body::Store(StoreMessage { message: Some(store_message::Message::Applied(applied)) }))
+            if applied.failures.is_empty() =>
+        {
+            Ok(())
+        }
+        other => Err(Error::new("bench.wrong_answer", Class::Failed, format!("a write was answered with {other:?}"))),
+    }
+}
+
+/// Fills a directory through a server of its own, which is then killed.
+async fn fill(data: &Path, rows: u64) -> Result<(), Error> {
+    eprintln!("  filling a store with {rows} rows");
+    let server = Server::start(data)?;
+    let client = Client::connect(ClientConfig::new([server.url()])).await?;
+    let mut fillers = tokio::task::JoinSet::new();
+    for filler in 0..FILLERS {
+        let client = client.clone();
+        fillers.spawn(async move {
+            let mut first = filler * FILL_BATCH;
+            while first < rows {
+                let batch = (first..rows.min(first + FILL_BATCH)).map(|row| format!("row-{row:010}"));
+                let message = Some(store_message::Message::Apply(apply(b"rows", batch, 1)));
+                check(Some(&client.call(Body::Store(StoreMessage { message })).await?))?;
+                first += FILLERS * FILL_BATCH;
+            }
+            Ok::<(), Error>(())
+        });
+    }
+    while let Some(ended) = fillers.join_next().await {
+        ended.map_err(|error| Error::new("bench.failed", Class::Failed, error.to_string()))??;
+    }
+    Ok(())
+}

@@ -154,3 +154,114 @@ pub fn exercise(data: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1::{self, frame::Body, store_message};
+    use proptest::prelude::*;
+
+    fn frame(op: u64, value: Vec<u8>) -> Frame {
+        let cell = v1::Cell { column: "c".into(), timestamp: 7, value: Some(value.into()) };
+        let row = v1::RowWrite { row: "r".into(), cells: vec![cell] };
+        let group = v1::GroupWrite { group: "g".into(), rows: vec![row], fence: None };
+        let apply = store_message::Message::Apply(v1::Apply { groups: vec![group] });
+        Frame { op, more: true, body: Some(Body::Store(v1::StoreMessage { message: Some(apply) })) }
+    }
+
+    fn value(frame: &Frame) -> &Bytes {
+        match &frame.body {
+            Some(Body::Store(v1::StoreMessage { message: Some(store_message::Message::Apply(apply)) })) => {
+                apply.groups[0].rows[0].cells[0].value.as_ref().unwrap()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn small_payloads_leave_the_read_buffer_and_large_ones_share_it() {
+        let within = |part: &Bytes, whole: &Bytes| {
+            let (start, end) = (whole.as_ptr() as usize, whole.as_ptr() as usize + whole.len());
+            (start..end).contains(&(part.as_ptr() as usize))
+        };
+        let small = to_bytes(&frame(1, vec![1; 100]));
+        assert!(!within(value(&decode(&small, u32::MAX).unwrap()), &small));
+        let large = to_bytes(&frame(1, vec![1; limits::COPIED_BELOW]));
+        assert!(within(value(&decode(&large, u32::MAX).unwrap()), &large));
+    }
+
+    #[test]
+    fn frames_over_the_limit_are_named_before_they_are_read() {
+        let bytes = to_bytes(&frame(1, vec![0; 100]));
+        assert_eq!(decode(&bytes, 50).unwrap_err().code, "control.too_large");
+        let mut deframer = Deframer::new();
+        deframer.push(Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff]));
+        assert_eq!(deframer.next(1 << 20).unwrap_err().code, "control.too_large");
+        let mut deframer = Deframer::new();
+        deframer.push(Bytes::from_static(&[1, 0, 0, 0, 0]));
+        assert_eq!(deframer.next(1 << 20).unwrap_err().code, "control.malformed");
+    }
+
+    #[test]
+    fn unknown_fields_are_ignored() {
+        let mut buffer = BytesMut::new();
+        encode(&frame(1, vec![1]), &mut buffer);
+        // Field 500 as a string, and field 501 as a number.
+        buffer.extend_from_slice(&[0xa2, 0x1f, 3, b'a', b'b', b'c', 0xa8, 0x1f, 5]);
+        assert_eq!(decode(&buffer.freeze(), u32::MAX).unwrap(), frame(1, vec![1]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_are_refused(data in proptest::collection::vec(any::<u8>(), 0..400)) {
+            exercise(&data);
+        }
+
+        /// Random bytes seldom get past the first field; damaged frames go deep.
+        #[test]
+        fn damaged_frames_decode_or_are_refused(
+            op in any::<u64>(),
+            value in proptest::collection::vec(any::<u8>(), 0..60),
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0u8..3), 1..6),
+            json in any::<bool>(),
+        ) {
+            let frame = frame(op, value);
+            let mut data = if json { crate::json::frame_to_string(&frame).into_bytes() } else { to_bytes(&frame).to_vec() };
+            for (at, byte, how) in damage {
+                if data.is_empty() { break }
+                let at = at.index(data.len());
+                match how {
+                    0 => data[at] = byte,
+                    1 => { data.remove(at); }
+                    _ => data.insert(at, byte),
+                }
+            }
+            exercise(&data);
+        }
+
+        /// However the stream is cut into pieces, the same frames come out.
+        #[test]
+        fn pieces_of_a_stream_make_the_same_frames(
+            sizes in proptest::collection::vec(0usize..300, 1..12),
+            cuts in proptest::collection::vec(1usize..200, 1..40),
+        ) {
+            let frames: Vec<Frame> = sizes.iter().enumerate().map(|(i, n)| frame(i as u64, vec![i as u8; *n])).collect();
+            let mut stream = BytesMut::new();
+            for frame in &frames {
+                encode_grpc(frame, &mut stream);
+            }
+            let mut stream = stream.freeze();
+            let (mut deframer, mut found) = (Deframer::new(), Vec::new());
+            let mut cuts = cuts.into_iter().cycle();
+            while !stream.is_empty() {
+                let cut = cuts.next().unwrap_or(1).min(stream.len());
+                deframer.push(stream.split_to(cut));
+                while let Some((frame, _)) = deframer.next(u32::MAX).unwrap() {
+                    found.push(frame);
+                }
+            }
+            prop_assert_eq!(found, frames);
+            prop_assert!(deframer.is_clean());
+        }
+    }
+}

@@ -50,5 +50,8 @@ pub const WEBSOCKET_BINARY: &str = "tidings.v1.proto";
 /// The sub-protocol of WebSockets that carry frames as JSON text.
 pub const WEBSOCKET_JSON: &str = "tidings.v1.json";
 
+/// The header by which a node says which one it is. Only a server without authentication believes it.
+pub const NODE_HEADER: &str = "tidings-node";
+
 /// The path of the gRPC method that carries a connection.
 pub const GRPC_PATH: &str = "/tidings.v1.Tidings/Stream";

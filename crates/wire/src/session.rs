@@ -504,12 +504,7 @@ impl Session {
             // Any frame is a sign of life; the pong was only to make the other side send one.
             Some(Control::Pong(_)) => {}
             Some(Control::Error(error)) => self.close(error.into(), false, out),
-            Some(Control::GoAway(away)) => {
-                if self.stage == Stage::Open {
-                    self.stage = Stage::Left;
-                    out.put(Output::GoAway(away));
-                }
-            }
+            Some(Control::GoAway(away)) => self.left(away, out),
             Some(_) => self.close(error::protocol("this message belongs to an operation"), true, out),
         }
     }
@@ -519,12 +514,30 @@ impl Session {
     fn go_away(&mut self, reason: String, redirect: Option<String>, out: &mut Outbox<Output>) {
         match self.stage {
             Stage::Open | Stage::Left => {
-                let away = v1::GoAway { reason, redirect: redirect.clone().unwrap_or_default() };
+                let last = self.last_there.0;
+                let away = v1::GoAway { reason, redirect: redirect.clone().unwrap_or_default(), last };
                 self.transmit(OpId(0), false, control_body(Control::GoAway(away)), out);
                 self.stage = Stage::Leaving { redirect };
             }
             Stage::New | Stage::Greeted { .. } => self.close(error::going_away(redirect), true, out),
             Stage::Leaving { .. } | Stage::Closed => {}
+        }
+    }
+
+    /// The other side leaves. What it had not begun by then did not happen, and its callers hear so at once.
+    fn left(&mut self, away: v1::GoAway, out: &mut Outbox<Output>) {
+        let redirect = Some(away.redirect.clone()).filter(|to| !to.is_empty());
+        let unbegun = self.operations.keys().filter(|op| self.config.side.begins(**op) && op.0 > away.last);
+        for op in unbegun.copied().collect::<Vec<_>>() {
+            let abandoned = self.remove(op).is_some_and(|operation| operation.abandoned);
+            out.put(match abandoned {
+                true => Output::Released { op },
+                false => Output::Failed { op, error: error::going_away(redirect.clone()) },
+            });
+        }
+        if self.stage == Stage::Open {
+            self.stage = Stage::Left;
+            out.put(Output::GoAway(away));
         }
     }
 

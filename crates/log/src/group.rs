@@ -16,6 +16,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -332,11 +333,17 @@ impl Shared {
         }
         drop(holder);
         let woken = self.settle_accounts(&jobs, changes.len(), failure.is_none());
+        let mut panic = None;
         for job in jobs {
-            (job.done)(failure.as_ref().map_or(Ok(()), |error| Err(again(error))));
+            // One caller's panic must not keep the others from hearing; it stops the log when they have.
+            let call = || (job.done)(failure.as_ref().map_or(Ok(()), |error| Err(again(error))));
+            panic = std::panic::catch_unwind(AssertUnwindSafe(call)).err().or(panic);
         }
         for wake in woken {
             wake();
+        }
+        if let Some(panic) = panic {
+            std::panic::resume_unwind(panic);
         }
         true
     }

@@ -2,12 +2,11 @@
 //!
 //! ```text
 //!   answer headers, metrics ─▶ open: /  /healthz  /readyz  /openapi.json  reflection
-//!                           ├▶ identify ─▶ guarded: /v1/…  /metrics
-//!                           └▶ carriers: /v1/frames and gRPC; each finds out who it is by headers and `Hello`
+//!                           └▶ identify ─▶ guarded: /v1/…  /metrics  carriers (/v1/frames and gRPC)
 //! ```
-//! `identify` is the one layer that authenticates REST requests. It refuses wrong credentials; for right ones it leaves
+//! `identify` is the one layer that authenticates requests. It refuses wrong credentials; for right ones it leaves
 //! an [`Identity`](crate::principal::Identity) with the request; without any the request passes bare, and whoever
-//! handles it must refuse it, as [`rest::Caller`] does.
+//! handles it must refuse it ([`rest::Caller`] does) or wait for a `Hello` that says more (carriers do).
 
 use crate::auth::Authenticator;
 use crate::carrier;
@@ -29,14 +28,15 @@ use tidings_base::{Class, Error};
 pub fn router(shared: Arc<Shared>, connections: Arc<Connections>) -> Result<Router, Error> {
     let routes = rest::routes(shared.config.limits.body_bytes);
     let auth = shared.auth.clone();
-    let guarded = routes.guarded.layer(middleware::from_fn_with_state(auth, identify));
+    let guarded = routes.guarded.layer(middleware::from_fn_with_state(auth.clone(), identify));
+    let carriers = carrier::routes(connections).layer(middleware::from_fn_with_state(auth, identify));
     let router = routes
         .open
         .merge(guarded)
         .method_not_allowed_fallback(rest::method_not_allowed)
         .fallback(rest::not_found)
         .with_state(shared)
-        .merge(carrier::routes(connections))
+        .merge(carriers)
         .merge(reflection()?);
     Ok(router.layer(middleware::from_fn(observe)))
 }

@@ -1,0 +1,5 @@
+//! The public surface of store and feed.
+
+mod conformance;
+mod front;
+mod state;

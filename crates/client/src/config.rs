@@ -4,7 +4,7 @@ use crate::link::Operation;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::{Class, Error};
+use tidings_base::{Class, Error, NodeId};
 use tidings_wire::{Limits, Patience};
 
 /// How a client connects and how long it tries. Every field but the servers has a default that fits most.
@@ -15,6 +15,8 @@ pub struct ClientConfig {
     pub servers: Vec<String>,
     /// An API key or token, sent as `Authorization: Bearer …`.
     pub credential: Option<String>,
+    /// The node that connects, where one does: believed only by a server that has no authentication configured.
+    pub node: Option<NodeId>,
     /// How to check the server's certificate, and which to show. `https` without it trusts nobody.
     pub tls: Option<Tls>,
     /// What connects, for the server's logs.
@@ -58,6 +60,7 @@ impl ClientConfig {
         ClientConfig {
             servers: servers.into_iter().map(Into::into).collect(),
             credential: None,
+            node: None,
             tls: None,
             agent: concat!("tidings-client/", env!("CARGO_PKG_VERSION")).into(),
             deadline: Duration::from_secs(10),

@@ -27,7 +27,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::bounded::BoundedMap;
-use tidings_base::{Class, Error, Mono};
+use tidings_base::{Class, Error, Mono, NodeId};
+use tidings_wire::NODE_HEADER;
 use tokio::sync::Semaphore;
 
 /// Verified keys that are remembered. Each entry is some 200 bytes; a server has fewer active keys than this.
@@ -141,8 +142,10 @@ impl Authenticator {
             return Some(Identity { principal: Principal::Node(node), until: None });
         }
         let local = !peer.address.ip().to_canonical().is_loopback() || names_loopback(uri, headers);
-        let operator = Principal::Operator(OperatorBy::Unconfigured);
-        (self.trusts_everyone && local).then_some(Identity { principal: operator, until: None })
+        // Whoever is trusted with everything may also say that it is a node; without certificates nothing else can.
+        let node = headers.get(NODE_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let principal = node.map_or(Principal::Operator(OperatorBy::Unconfigured), |n| Principal::Node(NodeId(n)));
+        (self.trusts_everyone && local).then_some(Identity { principal, until: None })
     }
 
     fn digest_of(&self, credential: &str) -> [u8; 32] {

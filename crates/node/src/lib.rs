@@ -28,6 +28,7 @@ pub mod connection;
 pub mod data_dir;
 pub mod driver;
 pub mod gate;
+pub mod group;
 pub mod keys;
 pub mod logs;
 pub mod memory;
@@ -38,6 +39,7 @@ pub mod principal;
 pub mod rate;
 pub mod rest;
 pub mod routes;
+pub mod services;
 pub mod shell;
 pub mod shutdown;
 
@@ -49,16 +51,21 @@ pub use principal::{AppName, Identity, Peer, Principal};
 use crate::auth::Authenticator;
 use crate::connection::{ConnectionConfig, Connections, GateDispatcher};
 use crate::data_dir::DataDir;
+use crate::group::StoreGroup;
 use crate::keys::KeyStore;
-use crate::memory::MemoryServices;
-use crate::port::Port;
+use crate::port::{Admission, Port};
+use crate::services::{NodeServices, Peers};
 use crate::shell::{Facts, Shared};
 use crate::shutdown::Shutdown;
 use axum::Router;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::{Class, Error};
+use tidings_base::{Class, Error, GroupId, NodeId};
+use tidings_consensus::{GroupConfig, Member, Timings};
+use tidings_log::RealDisk;
+use tidings_store::state::StoreState;
+use tidings_store_local::FjallKv;
 use tokio::task::JoinHandle;
 
 /// How often metrics that nobody scrapes are folded together, so that they do not grow.
@@ -73,6 +80,7 @@ pub struct Node {
     is_tls: bool,
     trigger: shutdown::Trigger,
     serving: JoinHandle<()>,
+    admission: Arc<Admission>,
     services: Arc<dyn Services>,
     /// Given back last, when nothing writes to it any more.
     _data: Option<DataDir>,
@@ -85,7 +93,8 @@ impl Node {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let data = DataDir::open(&config.data)?;
         let port = Port::bind(&config, clock.clone()).await?;
-        let (services, keys) = MemoryServices::new(clock.clone());
+        let services = Arc::new(start_services(&config, &data, port.address(), clock.clone()).await?);
+        let keys = Arc::new(services.stored().clone());
         Node::serve(config, clock, port, services, keys, Some(data))
     }
 
@@ -112,13 +121,14 @@ impl Node {
         // Installed before the first connection is counted.
         metrics::recorder();
         let address = port.address();
+        let admission = port.admission();
         let (trigger, shutdown) = shutdown::channel();
         let facts = Facts {
             node: config.node_id(),
             address: config.advertised(address),
             started: clock.now().mono,
             clock: clock.clone(),
-            admission: port.admission(),
+            admission: admission.clone(),
         };
         let is_tls = config.tls.is_some();
         let auth = Arc::new(Authenticator::new(&config, keys, clock.clone())?);
@@ -137,7 +147,7 @@ impl Node {
         let router = routes::router(shared, connections.clone())?;
         let serving = tokio::spawn(serve(port, router, connections, shutdown, recheck_every));
         tracing::info!(%address, tls = is_tls, "serving");
-        Ok(Node { address, is_tls, trigger, serving, services, _data: data })
+        Ok(Node { address, is_tls, trigger, serving, admission, services, _data: data })
     }
 
     /// The address it listens on.
@@ -151,6 +161,11 @@ impl Node {
         format!("{scheme}://{}", self.address)
     }
 
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.admission.open()
+    }
+
     /// Takes nothing new, lets calls in flight end within the drain time, stops the services, releases the data.
     pub async fn shutdown(self) -> Result<(), Error> {
         self.trigger.begin();
@@ -158,6 +173,37 @@ impl Node {
         self.services.shutdown().await;
         served.map_err(|e| Error::new("node.serving_failed", Class::Failed, format!("serving ended badly: {e}")))
     }
+}
+
+/// Opens the store's group in the data directory.
+async fn start_services(
+    config: &Config,
+    data: &DataDir,
+    bound: SocketAddr,
+    clock: Arc<dyn Clock>,
+) -> Result<NodeServices, Error> {
+    let failed = |what: String| Error::new("node.bad_data_dir", Class::Failed, what);
+    let log = data.log_of(GroupId::STORE)?;
+    let disk = RealDisk::open(&log).map_err(|e| failed(format!("cannot open {}: {e}", log.display())))?;
+    let kv = FjallKv::open(&data.state_of(GroupId::STORE)?, Default::default())?;
+    let state = StoreState::open(kv).map_err(|e| failed(e.to_string()))?;
+    let members = if config.members.is_empty() {
+        vec![Member { node: config.node_id(), address: config.advertised(bound) }]
+    } else {
+        config.members.iter().map(|m| Member { node: NodeId(m.node), address: m.address.clone() }).collect()
+    };
+    let group = GroupConfig {
+        timings: Timings {
+            heartbeat: config.timings.heartbeat.into(),
+            lease: config.timings.election.into(),
+            election: Duration::from(config.timings.election) / 2,
+            ..Timings::default()
+        },
+        ..GroupConfig::new(GroupId::STORE, config.node_id(), members, Arc::new(disk))
+    };
+    let peers = Arc::new(Peers::new(config)?);
+    let store = StoreGroup::start(group, state, peers.clone(), clock.clone()).await?;
+    Ok(NodeServices::new(store, peers, clock))
 }
 
 /// Serves until the shutdown is over: nothing new, what is in flight may end, the rest is closed.

@@ -1,0 +1,280 @@
+//! Store and feed on this node: the front machine on tokio, the agreed log beneath it, the state that the log feeds.
+//!
+//! ```text
+//!   StoreGroup::request ─▶ Front (machine, one task) ─ Ask ─▶ consensus::Group ─▶ StoreState<FjallKv>
+//!        ▲   ▲                │        ▲                           │                    │
+//!        │   └── Reply ───────┘        └───────── Heard ───────────┘                    │
+//!        └────── Read: the caller's own task reads the state through a StoreReader ◀────┘
+//! ```
+
+use crate::clock::Clock;
+use crate::driver::{self, Handle, NotTaken, Perform};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tidings_base::agreed::{Heard, StateFailure};
+use tidings_base::{Class, Error, Mono, NodeId, OpId};
+use tidings_consensus::{Group, GroupConfig, Transport};
+use tidings_store::delivery::LineId;
+use tidings_store::front::{Front, Input, Options, Output, Reply, Request};
+use tidings_store::read::{FeedAnswer, FeedQuery, Query, StoreReader};
+use tidings_store::state::StoreState;
+use tidings_store_local::{FjallKv, FjallReader};
+use tidings_wire::v1::frame::Body;
+use tidings_wire::v1::{FeedMessage, StoreMessage};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// Inputs that may wait for the front: two batches of its driver and some; callers wait beyond that.
+const QUEUE: usize = 1_024;
+
+/// What was heard of the log is handed to the front in batches of at most this many.
+const HEARD_BATCH: usize = 256;
+
+/// Store and feed on this node. Cheap to clone.
+#[derive(Clone)]
+pub struct StoreGroup {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    front: Handle<Input>,
+    group: Group,
+    reader: StoreReader<FjallReader>,
+    waiting: Arc<Waiting>,
+    clock: Arc<dyn Clock>,
+    pump: JoinHandle<()>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
+}
+
+/// Why a request has no answer from this node, and who could give one.
+#[derive(Debug)]
+pub struct Refused {
+    /// What to tell the caller.
+    pub error: Error,
+    /// The leader, if this node is not it and knows who is.
+    pub leader: Option<NodeId>,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused { error, leader: None }
+    }
+}
+
+impl StoreGroup {
+    /// Opens the log and the state and begins to take part in the group.
+    pub async fn start(
+        config: GroupConfig,
+        state: StoreState<FjallKv>,
+        transport: Arc<dyn Transport>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<StoreGroup, Error> {
+        let reader = state.reader();
+        let log_clock = Arc::new(LogClock(clock.clone()));
+        let group = Group::start(config, Box::new(state), transport, log_clock).await?;
+        let waiting = Arc::new(Waiting::default());
+        let (looks, looked) = mpsc::unbounded_channel();
+        let perform = Performer { group: group.clone(), waiting: waiting.clone(), reader: reader.clone(), looks };
+        let (front, _) = driver::spawn("store", Front::new(Options::default()), perform, clock.clone(), QUEUE);
+        let pump = tokio::spawn(pump(front.clone(), group.heard(), looked));
+        Ok(StoreGroup { shared: Arc::new(Shared { front, group, reader, waiting, clock, pump }) })
+    }
+
+    /// The agreed log of the group.
+    pub fn log(&self) -> &Group {
+        &self.shared.group
+    }
+
+    /// Answers a request with the frames of its answer, at least one. Dropping the future cancels the request; what it
+    /// wrote stays written.
+    pub async fn request(&self, request: Request, patience: Option<Duration>) -> Result<Vec<Body>, Refused> {
+        let deadline = patience.map(|patience| self.shared.clock.now().mono + patience);
+        let (wait, answer) = self.shared.waiting.begin(&self.shared.front);
+        let input = Input::Request { op: wait.op, request, deadline };
+        if self.shared.front.send(input).await.is_err() {
+            return Err(stopped().into());
+        }
+        let answer = answer.await;
+        wait.done();
+        match answer.map_err(|_| stopped())? {
+            Answer::Read(query) => Ok(self.read(query).await?),
+            Answer::Reply(Reply::Store(message)) => Ok(vec![Body::Store(StoreMessage { message: Some(message) })]),
+            Answer::Reply(Reply::Feed(message)) => Ok(vec![Body::Feed(FeedMessage { message: Some(message) })]),
+            Answer::Reply(Reply::Operated(_)) => Ok(Vec::new()),
+            Answer::Reply(Reply::Error { error, leader }) => {
+                let redirect = leader.and_then(|leader| self.shared.group.address(leader));
+                Err(Refused { error: error.redirect(redirect), leader })
+            }
+        }
+    }
+
+    /// Reads the state on the caller's own task; a scan may take long and moves to a thread for such work.
+    async fn read(&self, query: Query) -> Result<Vec<Body>, Error> {
+        let reader = self.shared.reader.clone();
+        match query {
+            Query::Scan(_) => {
+                let scan = tokio::task::spawn_blocking(move || frames(&reader, &query)).await;
+                scan.map_err(|e| Error::new("store.read_failed", Class::Failed, e.to_string()))?
+            }
+            Query::Get(_) | Query::Status => frames(&reader, &query),
+        }
+    }
+
+    /// Hands leadership over if this node leads, and stops.
+    pub async fn shutdown(&self) {
+        self.shared.group.shutdown().await;
+    }
+}
+
+fn frames(reader: &StoreReader<FjallReader>, query: &Query) -> Result<Vec<Body>, Error> {
+    let mut frames = Vec::new();
+    let answered =
+        reader.answer(query, &mut |message, _| frames.push(Body::Store(StoreMessage { message: Some(message) })));
+    answered.map_err(unreadable)?;
+    Ok(frames)
+}
+
+fn unreadable(failure: StateFailure) -> Error {
+    Error::new("store.read_failed", Class::Failed, format!("the state could not be read: {failure}"))
+        .hint("`tidings doctor` on this node looks through its data directory.")
+}
+
+fn stopped() -> Error {
+    Error::new("store.stopped", Class::Unreachable, "This node is stopping.").hint("Ask another node.")
+}
+
+/// What a request gets from the front.
+enum Answer {
+    /// Read this from the state now: it is fresh enough.
+    Read(Query),
+    /// This is it.
+    Reply(Reply),
+}
+
+/// Requests on their way, by operation.
+#[derive(Default)]
+struct Waiting {
+    answers: Mutex<HashMap<OpId, oneshot::Sender<Answer>, Fixed>>,
+    begun: AtomicU64,
+}
+
+/// Operation ids are small numbers of our own: nobody can choose them to collide.
+type Fixed = std::hash::BuildHasherDefault<std::collections::hash_map::DefaultHasher>;
+
+impl Waiting {
+    fn begin(self: &Arc<Self>, front: &Handle<Input>) -> (Wait, oneshot::Receiver<Answer>) {
+        // The front takes odd numbers for requests; even ones are its own.
+        let op = OpId(self.begun.fetch_add(2, Ordering::Relaxed) + 1);
+        let (sender, receiver) = oneshot::channel();
+        self.answers.lock().insert(op, sender);
+        (Wait { op, waiting: self.clone(), front: Some(front.clone()) }, receiver)
+    }
+
+    fn answer(&self, op: OpId, answer: Answer) {
+        if let Some(sender) = self.answers.lock().remove(&op) {
+            // Who does not wait any more needs no answer.
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+/// One request on its way; dropped before its end, it is cancelled.
+struct Wait {
+    op: OpId,
+    waiting: Arc<Waiting>,
+    front: Option<Handle<Input>>,
+}
+
+impl Wait {
+    fn done(mut self) {
+        self.front = None;
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if let Some(front) = &self.front
+            && self.waiting.answers.lock().remove(&self.op).is_some()
+        {
+            // With a full queue the front finds out at the request's deadline.
+            let _: Result<(), NotTaken<Input>> = front.try_send(Input::Cancel { op: self.op });
+        }
+    }
+}
+
+/// Performs what the front wants.
+struct Performer {
+    group: Group,
+    waiting: Arc<Waiting>,
+    reader: StoreReader<FjallReader>,
+    looks: mpsc::UnboundedSender<(LineId, Result<FeedAnswer, Error>)>,
+}
+
+impl Perform<Output> for Performer {
+    fn perform(&mut self, output: Output) {
+        match output {
+            Output::Ask(ask) => self.group.ask(ask),
+            Output::Read { op, query } => self.waiting.answer(op, Answer::Read(query)),
+            Output::Reply { op, reply } => self.waiting.answer(op, Answer::Reply(reply)),
+            Output::Look { line, query } => self.look(line, query),
+        }
+    }
+}
+
+impl Performer {
+    /// Reads the feed on a thread that may wait for the disk. The front asks for one look a line at a time, which
+    /// bounds how many there are.
+    fn look(&self, line: LineId, query: FeedQuery) {
+        let (reader, looks) = (self.reader.clone(), self.looks.clone());
+        tokio::task::spawn_blocking(move || {
+            let answer = reader.feed(&query).map_err(unreadable);
+            // A front that is gone needs no answer.
+            let _ = looks.send((line, answer));
+        });
+    }
+}
+
+/// Brings the front what it hears of the log and what was read for it.
+async fn pump(
+    front: Handle<Input>,
+    mut heard: mpsc::UnboundedReceiver<Heard>,
+    mut looked: mpsc::UnboundedReceiver<(LineId, Result<FeedAnswer, Error>)>,
+) {
+    let mut batch = Vec::with_capacity(HEARD_BATCH);
+    loop {
+        tokio::select! {
+            taken = heard.recv_many(&mut batch, HEARD_BATCH) => {
+                if taken == 0 {
+                    return;
+                }
+                for heard in batch.drain(..) {
+                    if front.send(Input::Heard(heard)).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            Some((line, answer)) = looked.recv() => {
+                if front.send(Input::Looked { line, answer }).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The host's clock as the log wants it.
+struct LogClock(Arc<dyn Clock>);
+
+impl tidings_consensus::Clock for LogClock {
+    fn mono(&self) -> Mono {
+        self.0.now().mono
+    }
+}

@@ -1,0 +1,102 @@
+//! Connections to the other nodes: one for replication, one for requests that another node must answer.
+
+use crate::config::Config;
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tidings_base::{Class, Error, NodeId};
+use tidings_client::{Client, ClientConfig, Request, Retry, Tls};
+use tidings_consensus::{Transport, TransportError};
+use tidings_wire::v1::RaftMessage;
+use tidings_wire::{Body, Limits, Patience};
+
+/// How long another node may take to answer a forwarded request: longer than an election.
+const FORWARD: Duration = Duration::from_secs(10);
+
+/// Replication notices a dead member by its own time-outs; this only bounds what a call can take in the connection.
+const RAFT_CALL: Duration = Duration::from_secs(120);
+
+/// A member that came back is to be found within a heartbeat or two.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// What a connection is for: replication has its own, so that a flood of requests cannot hold back a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
+    Raft,
+    Requests,
+}
+
+/// The way to the other nodes of the cluster.
+pub struct Peers {
+    node: NodeId,
+    tls: Option<Tls>,
+    /// As many as there are members and former members, twice.
+    clients: Mutex<BTreeMap<(Lane, String), Client>>,
+}
+
+impl Peers {
+    /// The way from this node to others, with its own certificate.
+    pub fn new(config: &Config) -> Result<Peers, Error> {
+        let read = |path: &std::path::Path| {
+            std::fs::read(path)
+                .map_err(|e| Error::new("node.bad_tls", Class::Failed, format!("cannot read {}: {e}", path.display())))
+        };
+        let tls = match &config.tls {
+            None => None,
+            Some(tls) => {
+                let ca = tls.client_ca.as_deref().map(read).transpose()?.unwrap_or_default();
+                let identity = Some((read(&tls.certificate)?, read(&tls.key)?));
+                Some(Tls { ca, identity, server_name: None })
+            }
+        };
+        Ok(Peers { node: config.node_id(), tls, clients: Mutex::default() })
+    }
+
+    /// Lets the node at `address` answer a request that is already authorised and has full names.
+    pub async fn forward(&self, address: &str, request: Body) -> Result<Vec<Body>, Error> {
+        let client = self.client(Lane::Requests, address)?;
+        let mut answers = client.stream(Request::new(request).within(FORWARD)).await?;
+        let mut frames = Vec::new();
+        while let Some(frame) = answers.next().await {
+            frames.push(frame?);
+        }
+        Ok(frames)
+    }
+
+    fn client(&self, lane: Lane, address: &str) -> Result<Client, Error> {
+        let mut clients = self.clients.lock();
+        if let Some(client) = clients.get(&(lane, address.to_owned())) {
+            return Ok(client.clone());
+        }
+        let client = Client::new(ClientConfig {
+            node: Some(self.node),
+            tls: self.tls.clone(),
+            agent: format!("tidings-node/{} {}", env!("CARGO_PKG_VERSION"), self.node),
+            longest_pause: LONGEST_PAUSE,
+            max_in_flight: Limits::NODE.max_operations,
+            patience: Patience::CONNECTOR,
+            limits: Limits::NODE,
+            ..ClientConfig::new([address])
+        })?;
+        clients.insert((lane, address.to_owned()), client.clone());
+        Ok(client)
+    }
+}
+
+#[async_trait]
+impl Transport for Peers {
+    async fn call(&self, _: NodeId, address: &str, message: RaftMessage) -> Result<RaftMessage, TransportError> {
+        let client = self.client(Lane::Raft, address).map_err(lost)?;
+        // Raft repeats what was lost by itself, and knows better when.
+        let request = Request::new(Body::Raft(message)).within(RAFT_CALL).retry(Retry::Never);
+        match client.call(request).await.map_err(lost)? {
+            Body::Raft(reply) => Ok(reply),
+            _ => Err(TransportError("the answer is none of Raft".into())),
+        }
+    }
+}
+
+fn lost(error: Error) -> TransportError {
+    TransportError(error.to_string())
+}

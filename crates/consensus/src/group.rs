@@ -247,7 +247,7 @@ async fn start(
     };
     let raft_config = raft_config(&config, !quiet)?;
     let streams = Arc::new(AtomicU64::new(mix(config.node.0, shared.now().0)));
-    let network = Network { shared: shared.clone(), transport, files: files.clone(), streams };
+    let network = Network { shared: shared.clone(), transport, streams };
     let engine = |e: &dyn std::fmt::Display| StartError::Engine(e.to_string());
     let raft = Raft::new(config.node.0, Arc::new(raft_config), network, log, machine).await.map_err(|e| engine(&e))?;
 
@@ -347,7 +347,8 @@ async fn pump(shared: Arc<Shared>, raft: Raft, mut proposed: mpsc::UnboundedRece
             // Only under the leadership that it was asked under: a later one of this replica is another epoch.
             let write = raft.write(Command(command)).responder(responder).with_leader(CommittedLeaderId::new(term));
             if write.await.is_err() {
-                shared.proposals.settle(number, Outcome::Refused(Refusal::Stopped));
+                // openraft has stopped and dropped the completion, which has answered.
+                tracing::debug!(group = shared.group.0, "a proposal came after the replica had stopped");
             }
         }
     }

@@ -35,6 +35,8 @@ mod roles;
 mod shared;
 mod snapshot;
 mod state;
+#[cfg(test)]
+mod suite;
 mod types;
 
 pub use codec::Malformed;

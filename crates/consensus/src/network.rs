@@ -44,7 +44,6 @@ pub struct TransportError(pub String);
 pub(crate) struct Network {
     pub shared: Arc<Shared>,
     pub transport: Arc<dyn Transport>,
-    pub files: crate::snapshot::SnapshotFiles,
     /// Numbers the snapshot transfers of this process.
     pub streams: Arc<AtomicU64>,
 }
@@ -56,7 +55,6 @@ impl RaftNetworkFactory<TypeConfig> for Network {
         Peer {
             shared: self.shared.clone(),
             transport: self.transport.clone(),
-            files: self.files.clone(),
             streams: self.streams.clone(),
             target,
             address: node.addr.clone(),
@@ -68,7 +66,6 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 pub(crate) struct Peer {
     shared: Arc<Shared>,
     transport: Arc<dyn Transport>,
-    files: crate::snapshot::SnapshotFiles,
     streams: Arc<AtomicU64>,
     target: u64,
     address: String,
@@ -205,8 +202,9 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             codec::Applied { last: snapshot.meta.last_log_id, membership: snapshot.meta.last_membership.clone() };
         let chunks: Box<dyn SnapshotChunks> = match snapshot.snapshot {
             SnapshotData::Picture(chunks) => chunks,
-            SnapshotData::File(name) => Box::new(self.files.read(&name).map_err(|e| NetworkError::from_string(e))?),
-            SnapshotData::Flushed => return Err(NetworkError::from_string("the snapshot has no bytes").into()),
+            SnapshotData::Flushed | SnapshotData::Received(_) => {
+                return Err(NetworkError::from_string("the snapshot has no bytes").into());
+            }
         };
         let send = self.send_snapshot(vote, applied.wire(), chunks).fuse();
         futures::pin_mut!(send);

@@ -119,7 +119,7 @@ impl Receiver {
         let (name, applied) = crate::shared::blocking(|| writer.finish())?;
         let meta = SnapshotMeta { last_log_id: applied.last, last_membership: applied.membership };
         let left = name.clone();
-        let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData::File(name) };
+        let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData::Received(name) };
         let reply = self.raft.install_full_snapshot(vote, snapshot).await.map_err(|e| Fault::Stopped(e.to_string()))?;
         // Installed, the file has another name or is gone; one that came too late is of no use.
         let _ = self.files.discard(&left);

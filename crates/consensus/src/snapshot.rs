@@ -26,7 +26,7 @@ const TEMPORARY: &str = ".tmp";
 /// The most bytes a position may have: room for thousands of members, far from what could exhaust memory.
 const MAX_POSITION: usize = 1 << 20;
 
-/// The snapshot files of one replica.
+/// The snapshot files of one replica. A file that is open stays readable when its name is gone.
 #[derive(Clone)]
 pub(crate) struct SnapshotFiles {
     disk: Arc<dyn Disk>,

@@ -30,10 +30,10 @@ type Snapshot = openraft::Snapshot<crate::types::CommittedLeaderId, u64, openraf
 pub enum SnapshotData {
     /// Nowhere: the state is durable up to there itself.
     Flushed,
-    /// In a picture of the state, read while it is sent.
+    /// In a picture of the state or in its snapshot file, read while it is sent.
     Picture(Box<dyn SnapshotChunks>),
-    /// In a file with its final or a temporary name.
-    File(String),
+    /// In a file that was received, whole, under its temporary name.
+    Received(String),
 }
 
 /// The state behind the log.
@@ -129,8 +129,10 @@ impl StateMachine {
     }
 
     fn install(&mut self, applied: Applied, data: SnapshotData) -> Result<(), io::Error> {
-        let SnapshotData::File(name) = data else {
-            return Err(io::Error::other("only a received snapshot can be installed"));
+        let name = match data {
+            SnapshotData::Received(name) => name,
+            SnapshotData::Picture(mut chunks) => copy(&self.files, "copied", &applied, &mut *chunks)?,
+            SnapshotData::Flushed => return Err(io::Error::other("this snapshot has no bytes to install")),
         };
         let state = self.state.get_mut();
         let mut chunks = self.files.read(&name).map_err(storage)?;
@@ -151,6 +153,20 @@ impl StateMachine {
         self.applied = applied;
         Ok(())
     }
+}
+
+/// Writes all pieces into a file under a temporary name, which is returned.
+fn copy(
+    files: &SnapshotFiles,
+    label: &str,
+    applied: &Applied,
+    chunks: &mut dyn SnapshotChunks,
+) -> Result<String, io::Error> {
+    let mut writer = files.write(label, applied)?;
+    while let Some(piece) = chunks.next_chunk().map_err(storage)? {
+        writer.piece(&piece)?;
+    }
+    Ok(writer.finish()?.0)
 }
 
 fn position_of(applied: &Applied) -> Position {
@@ -213,8 +229,12 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
         let state = self.state.get_mut();
         if !state.is_durable() {
-            let stored = self.stored.lock().clone();
-            return Ok(stored.map(|s| Snapshot { meta: meta_of(&s.applied), snapshot: SnapshotData::File(s.name) }));
+            // Opened under the lock: from then on it can be read even if a later one takes its place.
+            let stored = self.stored.lock();
+            let Some(stored) = stored.as_ref() else { return Ok(None) };
+            let reader = self.files.read(&stored.name).map_err(storage)?;
+            let snapshot = SnapshotData::Picture(Box::new(reader));
+            return Ok(Some(Snapshot { meta: meta_of(&stored.applied), snapshot }));
         }
         if self.applied.last.is_none() {
             return Ok(None);
@@ -236,18 +256,14 @@ pub struct Builder {
 
 impl Builder {
     fn write(&self, picture: &mut dyn SnapshotChunks) -> Result<(), io::Error> {
-        let mut writer = self.files.write("built", &self.applied)?;
-        while let Some(piece) = picture.next_chunk().map_err(storage)? {
-            writer.piece(&piece)?;
-        }
-        let (name, applied) = writer.finish()?;
+        let name = copy(&self.files, "built", &self.applied, picture)?;
         let mut stored = self.stored.lock();
-        if stored.as_ref().is_some_and(|s| s.applied.last >= applied.last) {
+        if stored.as_ref().is_some_and(|s| s.applied.last >= self.applied.last) {
             // A later one came from the leader meanwhile.
             return self.files.discard(&name);
         }
         let before = stored.as_ref().map(|s| s.name.clone());
-        *stored = Some(self.files.adopt(&name, &applied, before.as_deref())?);
+        *stored = Some(self.files.adopt(&name, &self.applied, before.as_deref())?);
         Ok(())
     }
 }
@@ -267,10 +283,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             // here. To report the one before tells openraft that nothing changed.
             tracing::warn!(error = %e, "no snapshot was taken; the log grows on");
         }
-        let stored = self.stored.lock().clone();
-        Ok(match stored {
-            Some(s) => Snapshot { meta: meta_of(&s.applied), snapshot: SnapshotData::File(s.name) },
-            None => Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::Flushed },
-        })
+        let meta = self.stored.lock().as_ref().map_or_else(SnapshotMeta::default, |s| meta_of(&s.applied));
+        Ok(Snapshot { meta, snapshot: SnapshotData::Flushed })
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::agreed::{Ask, Heard, Role};
+use tidings_base::agreed::{AgreedState, Ask, Entry, Heard, Position, Role, SnapshotChunks, StateFailure};
 use tidings_base::{Epoch, GroupId, LogIndex, Mono, NodeId, OpId, Seeded};
 use tidings_consensus::{
     Clock, Flush, Group, GroupConfig, Limits, Member, StartError, Timings, Transport, TransportError,
@@ -94,10 +94,68 @@ impl Transport for Line {
     }
 }
 
+type Flushed = Option<(Position, Vec<Bytes>)>;
+
+/// A state that keeps itself: what it flushed is there after a restart, what it did not is lost with the power.
+struct DurableState {
+    list: ListState,
+    flushed: Arc<Mutex<Flushed>>,
+}
+
+struct Pieces(std::vec::IntoIter<Bytes>);
+
+impl SnapshotChunks for Pieces {
+    fn next_chunk(&mut self) -> Result<Option<Bytes>, StateFailure> {
+        Ok(self.0.next())
+    }
+}
+
+impl DurableState {
+    fn open(mut list: ListState, flushed: Arc<Mutex<Flushed>>) -> DurableState {
+        if let Some((position, pieces)) = flushed.lock().clone() {
+            list.restore(position, &mut Pieces(pieces.into_iter())).unwrap();
+        }
+        DurableState { list, flushed }
+    }
+}
+
+impl AgreedState for DurableState {
+    fn position(&self) -> Position {
+        self.list.position()
+    }
+
+    fn apply(&mut self, entries: &[Entry<'_>], note: Bytes) -> Result<Vec<Bytes>, StateFailure> {
+        self.list.apply(entries, note)
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    fn flush(&mut self) -> Result<(), StateFailure> {
+        let (mut picture, mut pieces) = (self.list.snapshot()?, Vec::new());
+        while let Some(piece) = picture.next_chunk()? {
+            pieces.push(piece);
+        }
+        *self.flushed.lock() = Some((self.list.position(), pieces));
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> Result<Box<dyn SnapshotChunks>, StateFailure> {
+        self.list.snapshot()
+    }
+
+    fn restore(&mut self, position: Position, chunks: &mut dyn SnapshotChunks) -> Result<(), StateFailure> {
+        self.list.restore(position, chunks)
+    }
+}
+
 struct Host {
     disk: SimDisk,
     clock: Arc<SimClock>,
     view: ListView,
+    /// What a durable state has flushed.
+    flushed: Arc<Mutex<Flushed>>,
     told: Arc<Mutex<Vec<Told>>>,
     group: Option<Group>,
     starts: u64,
@@ -115,6 +173,8 @@ pub struct World {
     pub timings: Timings,
     pub limits: Limits,
     pub flush: Flush,
+    /// Whether the states of replicas that start from now on survive restarts themselves.
+    pub durable: bool,
     seed: u64,
 }
 
@@ -141,6 +201,7 @@ impl World {
                 disk: SimDisk::new(seed ^ n),
                 clock: Arc::new(clock),
                 view: ListView::new(),
+                flushed: Arc::default(),
                 told: Arc::default(),
                 group: None,
                 starts: 0,
@@ -150,7 +211,20 @@ impl World {
         let hosts = (1..=hosts).map(host).collect();
         let members = (1..=members).map(NodeId).collect();
         let (timings, limits) = (timings(), limits());
-        World { runtime, began, hosts, members, net, rng, ops: 0, timings, limits, flush: Flush::Inline, seed }
+        World {
+            runtime,
+            began,
+            hosts,
+            members,
+            net,
+            rng,
+            ops: 0,
+            timings,
+            limits,
+            flush: Flush::Inline,
+            durable: false,
+            seed,
+        }
     }
 
     /// A world in which all hosts run and found the group.
@@ -176,7 +250,9 @@ impl World {
         config.limits = self.limits;
         config.flush = self.flush;
         config.seed = Some(Seeded::new(self.seed).fork(&format!("{node} {}", host.starts)).next_u64());
-        let state = Box::new(ListState::new(host.view.clone()));
+        let list = ListState::new(host.view.clone());
+        let state: Box<dyn AgreedState> =
+            if self.durable { Box::new(DurableState::open(list, host.flushed.clone())) } else { Box::new(list) };
         let line = Arc::new(Line { from: node, net: self.net.clone() });
         let group = self.runtime.block_on(Group::start(config, state, line, host.clock.clone()))?;
         let (mut heard, told, clock, began) = (group.heard(), host.told.clone(), host.clock.clone(), self.began);
@@ -217,6 +293,11 @@ impl World {
 
     pub fn disk(&self, node: NodeId) -> SimDisk {
         self.hosts[&node].disk.clone()
+    }
+
+    /// Puts another disk into a host that does not run.
+    pub fn replace_disk(&mut self, node: NodeId, disk: SimDisk) {
+        self.hosts.get_mut(&node).unwrap().disk = disk;
     }
 
     pub fn list(&self, node: NodeId) -> Vec<(LogIndex, Bytes)> {

@@ -1,0 +1,110 @@
+//! Snapshots on disk and on the way, and states that are durable themselves.
+
+use crate::harness::{LEASE, World};
+use std::time::Duration;
+use tidings_base::NodeId;
+use tidings_base::agreed::SNAPSHOT_CHUNK;
+
+const ALL: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
+
+fn follower(world: &World) -> NodeId {
+    let (leader, _) = world.leader();
+    ALL.into_iter().find(|node| *node != leader).unwrap()
+}
+
+/// Writes until the log was cut beyond what `away` has.
+fn outrun(world: &World, away: NodeId, bytes: usize) {
+    let has = world.list(away).last().map_or(0, |(index, _)| index.0);
+    for n in 0..400 {
+        world.put(vec![n as u8; bytes]);
+    }
+    world.until("the log is cut", |world| world.group(world.leader().0).status().first.0 > has + 1);
+}
+
+fn all_same(world: &World) -> bool {
+    let lists: Vec<_> = ALL.into_iter().map(|node| world.list(node)).collect();
+    lists.iter().all(|list| *list == lists[0])
+}
+
+#[test]
+fn a_replica_that_was_away_for_long_gets_a_snapshot_in_pieces() {
+    for durable in [false, true] {
+        let mut world = World::new(3, 3, 70);
+        world.durable = durable;
+        ALL.into_iter().for_each(|node| world.start(node));
+        world.put("first");
+        let away = follower(&world);
+        world.power_off(away);
+        outrun(&world, away, 3 * SNAPSHOT_CHUNK / 200);
+        world.start(away);
+        world.until("it has everything", all_same);
+        world.put("last");
+        world.until("it follows", all_same);
+    }
+}
+
+#[test]
+fn a_broken_stream_begins_again_until_it_gets_through() {
+    let mut world = World::running(3, 71);
+    world.put("first");
+    let away = follower(&world);
+    world.power_off(away);
+    outrun(&world, away, 3 * SNAPSHOT_CHUNK / 200);
+    world.lose_one_in(12);
+    world.start(away);
+    world.until("it has everything in spite of losses", all_same);
+    world.mend();
+    // Power loss while a snapshot comes in: what is half there is thrown away.
+    world.power_off(away);
+    outrun(&world, away, 3 * SNAPSHOT_CHUNK / 200);
+    for _ in 0..5 {
+        world.start(away);
+        world.sleep(Duration::from_millis(25));
+        world.power_off(away);
+    }
+    world.start(away);
+    world.until("it has everything in spite of crashes", all_same);
+}
+
+#[test]
+fn a_restart_goes_on_from_the_snapshot_and_the_log_after_it() {
+    for durable in [false, true] {
+        let mut world = World::new(1, 1, 72);
+        world.durable = durable;
+        world.start(NodeId(1));
+        let mut written = 0;
+        for _ in 0..4 {
+            for _ in 0..330 {
+                world.put(format!("{written}"));
+                written += 1;
+            }
+            world.power_off(NodeId(1));
+            world.start(NodeId(1));
+            world.wait(world.group(NodeId(1)).ready());
+            let list = world.list(NodeId(1));
+            assert_eq!(list.len(), written, "durable: {durable}");
+            assert!(list.iter().enumerate().all(|(n, (_, command))| command[..] == *format!("{n}").as_bytes()));
+        }
+        let status = world.group(NodeId(1)).status();
+        assert!(status.first.0 > 500, "the log was cut: {}", status.first);
+        world.sleep(LEASE);
+    }
+}
+
+#[test]
+fn a_disk_too_full_for_a_snapshot_leaves_the_replica_running() {
+    let mut world = World::new(1, 1, 73);
+    world.limits.segment_bytes = 4 << 20;
+    world.start(NodeId(1));
+    world.put("first");
+    world.disk(NodeId(1)).set_full_at(Some(world.disk(NodeId(1)).used() + 100));
+    for n in 0..500 {
+        world.put(format!("{n}"));
+    }
+    assert_eq!(world.group(NodeId(1)).status().first.0, 1, "nothing was cut without a snapshot");
+    world.disk(NodeId(1)).set_full_at(None);
+    for n in 0..500 {
+        world.put(format!("{n}"));
+    }
+    world.until("the log is cut again", |world| world.group(NodeId(1)).status().first.0 > 1);
+}

@@ -257,6 +257,9 @@ pub struct Sim {
     /// Stop after this many minutes of real time, at a seed's end
     #[arg(long)]
     pub minutes: Option<f64>,
+    /// Print every event as it happens, on standard error
+    #[arg(long)]
+    pub trace: bool,
     /// Switch on a known bug, to see that it is found
     #[arg(long, hide = true)]
     pub mutant: Option<String>,

@@ -14,6 +14,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Where client commands look unless told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:7400";
 
+/// Libraries that tell about themselves at `info`; whoever names one in the filter hears it all the same.
+const QUIET: &str = "openraft=warn,fjall=warn,lsm_tree=warn,h2=warn,hyper=warn";
+
 /// Runs a node until SIGINT or SIGTERM; a second one ends it at once.
 pub fn run(args: Serve) -> Result<(), Error> {
     let config = prepare(args)?;
@@ -50,6 +53,7 @@ fn prepare(args: Serve) -> Result<Config, Error> {
     if let Some(filter) = args.log {
         config.log.filter = filter;
     }
+    config.log.filter = format!("{QUIET},{}", config.log.filter);
     logs::init(&config.log)?;
     // Connections are files; a server wants as many as it is allowed.
     probe::raise_open_files();

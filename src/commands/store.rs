@@ -72,7 +72,8 @@ fn get(remote: &Remote, group: String, row: String) -> Result<(), Error> {
     let key = RowKey { group: group.into(), row: row.clone().into() };
     let rows = ask(remote, Asked::Store(Message::Get(Get { key: Some(key), columns: Vec::new() })), rows_of)?;
     let Some(found) = rows.into_iter().next() else {
-        return Err(Error::new("store.no_row", Class::NotFound, format!("there is no row `{row}`")));
+        return Err(Error::new("store.no_row", Class::NotFound, format!("there is no row `{row}`"))
+            .hint("`tidings store scan GROUP` lists the rows of a group."));
     };
     if remote.json {
         output::json(&as_json(&found));

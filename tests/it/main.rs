@@ -5,6 +5,7 @@
 mod cluster;
 mod commands;
 mod durability;
+mod examples;
 mod load;
 mod process;
 mod serving;

@@ -4,7 +4,7 @@ use crate::process::run;
 
 fn hash(seed: &str) -> String {
     let report = run(&["sim", "store", "--seed", seed, "--json"]).json();
-    assert_eq!(report["seeds"], 1, "{report}");
+    assert_eq!(report["seeds_run"], 1, "{report}");
     assert_eq!(report["failures"], serde_json::json!([]));
     report["trace_hash"].as_str().expect("a hash").to_owned()
 }

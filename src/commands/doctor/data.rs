@@ -52,7 +52,11 @@ fn check_log(path: &Path) -> Check {
     let report = match RealDisk::open(path).and_then(|disk| verify(&disk, None)) {
         Ok(report) => report,
         Err(error) => {
-            return Check::failed("log", format!("cannot read {shown}: {error}"), "Check the disk and its permissions.");
+            return Check::failed(
+                "log",
+                format!("cannot read {shown}: {error}"),
+                "Check the disk and its permissions.",
+            );
         }
     };
     if let Some(worst) = report.damage.first() {

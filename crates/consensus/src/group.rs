@@ -4,14 +4,16 @@ use crate::barrier::Barriers;
 use crate::config::{Clock, Flush, GroupConfig, Timings};
 use crate::error::{ProposeError, StartError};
 use crate::log_store::LogStore;
+use crate::membership::finish_changes;
 use crate::network::{Network, Transport};
 use crate::proposals::{Asker, Completion, Outcome};
 use crate::receive::Receiver;
 use crate::roles;
+use crate::runtime::Runtime;
 use crate::shared::Shared;
 use crate::snapshot::SnapshotFiles;
 use crate::state::StateMachine;
-use crate::types::{Command, CommittedLeaderId, Raft, Runtime, TypeConfig, index_of};
+use crate::types::{Command, CommittedLeaderId, Raft, TypeConfig, index_of};
 use bytes::Bytes;
 use openraft::errors::{ClientWriteError, ForwardToLeader};
 use openraft::raft::ClientWriteResult;
@@ -45,6 +47,8 @@ pub(crate) struct Inner {
     receiver: Receiver,
     proposals: mpsc::UnboundedSender<(u64, Bytes, u64)>,
     barriers: Barriers,
+    /// Held while the members change.
+    pub changing: tokio::sync::Mutex<()>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Closes when the log and the state are dropped.
     alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
@@ -263,6 +267,7 @@ async fn start(
         barriers: Barriers::new(),
         receiver,
         proposals,
+        changing: tokio::sync::Mutex::new(()),
         tasks: Mutex::default(),
         alive: tokio::sync::Mutex::new(gone),
         raft: raft.clone(),
@@ -273,6 +278,7 @@ async fn start(
         tokio::spawn(roles::watch_role(shared.clone(), raft.clone())),
         tokio::spawn(roles::pulse(shared.clone(), raft.clone(), quiet)),
         tokio::spawn(inner.barriers.clone().run(shared.clone(), raft.clone())),
+        tokio::spawn(finish_changes(Arc::downgrade(&inner), timings.lease)),
     ]);
     if let Flush::Paced(round) = config.flush {
         tasks.push(tokio::spawn(pace(queue, round)));

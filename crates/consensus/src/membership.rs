@@ -2,12 +2,13 @@
 //! up. And leadership moves on request, after the lease has run out.
 
 use crate::error::ChangeError;
-use crate::group::{Group, forward_to};
+use crate::group::{Group, Inner, forward_to};
 use crate::types::{TypeConfig, index_or_zero};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
 use std::collections::BTreeSet;
+use std::sync::Weak;
 use std::time::Duration;
 use tidings_base::agreed::Role;
 use tidings_base::{Mono, NodeId};
@@ -121,8 +122,11 @@ impl Group {
 
     async fn add_learner(&self, node: NodeId, address: &str) -> Changed {
         let at = BasicNode { addr: address.into() };
-        let written = self.inner.raft.add_learner(node.0, at, false).await;
-        let joined = written.map_err(|e| self.explain(e))?.log_id;
+        let written = self.inner.raft.add_learner(node.0, at, false);
+        let joined = match tokio::time::timeout(self.inner.shared.timings.answer, written).await {
+            Ok(written) => written.map_err(|e| self.explain(e))?.log_id,
+            Err(_) => return Err(ChangeError::Unknown),
+        };
         let mut metrics = self.inner.raft.metrics();
         let caught_up = async {
             loop {
@@ -152,6 +156,7 @@ impl Group {
     }
 
     async fn change(&self, change: ChangeMembers<u64, BasicNode>) -> Changed {
+        let _one_at_a_time = self.inner.changing.try_lock().map_err(|_| ChangeError::Busy)?;
         let written =
             tokio::time::timeout(self.inner.shared.timings.answer, self.inner.raft.change_membership(change, false));
         match written.await {
@@ -175,6 +180,26 @@ impl Group {
             ChangeMembershipError::LearnerNotFound(e) => ChangeError::NoMember(NodeId(e.node_id)),
             ChangeMembershipError::EmptyMembership(_) => ChangeError::LastVoter(self.inner.shared.node),
             _ => ChangeError::Busy,
+        }
+    }
+}
+
+/// A change of voters takes two entries: both sets together, then the new one alone. If the leader that began it is
+/// gone in between, the next one finishes it.
+pub(crate) async fn finish_changes(group: Weak<Inner>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        let Some(inner) = group.upgrade() else { return };
+        if inner.shared.leading_term().is_none() {
+            continue;
+        }
+        let server = inner.raft.server_metrics().borrow_watched().clone();
+        let committed = &server.committed_membership_config;
+        let between = committed.membership().get_joint_config().len() > 1;
+        if between && committed.log_id() == server.membership_config.log_id() {
+            // Without a change of its own it goes on to the later of the two sets.
+            let finished = Group { inner }.change(ChangeMembers::AddVoterIds(BTreeSet::new())).await;
+            tracing::info!(?finished, "finishing the change of members of an earlier leader");
         }
     }
 }

@@ -3,10 +3,11 @@
 use crate::codec::Applied;
 use crate::config::{Clock, Flush, GroupConfig, Limits};
 use crate::log_store::LogStore;
+use crate::runtime::Runtime;
 use crate::shared::Shared;
 use crate::snapshot::SnapshotFiles;
 use crate::state::StateMachine;
-use crate::types::{Runtime, TypeConfig};
+use crate::types::TypeConfig;
 use bytes::Bytes;
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};

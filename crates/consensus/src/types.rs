@@ -1,11 +1,10 @@
 //! openraft's types as this binding chooses them, and the two ways to count entries.
 
 use crate::proposals::Completion;
+use crate::runtime::Runtime;
 use bytes::Bytes;
 use openraft::impls::leader_id_std;
 use openraft::{EntryPayload, OptionalSend, RaftTypeConfig};
-use openraft_rt::deterministic_rng::DeterministicRng;
-use openraft_rt_tokio::TokioRuntime;
 use std::fmt;
 use tidings_base::LogIndex;
 
@@ -17,9 +16,6 @@ use tidings_base::LogIndex;
 ///   from start to start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TypeConfig {}
-
-/// The runtime that openraft runs on: tokio, with seeded randomness.
-pub type Runtime = DeterministicRng<TokioRuntime>;
 
 impl RaftTypeConfig for TypeConfig {
     type D = Command;

@@ -1,0 +1,3 @@
+//! The protocol as others see it: pinned bytes.
+
+mod golden;

@@ -26,8 +26,9 @@ pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 /// The bounds of a [`GroupCommit`].
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
-    /// The most changes that may wait, those on their way to the disk included. Default 16,384: many times what one
-    /// fsync can be shared by before the queue adds noticeable delay.
+    /// The most changes that may wait, those on their way to the disk included. Changes without payload (truncate,
+    /// purge, reset, flush) are taken up to twice that, so that appends cannot crowd them out. Default 16,384: many
+    /// times what one fsync can be shared by before the queue adds noticeable delay.
     pub max_waiting: usize,
     /// The most bytes of payload that may wait; one larger change is taken when nothing waits. Default 32 MiB.
     pub max_waiting_bytes: usize,
@@ -256,8 +257,9 @@ impl GroupCommit {
             return Err(Refused { reason: RefusedReason::Stopped(again(stopped)), done });
         }
         let (waiting, waiting_bytes) = (queue.stats.waiting, queue.stats.waiting_bytes);
-        let fits = waiting < shared.options.max_waiting
-            && (waiting_bytes == 0 || waiting_bytes + bytes <= shared.options.max_waiting_bytes);
+        let max_waiting = shared.options.max_waiting * if bytes == 0 { 2 } else { 1 };
+        let fits = waiting < max_waiting
+            && (bytes == 0 || waiting_bytes == 0 || waiting_bytes + bytes <= shared.options.max_waiting_bytes);
         if !fits {
             return Err(Refused { reason: RefusedReason::Busy, done });
         }

@@ -36,6 +36,10 @@ pub struct Options {
     /// How many bytes of the newest records stay in memory for readers. Default 8 MiB: more than a follower that
     /// keeps up is ever behind. Records that are not yet written stay beyond that.
     pub cache_bytes: usize,
+    /// How many zeroes are written beyond the records at a time, so that the syncs after that only overwrite: on a
+    /// journalling file system such a sync need not commit metadata and takes a fraction of the time. Default 1 MiB;
+    /// 0 for none, which suits a simulated disk.
+    pub zero_ahead: u32,
     /// The first index of a log that does not exist yet. Default 1.
     pub first_index: u64,
     /// Mixed into every checksum of a new segment. A number that those who choose payloads cannot know keeps them
@@ -45,7 +49,8 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { log_id: 0, segment_bytes: 64 << 20, cache_bytes: 8 << 20, first_index: 1, salt: 0 }
+        let (segment_bytes, cache_bytes, zero_ahead) = (64 << 20, 8 << 20, 1 << 20);
+        Options { log_id: 0, segment_bytes, cache_bytes, zero_ahead, first_index: 1, salt: 0 }
     }
 }
 
@@ -91,6 +96,8 @@ struct Active {
     /// What is synced.
     synced: u32,
     chain: u32,
+    /// Up to here zeroes were written already; behind the end everything reads as zero in any case.
+    zeroed: u32,
 }
 
 /// A log of records with consecutive indices on a [`Disk`].
@@ -216,6 +223,7 @@ impl Log {
             end: tail.end,
             synced: tail.end,
             chain: tail.chain,
+            zeroed: tail.end,
         };
         if !tail.clean {
             settle(&mut active, &tail).map_err(|e| failed(&format!("cannot settle the end of {}", found.name), e))?;
@@ -374,6 +382,8 @@ impl Log {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let (encoder, steps, bounds) = self.encode(changes, &mut buffer);
+        let zeroed = self.active.zero_ahead(encoder.offset, self.options.zero_ahead);
+        buffer.resize((zeroed.max(encoder.offset) - self.active.end) as usize, 0);
         let written = self.active.file.write_at(u64::from(self.active.end), &buffer);
         buffer.shrink_to(KEPT_BUFFER);
         self.buffer = buffer;
@@ -381,6 +391,7 @@ impl Log {
             return Err(self.fail("a write to", e));
         }
         (self.active.end, self.active.chain) = (encoder.offset, encoder.chain);
+        self.active.zeroed = self.active.zeroed.max(zeroed);
         (self.first, self.next) = bounds;
         Ok(steps)
     }
@@ -500,6 +511,14 @@ impl Active {
         self.file.write_at(u64::from(self.end), &bytes)
     }
 
+    /// How far to write zeroes along with records that end at `end`; 0 if enough were written before.
+    fn zero_ahead(&self, end: u32, step: u32) -> u32 {
+        if step == 0 || end + RECORD_HEAD <= self.zeroed {
+            return 0;
+        }
+        end.saturating_add(step).min(self.capacity)
+    }
+
     /// Leaves the promise that everything so far is synced, for recovery to find; the next write goes over it.
     fn mark(&mut self) -> io::Result<()> {
         self.put(Kind::Marker, 0)
@@ -565,6 +584,7 @@ fn make_segment(disk: &dyn Disk, header: &SegmentHeader, view: &View) -> Result<
         end: HEADER_SPACE,
         synced: HEADER_SPACE,
         chain: seed,
+        zeroed: HEADER_SPACE,
     })
 }
 

@@ -19,7 +19,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //! Faults: [`SimDisk::crash`] (power loss), [`SimDisk::kill`] (process death: nothing is lost, handles die),
-//! [`SimDisk::set_full_at`], [`SimDisk::fail_write_after`], [`SimDisk::fail_sync_after`],
+//! [`SimDisk::stop_after`] (so that either strikes in the middle of a call), [`SimDisk::set_full_at`], [`SimDisk::fail_write_after`], [`SimDisk::fail_sync_after`],
 //! [`SimDisk::fail_read_after`], [`SimDisk::flip_bit`], [`SimDisk::cut_file`], [`SimDisk::lose_file`],
 //! [`SimDisk::lie_about_sync`]. Everything is decided by the seed and by the generator handed to `crash`.
 
@@ -73,6 +73,8 @@ struct Inner {
     fail_sync: Option<(u64, io::ErrorKind)>,
     fail_read: Option<(u64, io::ErrorKind)>,
     lying: bool,
+    /// How many more changes are performed before nothing is any more.
+    stop_after: Option<u64>,
 }
 
 #[derive(Clone)]
@@ -209,6 +211,7 @@ impl SimDisk {
             fail_sync: None,
             fail_read: None,
             lying: false,
+            stop_after: None,
         };
         SimDisk { inner: Arc::new(Mutex::new(inner)) }
     }
@@ -249,7 +252,7 @@ impl SimDisk {
         self.inner.lock().fail_write = Some((more, kind));
     }
 
-    /// Lets one sync of a file fail after `more` that succeed. What it should have written may never be written,
+    /// Lets one sync (of a file or of the directory) fail after `more` that succeed. What it should have written may never be written,
     /// whatever later syncs say, unless it is written to the file again.
     pub fn fail_sync_after(&self, more: u64, kind: io::ErrorKind) {
         self.inner.lock().fail_sync = Some((more, kind));
@@ -258,6 +261,12 @@ impl SimDisk {
     /// Lets one read fail after `more` that succeed.
     pub fn fail_read_after(&self, more: u64, kind: io::ErrorKind) {
         self.inner.lock().fail_read = Some((more, kind));
+    }
+
+    /// Lets `more` changes (writes, syncs, creations, renames, removals) happen and fails everything after them, until
+    /// [`crash`](SimDisk::crash) or [`kill`](SimDisk::kill): for the process it is as if it had died there.
+    pub fn stop_after(&self, more: u64) {
+        self.inner.lock().stop_after = Some(more);
     }
 
     /// Lets every sync, of files and of the directory, say that it succeeded without doing anything.
@@ -385,6 +394,19 @@ impl Inner {
         self.process += 1;
         self.counts.crashes += 1;
         (self.fail_write, self.fail_sync, self.fail_read) = (None, None, None);
+        self.stop_after = None;
+    }
+
+    /// Fails if everything has stopped, which a change may bring nearer.
+    fn go_on(&mut self, changes: bool) -> io::Result<()> {
+        match &mut self.stop_after {
+            Some(0) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the simulated machine has stopped")),
+            Some(more) => {
+                *more -= u64::from(changes);
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Frees files that no name leads to, now or after a crash. Handles that are still open on one fail.
@@ -431,17 +453,21 @@ fn not_found(name: &str) -> io::Error {
 
 impl Disk for SimDisk {
     fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self.inner.lock().names.keys().cloned().collect())
+        let mut inner = self.inner.lock();
+        inner.go_on(false)?;
+        Ok(inner.names.keys().cloned().collect())
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        let inner = self.inner.lock();
+        let mut inner = self.inner.lock();
+        inner.go_on(false)?;
         let id = inner.names.get(name).copied().ok_or_else(|| not_found(name))?;
         Ok(self.handle(id, inner.process))
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let mut inner = self.inner.lock();
+        inner.go_on(true)?;
         if inner.names.contains_key(name) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{name}: exists already")));
         }
@@ -454,6 +480,7 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut inner = self.inner.lock();
+        inner.go_on(true)?;
         let id = inner.names.get(from).copied().ok_or_else(|| not_found(from))?;
         inner.change(NameChange::Renamed(from.to_owned(), to.to_owned(), id));
         Ok(())
@@ -461,6 +488,7 @@ impl Disk for SimDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut inner = self.inner.lock();
+        inner.go_on(true)?;
         if !inner.names.contains_key(name) {
             return Err(not_found(name));
         }
@@ -470,6 +498,7 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self) -> io::Result<()> {
         let mut inner = self.inner.lock();
+        inner.go_on(true)?;
         inner.counts.dir_syncs += 1;
         if inner.lying {
             return Ok(());
@@ -493,11 +522,12 @@ struct SimFile {
 }
 
 impl SimFile {
-    fn with<T>(&self, act: impl FnOnce(&mut Inner, u64) -> io::Result<T>) -> io::Result<T> {
+    fn with<T>(&self, changes: bool, act: impl FnOnce(&mut Inner, u64) -> io::Result<T>) -> io::Result<T> {
         let mut inner = self.disk.inner.lock();
         if inner.process != self.process || !inner.files.contains_key(&self.id) {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the file's handle is dead"));
         }
+        inner.go_on(changes)?;
         act(&mut inner, self.id)
     }
 }
@@ -508,11 +538,11 @@ fn file(inner: &mut Inner, id: u64) -> io::Result<&mut File> {
 
 impl DiskFile for SimFile {
     fn len(&self) -> io::Result<u64> {
-        self.with(|inner, id| Ok(file(inner, id)?.data.len() as u64))
+        self.with(false, |inner, id| Ok(file(inner, id)?.data.len() as u64))
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.with(|inner, id| {
+        self.with(false, |inner, id| {
             if let Some(error) = due(&mut inner.fail_read) {
                 return Err(error);
             }
@@ -526,7 +556,7 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.with(|inner, id| {
+        self.with(true, |inner, id| {
             inner.counts.writes += 1;
             inner.counts.bytes_written += bytes.len() as u64;
             let start = offset as usize;
@@ -554,7 +584,7 @@ impl DiskFile for SimFile {
     }
 
     fn set_len(&mut self, len: u64) -> io::Result<()> {
-        self.with(|inner, id| {
+        self.with(true, |inner, id| {
             if let Some(error) = due(&mut inner.fail_write) {
                 return Err(error);
             }
@@ -567,7 +597,7 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.with(|inner, id| {
+        self.with(true, |inner, id| {
             inner.counts.syncs += 1;
             if inner.lying {
                 return Ok(());

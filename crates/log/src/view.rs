@@ -165,17 +165,16 @@ impl View {
         }
         let (stretches, cached) = self.plan(from, to, max_bytes)?;
         let mut records = Vec::new();
-        let mut room = max_bytes;
+        let mut budget = Budget { used: 0, max_bytes };
         for stretch in stretches {
-            if !read_stretch(&stretch, &mut room, &mut records)? {
+            if !read_stretch(&stretch, &mut budget, &mut records)? {
                 return Ok(records);
             }
         }
         for (index, payload) in cached {
-            if !records.is_empty() && payload.len() > room {
+            if !budget.allows(payload.len(), records.is_empty()) {
                 break;
             }
-            room = room.saturating_sub(payload.len());
             records.push((index, payload));
         }
         Ok(records)
@@ -204,13 +203,12 @@ impl View {
             });
         }
         let mut cached = Vec::new();
-        let mut bytes = 0;
+        let mut budget = Budget { used: 0, max_bytes };
         let skip = from.saturating_sub(cached_from).min(state.cache.len() as u64) as usize;
         for record in state.cache.range(skip..).take_while(|record| record.index < to) {
-            if !cached.is_empty() && bytes + record.payload.len() > max_bytes {
+            if !budget.allows(record.payload.len(), cached.is_empty()) {
                 break;
             }
-            bytes += record.payload.len();
             cached.push((record.index, record.payload.clone()));
         }
         Ok((stretches, cached))
@@ -283,8 +281,22 @@ impl State {
     }
 }
 
+/// How many bytes a read may still take.
+struct Budget {
+    used: usize,
+    max_bytes: usize,
+}
+
+impl Budget {
+    /// Whether one more payload is taken: the first one always.
+    fn allows(&mut self, len: usize, first: bool) -> bool {
+        self.used = self.used.saturating_add(len);
+        first || self.used <= self.max_bytes
+    }
+}
+
 /// Reads one stretch; answers whether there is room for more.
-fn read_stretch(stretch: &Stretch, room: &mut usize, records: &mut Vec<(u64, Bytes)>) -> io::Result<bool> {
+fn read_stretch(stretch: &Stretch, budget: &mut Budget, records: &mut Vec<(u64, Bytes)>) -> io::Result<bool> {
     let mut window = Window { segment: &stretch.segment, start: stretch.near.1, bytes: Vec::new() };
     let (mut index, mut at) = stretch.near;
     while index < stretch.to {
@@ -294,7 +306,7 @@ fn read_stretch(stretch: &Stretch, room: &mut usize, records: &mut Vec<(u64, Byt
         let size = (head.end(at) - u64::from(at)) as u32;
         if index >= stretch.from {
             let length = head.length as usize;
-            if !records.is_empty() && length > *room {
+            if !budget.allows(length, records.is_empty()) {
                 return Ok(false);
             }
             let body = &window.get(at, size)?[RECORD_HEAD as usize..];
@@ -302,7 +314,6 @@ fn read_stretch(stretch: &Stretch, room: &mut usize, records: &mut Vec<(u64, Byt
                 return Err(window.damaged(at, "a payload changed since it was written"));
             }
             records.push((index, Bytes::copy_from_slice(&body[..length])));
-            *room = room.saturating_sub(length);
         }
         index += 1;
         at += size;

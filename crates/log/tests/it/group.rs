@@ -271,8 +271,6 @@ fn append_one(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-
     /// The reference: a list that takes every change when it is queued.
     #[test]
     fn readers_see_what_is_queued_whatever_is_written_yet(

@@ -33,21 +33,22 @@ fn a_crash_at_any_time_leaves_the_old_content_or_the_new() {
         let mut possible = vec![None];
         for step in 0..rng.between(1, 6) {
             let content = vec![step as u8; rng.below(1500) as usize];
-            match rng.below(6) {
+            match rng.below(7) {
                 0 => disk.fail_write_after(0, ErrorKind::StorageFull),
                 1 => disk.fail_sync_after(rng.below(2), ErrorKind::Other),
+                2 => disk.stop_after(rng.below(7)),
                 _ => {}
             }
             match vote(&disk).replace(&content) {
                 Ok(()) => possible = vec![Some(content)],
                 Err(_) => possible.push(Some(content)),
             }
-            if rng.one_in(3) {
+            if rng.one_in(3) || disk.list().is_err() {
                 disk.crash(&mut rng);
                 let found = vote(&disk).read().unwrap().map(|bytes| bytes.to_vec());
                 assert!(possible.contains(&found), "seed {seed}");
                 kept_new += usize::from(possible.len() > 1 && found == possible[possible.len() - 1]);
-                // Reading does not make it durable; another crash may still bring the older content.
+                possible = vec![found];
             }
         }
     }

@@ -10,7 +10,7 @@ fn a_fresh_server_becomes_ready_and_says_what_to_try() {
     let server = Server::embedded(data.path());
     assert_eq!(http_get(server.address, "/healthz").unwrap().0, 200);
     let said = server.said();
-    let tries: Vec<&str> = said.lines().filter(|line| line.trim_start().starts_with("tidings ")).collect();
+    let tries: Vec<&str> = said.lines().filter(|line| line.starts_with("  tidings ")).collect();
     assert_eq!(tries.len(), 3, "{said}");
 
     let status = server.run(&["status", "--json"]).json();
@@ -69,7 +69,7 @@ fn a_bad_configuration_is_told_with_file_line_and_expectation() {
         ("node = 1\nlisten = 7400\n", ":2:10", "socket address"),
         ("node = 1\nlisen = \"127.0.0.1:7400\"\n", ":2:1", "unknown field `lisen`"),
         ("node = \n", ":1:", "node.bad_config"),
-        ("[timings]\nping = \"soon\"\n", ":2:8", "a duration such as"),
+        ("[timings]\ndrain = \"soon\"\n", ":2:9", "a duration such as"),
     ] {
         std::fs::write(&config, text).unwrap();
         let said = run(&["serve", "--config", path]);

@@ -87,8 +87,12 @@ fn refusal(error: &fjall::Error) -> Option<ErrorKind> {
     let mut at: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(this) = at {
         if let Some(io) = this.downcast_ref::<std::io::Error>() {
-            // A file that ends early or is not there tells of damage, not of a disk that says no.
-            let damage = matches!(io.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::NotFound);
+            // A file that ends early, is not there, or sends the reader to an impossible place tells of damage, not of a
+            // disk that says no.
+            let damage = matches!(
+                io.kind(),
+                ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput | ErrorKind::NotFound
+            );
             return (!damage).then_some(io.kind());
         }
         at = this.source();

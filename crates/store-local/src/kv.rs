@@ -42,9 +42,11 @@ pub struct FjallKv {
 }
 
 /// The reader's handle of a [`FjallKv`]; after a restore it reads the new content.
+///
+/// It does not keep the files open: once the space is closed, there is nothing to view.
 #[derive(Clone)]
 pub struct FjallReader {
-    engine: Arc<RwLock<Engine>>,
+    engine: Arc<RwLock<Option<Engine>>>,
 }
 
 /// A frozen picture of a [`FjallKv`].
@@ -80,7 +82,7 @@ impl FjallKv {
         if has < current.flushed {
             return Err(OpenError::Lost { path, has, flushed: current.flushed });
         }
-        let readers = FjallReader { engine: Arc::new(RwLock::new(engine.clone())) };
+        let readers = FjallReader { engine: Arc::new(RwLock::new(Some(engine.clone()))) };
         Ok(FjallKv { dir: dir.to_owned(), options, current, engine, readers })
     }
 
@@ -165,8 +167,10 @@ impl Engine {
     }
 }
 
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 /// The bounds of a scan; `None` if it is empty, which the engine would not take.
-fn bounds<'a>(from: &'a [u8], to: &'a [u8]) -> Option<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+fn bounds<'a>(from: &'a [u8], to: &'a [u8]) -> Option<Bounds<'a>> {
     match to {
         [] => Some((Bound::Included(from), Bound::Unbounded)),
         to if from < to => Some((Bound::Included(from), Bound::Excluded(to))),
@@ -190,7 +194,7 @@ impl KvReader for FjallReader {
     type View = FjallView;
 
     fn view(&self) -> Result<FjallView, StateFailure> {
-        let engine = self.engine.read().clone();
+        let engine = self.engine.read().clone().ok_or_else(|| StateFailure::new("the state is closed"))?;
         Ok(FjallView { snapshot: engine.database.snapshot(), engine })
     }
 }
@@ -245,7 +249,7 @@ impl Kv for FjallKv {
         let flushed = engine.position()?;
         self.make_current(Current { generation, flushed })?;
         let old = std::mem::replace(&mut self.engine, engine.clone());
-        *self.readers.engine.write() = engine;
+        *self.readers.engine.write() = Some(engine);
         // Views of the old generation keep its files open; the names may go.
         if let Err(failure) = clear(&old.path) {
             tracing::warn!(failure = failure.what, "an old generation is left until the next open");
@@ -264,6 +268,13 @@ impl Kv for FjallKv {
             self.make_current(Current { flushed, ..self.current })?;
         }
         Ok(())
+    }
+}
+
+/// Readers' handles may live on elsewhere; the files and their lock must not, so that a next open can have them.
+impl Drop for FjallKv {
+    fn drop(&mut self) {
+        *self.readers.engine.write() = None;
     }
 }
 

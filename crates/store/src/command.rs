@@ -31,33 +31,10 @@ pub fn encode_outcome(outcome: Outcome) -> Bytes {
 /// Reads the state's answer; an error of the state comes out as one.
 pub fn decode_outcome(bytes: Bytes) -> Result<Outcome, Error> {
     match v1::StoreResult::decode(bytes).ok().and_then(|r| r.result) {
-        Some(Outcome::Error(error)) => Err(error_from(error)),
+        Some(Outcome::Error(error)) => Err(error.into()),
         Some(outcome) => Ok(outcome),
         None => Err(Error::new("store.malformed", Class::Failed, "The state's answer is not understood.")
             .hint("The members of the cluster run versions too far apart.")),
-    }
-}
-
-/// An error as a message.
-pub fn error_to(error: Error) -> v1::Error {
-    let class = Class::ALL.iter().position(|c| *c == error.class).map_or(0, |at| at as i32 + 1);
-    v1::Error {
-        code: error.code.into_owned(),
-        class,
-        message: error.message,
-        hint: error.hint,
-        redirect: error.redirect.unwrap_or_default(),
-    }
-}
-
-fn error_from(error: v1::Error) -> Error {
-    let at = usize::try_from(error.class - 1).ok();
-    Error {
-        code: error.code.into(),
-        class: at.and_then(|at| Class::ALL.get(at)).copied().unwrap_or(Class::Failed),
-        message: error.message,
-        hint: error.hint,
-        redirect: (!error.redirect.is_empty()).then_some(error.redirect),
     }
 }
 
@@ -77,7 +54,7 @@ mod tests {
     fn an_error_survives_the_log() {
         for class in Class::ALL {
             let error = Error::new("store.fenced", class, "A sentence.").hint("Another.");
-            assert_eq!(decode_outcome(encode_outcome(Outcome::Error(error_to(error.clone())))), Err(error));
+            assert_eq!(decode_outcome(encode_outcome(Outcome::Error(error.clone().into()))), Err(error));
         }
     }
 }

@@ -14,8 +14,9 @@ pub const MAX_GROUP: usize = 1 << 10;
 pub const MAX_ROW: usize = 4 << 10;
 /// The longest name of a column, in bytes.
 pub const MAX_COLUMN: usize = 4 << 10;
-/// The largest value of a cell: a full table record of 1 MiB with room for its frame.
-pub const MAX_VALUE: usize = (1 << 20) + (64 << 10);
+/// The largest value of a cell: a full table record of 1 MiB with what stands around it. With its names it still fits a
+/// client's frame.
+pub const MAX_VALUE: usize = (1 << 20) + (32 << 10);
 /// The longest name of a fence, in bytes.
 pub const MAX_FENCE: usize = 1 << 10;
 /// The longest name of a topic, in bytes.

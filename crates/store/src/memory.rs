@@ -72,6 +72,11 @@ impl<K: Kv> MemoryStore<K> {
         self.moved.notify_waiters();
     }
 
+    /// Closes it and gives the state back.
+    pub fn into_state(self) -> StoreState<K> {
+        self.core.into_inner().state
+    }
+
     fn now(&self) -> Now {
         let passed = now().duration_since(self.began);
         // Any beginning will do for either clock; nothing here depends on it.

@@ -19,11 +19,12 @@ use tidings_wire::v1::store_message::Message;
 pub const SCAN_ROWS: usize = 4096;
 /// After this many bytes of cells an answer to a scan ends with the row.
 pub const SCAN_BYTES: usize = 1 << 20;
-/// After this many bytes of cells a frame of an answer ends, even within a row.
-pub const FRAME_BYTES: usize = 256 << 10;
+/// A frame of an answer has no more bytes of cells than this, save for a single cell that is larger; rows are cut if
+/// need be.
+pub const FRAME_BYTES: usize = tidings_wire::limits::ANSWER_CHUNK;
 /// How many cells a scan looks at before its answer ends with the row: tombstones cost time, too.
 pub const SCAN_VISITS: usize = 100_000;
-/// The most bytes of entries in one answer to consumers, the first entry aside.
+/// The most bytes of entries in one answer to consumers, save for a single entry that is larger: it is one frame.
 pub const FEED_BYTES: usize = 1 << 20;
 
 /// A read that answers one operation.
@@ -165,11 +166,12 @@ impl<R: KvReader> StoreReader<R> {
         let mut taken = Taken { entries: Vec::new(), bytes: 0, limit: query.limit };
         let mut closed = Vec::new();
         for again in &query.again {
-            if taken.is_full() {
-                break;
-            }
             match view.get(&key::entry(&query.topic, *again))? {
-                Some(stored) if !acks.contains(*again) => taken.push(*again, &stored, &query.topic)?,
+                Some(stored) if !acks.contains(*again) => {
+                    if !taken.push(*again, &stored)? {
+                        break;
+                    }
+                }
                 _ => closed.push(*again),
             }
         }
@@ -191,9 +193,6 @@ fn open_entries(
     if next == end {
         return Ok((next, false));
     }
-    if taken.is_full() {
-        return Ok((next, true));
-    }
     let mut broken = None;
     let (from, to) = (key::entry(&query.topic, next), key::entry(&query.topic, end));
     view.scan(&from, &to, &mut |at, stored| {
@@ -205,12 +204,12 @@ fn open_entries(
             return ControlFlow::Continue(());
         }
         next = number;
-        if taken.is_full() {
-            return ControlFlow::Break(());
-        }
-        next += 1;
-        match taken.push(number, &stored, &query.topic) {
-            Ok(()) => ControlFlow::Continue(()),
+        match taken.push(number, &stored) {
+            Ok(true) => {
+                next += 1;
+                ControlFlow::Continue(())
+            }
+            Ok(false) => ControlFlow::Break(()),
             Err(failure) => {
                 broken = Some(failure);
                 ControlFlow::Break(())
@@ -230,18 +229,19 @@ struct Taken {
 }
 
 impl Taken {
-    fn is_full(&self) -> bool {
-        self.entries.len() >= self.limit || self.bytes >= FEED_BYTES
-    }
-
-    fn push(&mut self, number: u64, stored: &Bytes, topic: &[u8]) -> Result<(), StateFailure> {
+    /// Takes an entry if it fits; whether it did.
+    fn push(&mut self, number: u64, stored: &Bytes) -> Result<bool, StateFailure> {
         if stored.len() < 8 {
-            return Err(damaged(&key::entry(topic, number)));
+            return Err(StateFailure::new(format!("the stored entry {number} is damaged")));
         }
         let entry = stored.slice(8..);
+        let fits = self.entries.is_empty() || self.bytes + entry.len() <= FEED_BYTES;
+        if !fits || self.entries.len() >= self.limit {
+            return Ok(false);
+        }
         self.bytes += entry.len();
         self.entries.push((number, entry));
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -295,11 +295,10 @@ impl<'a> Page<'a> {
         }
         self.visits += 1;
         let column = at.slice(column_at..);
-        if self.columns.is_empty() || self.columns.binary_search(&&column).is_ok() {
-            if let (Some(cell), Some((_, cells))) = (live(column, version), &mut self.current) {
-                self.bytes += cell_size(&cell);
-                cells.push(cell);
-            }
+        let wanted = self.columns.is_empty() || self.columns.binary_search(&&column).is_ok();
+        if wanted && let (Some(cell), Some((_, cells))) = (live(column, version), &mut self.current) {
+            self.bytes += cell_size(&cell);
+            cells.push(cell);
         }
         ControlFlow::Continue(())
     }
@@ -309,6 +308,7 @@ impl<'a> Page<'a> {
             && !cells.is_empty()
             && let Some(row) = key::read_name(&escaped)
         {
+            self.bytes += row.len();
             self.rows.push(v1::Row { row, cells });
         }
     }
@@ -329,14 +329,17 @@ fn emit_rows(answer: v1::Rows, emit: &mut dyn FnMut(Message, bool)) {
     for row in answer.rows {
         let mut part = v1::Row { row: row.row, cells: Vec::new() };
         for cell in row.cells {
-            if bytes >= FRAME_BYTES {
+            // A row's key is sent with its first cell in a frame.
+            let mut size = cell_size(&cell) + if part.cells.is_empty() { part.row.len() } else { 0 };
+            if bytes > 0 && bytes + size > FRAME_BYTES {
                 let key = part.row.clone();
                 frame.rows.extend((!part.cells.is_empty()).then_some(part));
                 emit(Message::Rows(std::mem::take(&mut frame)), true);
+                size = cell_size(&cell) + key.len();
                 part = v1::Row { row: key, cells: Vec::new() };
                 bytes = 0;
             }
-            bytes += cell_size(&cell);
+            bytes += size;
             part.cells.push(cell);
         }
         frame.rows.push(part);

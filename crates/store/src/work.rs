@@ -2,7 +2,7 @@
 //!
 //! A command is checked whole before anything of it is written, so that a refused one leaves no trace.
 
-use crate::command::{decode, encode_outcome, error_to};
+use crate::command::{decode, encode_outcome};
 use crate::key;
 use crate::kv::{Batch, Kv};
 use crate::limits::{self, Invalid, Part};
@@ -88,7 +88,7 @@ impl<'a, K: Kv> Work<'a, K> {
         };
         match outcome {
             Ok(outcome) => Ok(encode_outcome(outcome)),
-            Err(Stop::Rejected(error)) => Ok(encode_outcome(Outcome::Error(error_to(error)))),
+            Err(Stop::Rejected(error)) => Ok(encode_outcome(Outcome::Error(error.into()))),
             Err(Stop::Failure(failure)) => Err(failure),
         }
     }

@@ -7,11 +7,12 @@ use tidings_base::agreed::{AgreedState, Entry, Position, SNAPSHOT_CHUNK, Snapsho
 use tidings_base::{LogIndex, Seeded};
 use tidings_store::command;
 use tidings_store::messages::*;
-use tidings_store::read::all_pairs;
+use tidings_store::read::{all_pairs, join_frames};
 use tidings_store::suite::{Model, random_commands};
-use tidings_store::{FeedAnswer, FeedQuery, Kv, KvReader, MemoryKv, StoreState};
+use tidings_store::{FeedAnswer, FeedQuery, Kv, KvReader, MemoryKv, Query, StoreState};
 use tidings_wire::v1;
 use tidings_wire::v1::store_command::Command;
+use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::v1::store_result::Result as Outcome;
 
 type State = StoreState<MemoryKv>;
@@ -319,4 +320,39 @@ fn tombstones_are_collected_in_steps_and_only_old_ones() {
     }
     assert_eq!((removed, steps), (5_000, 5));
     assert_eq!(pairs(&state).len(), 5_000 + 10_000 + 1);
+}
+
+#[test]
+fn answers_are_cut_into_frames_that_a_client_takes() {
+    let mut state = fresh();
+    let long_key = |i: u64| format!("{i:04}{}", "k".repeat(4000));
+    for i in 0..60u64 {
+        one(&mut state, Command::Apply(put("keys", long_key(i), cell("c", 1, "v")))).unwrap();
+    }
+    let cells = (0..200u64).map(|i| cell(format!("{i:03}"), 1, vec![b'x'; 2000])).collect();
+    one(&mut state, Command::Apply(apply(vec![group("wide", vec![row("r", cells)])]))).unwrap();
+    let largest = vec![b'x'; tidings_store::limits::MAX_VALUE];
+    for at in ["a", "b"] {
+        let column = "c".repeat(4096);
+        one(&mut state, Command::Apply(put("large", at, cell(column, 1, largest.clone())))).unwrap();
+    }
+    let reader = state.reader();
+    for (in_group, rows, frames_at_least) in [("keys", 60, 4), ("wide", 1, 6), ("large", 1, 1)] {
+        let mut frames = Vec::new();
+        let query = Query::Scan(scan(in_group));
+        reader
+            .answer(&query, &mut |frame, more| {
+                assert!(frame.encoded_len() < tidings_wire::limits::CLIENT_FRAME - 100);
+                let StoreMessage::Rows(rows) = frame else { panic!() };
+                assert!(rows.rows.iter().all(|row| !row.cells.is_empty()));
+                frames.push((rows, more));
+            })
+            .unwrap();
+        assert!(frames.len() >= frames_at_least, "{in_group}: {}", frames.len());
+        let (last, before) = frames.split_last().unwrap();
+        assert!(!last.1 && before.iter().all(|(_, more)| *more));
+        let joined = join_frames(frames.into_iter().map(|(frame, _)| frame));
+        assert_eq!(joined.rows.len(), rows);
+        assert!(joined == reader.scan(&scan(in_group)).unwrap());
+    }
 }

@@ -16,9 +16,19 @@
 pub mod clock;
 pub mod conformance;
 pub mod disk;
+pub mod faults;
+pub mod invariants;
 pub mod kernel;
 pub mod model;
 #[doc(hidden)]
 pub mod mutant;
 pub mod network;
+pub mod report;
+mod runner;
+pub mod scenarios;
 pub mod trace;
+
+pub use report::{Failure, Report};
+pub use runner::{NoSuchScenario, Options, run, run_seeds, scenario, scenarios};
+pub use scenarios::Scenario;
+pub use trace::Printing;

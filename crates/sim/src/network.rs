@@ -2,7 +2,7 @@
 
 use crate::clock::SimTime;
 use crate::kernel::HostId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::Seeded;
 
@@ -89,6 +89,8 @@ pub struct Network {
     /// The latest arrival so far on each direction, to tell what was overtaken.
     latest: Vec<SimTime>,
     cuts: BTreeMap<CutId, Vec<(HostId, HostId)>>,
+    /// Hosts that talk over connections.
+    connecting: BTreeSet<HostId>,
     next_cut: u64,
     counts: Counts,
 }
@@ -103,6 +105,7 @@ impl Network {
             blocked: Vec::new(),
             latest: Vec::new(),
             cuts: BTreeMap::new(),
+            connecting: BTreeSet::new(),
             next_cut: 0,
             counts: Counts::default(),
         }
@@ -116,6 +119,11 @@ impl Network {
         for (from, to) in self.cuts.values().flatten() {
             self.blocked[from.index() * hosts + to.index()] += 1;
         }
+    }
+
+    /// This host talks over connections, as clients do: its messages are dropped and delayed, never duplicated.
+    pub fn connect(&mut self, host: HostId) {
+        self.connecting.insert(host);
     }
 
     /// Changes the weather.
@@ -174,7 +182,8 @@ impl Network {
             return Arrivals::default();
         }
         let first = self.arrival(now, from, to);
-        let twice = self.weather.duplicate > 0.0 && self.rng.chance(self.weather.duplicate);
+        let connected = self.connecting.contains(&from) || self.connecting.contains(&to);
+        let twice = self.weather.duplicate > 0.0 && !connected && self.rng.chance(self.weather.duplicate);
         let second = twice.then(|| {
             self.counts.duplicated += 1;
             self.arrival(now, from, to)

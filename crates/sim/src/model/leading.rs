@@ -82,7 +82,8 @@ impl<S: AgreedState> Replica<S> {
     pub(super) fn beat(&mut self, now: Now) {
         let Phase::Leader(leading) = &self.phase else { return };
         let answered = leading.base.unwrap_or(leading.began).max(leading.began);
-        let alone = now.mono.since(answered) > self.config.lease * 2;
+        // Far later than it could: safety rests on the lease, and a leader that is wrong about itself for long tests it.
+        let alone = now.mono.since(answered) > self.config.lease * 4;
         if alone || self.rng.one_in(self.config.temper.abdicates) {
             return self.step_down(now, self.term());
         }
@@ -107,7 +108,8 @@ impl<S: AgreedState> Replica<S> {
         let round = leading.round;
         let Some(progress) = leading.followers.get_mut(&to) else { return };
         progress.next = progress.next.clamp(1, self.storage.last() + 1);
-        let Some(prev_term) = self.storage.term_at(progress.next - 1) else {
+        let reachable = progress.next >= self.storage.first();
+        let Some(prev_term) = self.storage.term_at(progress.next - 1).filter(|_| reachable) else {
             let picture = self.storage.picture().clone();
             progress.next = picture.last.1 + 1;
             return self.send(to, Message::Snapshot { term, round, last: picture.last, picture: picture.bytes });

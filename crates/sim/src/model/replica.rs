@@ -207,6 +207,11 @@ impl<S: AgreedState> Replica<S> {
         &self.state
     }
 
+    /// The state, for what a driver keeps with it. Only the log may change what it holds.
+    pub fn state_mut(&mut self) -> &mut S {
+        &mut self.state
+    }
+
     /// Up to here entries are known to be committed, and applied.
     pub fn commit(&self) -> LogIndex {
         LogIndex(self.commit)
@@ -413,6 +418,8 @@ impl<S: AgreedState> Replica<S> {
                         self.out.push(Output::Alarm(alarm));
                     }
                     self.storage.truncate_after(index - 1)?;
+                    let index = LogIndex(self.storage.durable());
+                    self.out.push(Output::Durable { index });
                 }
                 None => {}
             }

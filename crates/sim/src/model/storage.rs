@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use tidings_base::NodeId;
 use tidings_base::disk::Disk;
-use tidings_log::{Log, OpenError, Options, SmallFile, SmallFileError};
+use tidings_log::{Log, OpenError, Options, SmallFile, SmallFileError, TroubleKind};
 
 /// Small segments, so that simulated hours see many of them.
 const SEGMENT_BYTES: u32 = 32 << 10;
@@ -254,8 +254,10 @@ impl Storage {
 
 fn no_log(error: OpenError) -> NoStart {
     match error {
-        OpenError::Refused(_) => NoStart::Damaged(error.to_string()),
-        OpenError::Disk { .. } => NoStart::Failed(error.to_string()),
+        OpenError::Refused(ref trouble) if trouble.kind != TroubleKind::Unreadable => {
+            NoStart::Damaged(error.to_string())
+        }
+        OpenError::Refused(_) | OpenError::Disk { .. } => NoStart::Failed(error.to_string()),
     }
 }
 

@@ -1,0 +1,580 @@
+//! What goes wrong, and when: a schedule of faults drawn from the seed, and its end.
+//!
+//! Every seed has a temper of its own (which kinds of faults, how often): a run with few kinds digs deeper than one with
+//! a little of everything. Faults stay within what the platform promises to survive: at most one replica's disk is
+//! damaged at a time, and only while all others are whole; clocks stay within ρ.
+
+use crate::clock::MAX_PPM;
+use crate::disk::DiskPace;
+use crate::kernel::{Boot, HostId, NoStart, Process, World};
+use crate::network::{CutId, Weather};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::Duration;
+use tidings_base::Seeded;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Hosts fall into two sides that cannot talk.
+    Partition,
+    /// One direction between two hosts is dead.
+    OneWay,
+    /// Two hosts cannot talk to each other, all others can.
+    Partial,
+    /// One replica is cut off from everybody.
+    Isolation,
+    /// Drops, duplicates and delays for a while.
+    Storm,
+    /// A process sleeps for 0.5 to 3 leases.
+    Pause,
+    /// A process is killed; its machine lives.
+    Kill,
+    /// A machine loses power.
+    PowerLoss,
+    /// All replicas lose power at once.
+    PowerCut,
+    /// A machine loses power again and again.
+    CrashLoop,
+    /// A disk is slow for a while.
+    SlowDisk,
+    /// A disk is full for a while.
+    FullDisk,
+    /// A write fails.
+    WriteError,
+    /// A sync fails.
+    SyncError,
+    /// A read fails at the next start.
+    ReadError,
+    /// A bit on a disk changes.
+    BitFlip,
+    /// A clock changes its rate within the bound.
+    ClockRate,
+    /// A wall clock jumps.
+    WallJump,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 18] = [
+        Kind::Partition,
+        Kind::OneWay,
+        Kind::Partial,
+        Kind::Isolation,
+        Kind::Storm,
+        Kind::Pause,
+        Kind::Kill,
+        Kind::PowerLoss,
+        Kind::PowerCut,
+        Kind::CrashLoop,
+        Kind::SlowDisk,
+        Kind::FullDisk,
+        Kind::WriteError,
+        Kind::SyncError,
+        Kind::ReadError,
+        Kind::BitFlip,
+        Kind::ClockRate,
+        Kind::WallJump,
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Partition => "partition",
+            Kind::OneWay => "one_way_partition",
+            Kind::Partial => "partial_partition",
+            Kind::Isolation => "isolation",
+            Kind::Storm => "storm",
+            Kind::Pause => "pause",
+            Kind::Kill => "kill",
+            Kind::PowerLoss => "power_loss",
+            Kind::PowerCut => "power_cut",
+            Kind::CrashLoop => "crash_loop",
+            Kind::SlowDisk => "slow_disk",
+            Kind::FullDisk => "full_disk",
+            Kind::WriteError => "write_error",
+            Kind::SyncError => "sync_error",
+            Kind::ReadError => "read_error",
+            Kind::BitFlip => "bit_flip",
+            Kind::ClockRate => "clock_rate",
+            Kind::WallJump => "wall_jump",
+        }
+    }
+}
+
+/// What the schedule must know of a scenario's processes.
+pub trait Site<P: Process>: Boot<P> {
+    /// Whether this replica still holds everything it ever promised (false after its disk was replaced, until it has
+    /// caught up).
+    fn is_whole(&self, process: &P) -> bool;
+}
+
+/// What is still to be done about a fault.
+#[derive(Clone, Debug)]
+enum Due {
+    Strike,
+    Heal(CutId),
+    Calm,
+    Start(HostId),
+    Replace(HostId),
+    Room(HostId),
+    Brisk(HostId),
+    Crash(HostId, u64),
+    Ambush(HostId),
+}
+
+/// The hosts that faults may meet.
+#[derive(Clone, Debug)]
+pub struct Targets {
+    /// Hosts whose disks matter.
+    pub replicas: Vec<HostId>,
+    /// All others.
+    pub clients: Vec<HostId>,
+    /// The lease of the protocol: the scale of pauses.
+    pub lease: Duration,
+}
+
+/// The schedule of one run.
+pub struct Chaos {
+    rng: Seeded,
+    targets: Targets,
+    weights: Vec<(Kind, u64)>,
+    mean: Duration,
+    due: BTreeMap<u64, Due>,
+    next_id: u64,
+    counts: BTreeMap<&'static str, u64>,
+    /// Bits were flipped here, and no sound start has been seen since.
+    damaged: Option<HostId>,
+    /// Here the disk was replaced and has to catch up.
+    replaced: Option<HostId>,
+    starting: BTreeSet<HostId>,
+    calm: bool,
+    base_weather: Weather,
+    starts: u64,
+}
+
+/// Once in so many acknowledged writes the power is cut right behind one.
+const ACKNOWLEDGED: u64 = 500;
+
+/// How long the operator waits before a replica is started again.
+const BACK_OFF: (u64, u64) = (100, 4_000);
+
+impl Chaos {
+    /// A schedule drawn from the generator.
+    pub fn new(rng: &Seeded, targets: Targets) -> Chaos {
+        let mut rng = rng.fork("faults");
+        let weights = Kind::ALL.into_iter().map(|kind| {
+            let often = if rng.one_in(4) { 0 } else { rng.between(1, 4) };
+            (kind, often)
+        });
+        let weights: Vec<(Kind, u64)> = weights.collect();
+        let mean = Duration::from_secs([5, 10, 20, 40][rng.below(4) as usize]);
+        let base_weather = if rng.one_in(2) { Weather::CALM } else { mild(Weather::bad(&mut rng)) };
+        Chaos {
+            rng,
+            targets,
+            weights,
+            mean,
+            due: BTreeMap::new(),
+            next_id: 0,
+            counts: BTreeMap::new(),
+            damaged: None,
+            replaced: None,
+            starting: BTreeSet::new(),
+            calm: false,
+            base_weather,
+            starts: 0,
+        }
+    }
+
+    /// How many faults of each kind there were. The network's own are not among them.
+    pub fn counts(&self) -> &BTreeMap<&'static str, u64> {
+        &self.counts
+    }
+
+    /// How many starts were tried: each may have refused a sound disk and did not.
+    pub fn starts(&self) -> u64 {
+        self.starts
+    }
+
+    /// Begins.
+    pub fn begin<P: Process>(&mut self, world: &mut World<P>) {
+        world.network.set_weather(self.base_weather);
+        self.later(world, self.mean, Due::Strike);
+    }
+
+    /// A reminder of the world that may be this schedule's. An error is a finding.
+    pub fn reminded<P: Process>(
+        &mut self,
+        world: &mut World<P>,
+        site: &mut dyn Site<P>,
+        id: u64,
+    ) -> Result<(), String> {
+        let Some(due) = self.due.remove(&id) else { return Ok(()) };
+        match due {
+            Due::Strike => {
+                if !self.calm {
+                    self.strike(world, site);
+                    let wait = self.rng.below(2 * nanos(self.mean));
+                    self.later(world, Duration::from_nanos(wait), Due::Strike);
+                }
+                Ok(())
+            }
+            Due::Heal(cut) => {
+                world.network.heal(cut);
+                Ok(())
+            }
+            Due::Calm => {
+                world.network.set_weather(if self.calm { Weather::CALM } else { self.base_weather });
+                Ok(())
+            }
+            Due::Start(host) => self.start(world, site, host),
+            Due::Replace(host) => self.replace(world, site, host),
+            Due::Room(host) => {
+                world.disk(host).set_full_at(None);
+                Ok(())
+            }
+            Due::Brisk(host) => {
+                world.set_pace(host, DiskPace::default());
+                Ok(())
+            }
+            Due::Crash(host, more) => {
+                self.crash_again(world, host, more);
+                Ok(())
+            }
+            Due::Ambush(host) => {
+                self.ambush(world, host);
+                Ok(())
+            }
+        }
+    }
+
+    /// A process ended by itself: it is started again after a while.
+    pub fn exited<P: Process>(&mut self, world: &mut World<P>, host: HostId) {
+        self.start_later(world, host);
+    }
+
+    /// Something interesting happened at a host (it was elected, say): now and then that is the moment to strike.
+    pub fn provoke<P: Process>(&mut self, world: &mut World<P>, host: HostId) {
+        if !self.calm && self.rng.one_in(6) {
+            let wait = Duration::from_micros(self.rng.below(300_000));
+            self.later(world, wait, Due::Ambush(host));
+        }
+    }
+
+    /// A client was told that its write happened: now and then all replicas lose power at that very moment.
+    pub fn acknowledged<P: Process>(&mut self, world: &mut World<P>) {
+        let wanted = self.weights.iter().any(|(kind, weight)| *kind == Kind::PowerCut && *weight > 0);
+        if wanted && !self.calm && self.rng.one_in(ACKNOWLEDGED) {
+            self.power_cut(world);
+        }
+    }
+
+    fn power_cut<P: Process>(&mut self, world: &mut World<P>) {
+        self.count(Kind::PowerCut.name(), world, HostId(0), "");
+        for host in self.targets.replicas.clone() {
+            world.power_loss(host);
+            self.start_later(world, host);
+        }
+    }
+
+    /// The faults are over: everything heals, everybody is started.
+    pub fn heal<P: Process>(&mut self, world: &mut World<P>) {
+        self.calm = true;
+        world.network.heal_all();
+        world.network.set_weather(Weather::CALM);
+        let hosts: Vec<HostId> = self.targets.replicas.iter().chain(&self.targets.clients).copied().collect();
+        for host in hosts {
+            world.disk(host).set_full_at(None);
+            world.set_pace(host, DiskPace::default());
+            if !world.is_up(host) {
+                self.start_later(world, host);
+            }
+        }
+    }
+
+    fn later<P: Process>(&mut self, world: &mut World<P>, wait: Duration, due: Due) {
+        self.next_id += 1;
+        self.due.insert(self.next_id, due);
+        world.remind(wait, self.next_id);
+    }
+
+    fn start_later<P: Process>(&mut self, world: &mut World<P>, host: HostId) {
+        if self.starting.insert(host) {
+            let wait = Duration::from_millis(self.rng.between(BACK_OFF.0, BACK_OFF.1));
+            self.later(world, wait, Due::Start(host));
+        }
+    }
+
+    fn start<P: Process>(&mut self, world: &mut World<P>, site: &mut dyn Site<P>, host: HostId) -> Result<(), String> {
+        self.starting.remove(&host);
+        if world.is_up(host) {
+            return Ok(());
+        }
+        self.starts += 1;
+        match world.start(host, site) {
+            Ok(()) => {
+                if self.damaged == Some(host) {
+                    self.damaged = None; // The flipped bit was nowhere that matters.
+                }
+                Ok(())
+            }
+            Err(NoStart::Failed(_)) => {
+                self.start_later(world, host);
+                Ok(())
+            }
+            Err(NoStart::Damaged(what)) if self.damaged == Some(host) => {
+                self.count("damage_found", world, host, &what);
+                self.later(world, self.targets.lease, Due::Replace(host));
+                Ok(())
+            }
+            Err(NoStart::Damaged(what)) => Err(format!("{host} refused a disk that nothing had damaged: {what}")),
+        }
+    }
+
+    /// The operator puts in an empty disk once all other replicas are whole.
+    fn replace<P: Process>(
+        &mut self,
+        world: &mut World<P>,
+        site: &mut dyn Site<P>,
+        host: HostId,
+    ) -> Result<(), String> {
+        if !self.others_whole(world, site, host) {
+            self.later(world, self.targets.lease, Due::Replace(host));
+            return Ok(());
+        }
+        world.replace_disk(host);
+        self.count("replacement", world, host, "an empty disk");
+        self.damaged = None;
+        self.replaced = Some(host);
+        self.start(world, site, host)
+    }
+
+    fn others_whole<P: Process>(&self, world: &World<P>, site: &dyn Site<P>, host: HostId) -> bool {
+        let mut others = self.targets.replicas.iter().filter(|other| **other != host);
+        others.all(|other| world.process(*other).is_some_and(|process| site.is_whole(process)))
+    }
+
+    fn count<P: Process>(&mut self, kind: &'static str, world: &mut World<P>, host: HostId, what: &str) {
+        *self.counts.entry(kind).or_default() += 1;
+        world.note_fault(host, &format!("{kind} {what}"));
+    }
+
+    fn replica(&mut self) -> HostId {
+        self.rng.pick(&self.targets.replicas).copied().unwrap_or_default()
+    }
+
+    fn anybody(&mut self) -> HostId {
+        if self.rng.one_in(4) && !self.targets.clients.is_empty() {
+            self.rng.pick(&self.targets.clients).copied().unwrap_or_default()
+        } else {
+            self.replica()
+        }
+    }
+
+    fn seconds(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(self.rng.between(least * 1_000, most * 1_000))
+    }
+
+    fn strike<P: Process>(&mut self, world: &mut World<P>, site: &dyn Site<P>) {
+        let total: u64 = self.weights.iter().map(|(_, weight)| weight).sum();
+        if total == 0 {
+            return;
+        }
+        let mut left = self.rng.below(total);
+        let chosen = self.weights.iter().find(|(_, weight)| {
+            let hit = left < *weight;
+            left = left.saturating_sub(*weight);
+            hit
+        });
+        if let Some((kind, _)) = chosen {
+            self.inject(world, site, *kind);
+        }
+    }
+
+    fn inject<P: Process>(&mut self, world: &mut World<P>, site: &dyn Site<P>, kind: Kind) {
+        match kind {
+            Kind::Partition | Kind::OneWay | Kind::Partial | Kind::Isolation => self.cut(world, kind),
+            Kind::Storm => {
+                let weather = Weather::bad(&mut self.rng);
+                world.network.set_weather(weather);
+                self.count(kind.name(), world, HostId(0), &format!("{weather:?}"));
+                let time = self.seconds(2, 60);
+                self.later(world, time, Due::Calm);
+            }
+            Kind::Pause => {
+                let host = self.anybody();
+                let lease = nanos(self.targets.lease);
+                let time = Duration::from_nanos(self.rng.between(lease / 2, lease * 3));
+                self.count(kind.name(), world, host, &format!("{time:?}"));
+                world.pause(host, time);
+            }
+            Kind::Kill | Kind::PowerLoss => {
+                let host = self.anybody();
+                self.down(world, host, kind);
+            }
+            Kind::PowerCut => self.power_cut(world),
+            Kind::CrashLoop => {
+                let (host, times) = (self.replica(), self.rng.between(3, 8));
+                self.count(kind.name(), world, host, &times.to_string());
+                self.crash_again(world, host, times);
+            }
+            Kind::SlowDisk | Kind::FullDisk | Kind::WriteError | Kind::SyncError | Kind::ReadError => {
+                self.trouble_disk(world, kind);
+            }
+            Kind::BitFlip => self.flip(world, site),
+            Kind::ClockRate => {
+                let (host, reach) = (self.anybody(), MAX_PPM as u64);
+                let ppm = self.rng.below(2 * reach + 1) as i32 - MAX_PPM;
+                self.count(kind.name(), world, host, &ppm.to_string());
+                world.set_rate(host, ppm);
+            }
+            Kind::WallJump => {
+                let host = self.anybody();
+                let micros = self.rng.below(7_200_000_000) as i64 - 3_600_000_000;
+                self.count(kind.name(), world, host, &micros.to_string());
+                world.jump_wall(host, micros);
+            }
+        }
+    }
+
+    fn down<P: Process>(&mut self, world: &mut World<P>, host: HostId, kind: Kind) {
+        self.count(kind.name(), world, host, "");
+        if kind == Kind::Kill {
+            world.kill(host);
+        } else {
+            world.power_loss(host);
+        }
+        self.start_later(world, host);
+    }
+
+    fn crash_again<P: Process>(&mut self, world: &mut World<P>, host: HostId, more: u64) {
+        if self.calm || more == 0 {
+            return;
+        }
+        world.power_loss(host);
+        self.start_later(world, host);
+        let wait = self.seconds(0, 6);
+        self.later(world, wait, Due::Crash(host, more - 1));
+    }
+
+    fn ambush<P: Process>(&mut self, world: &mut World<P>, host: HostId) {
+        if self.calm || !world.is_up(host) {
+            return;
+        }
+        *self.counts.entry("ambush").or_default() += 1;
+        match self.rng.below(4) {
+            0 => self.down(world, host, Kind::PowerLoss),
+            1 => self.down(world, host, Kind::Kill),
+            2 => {
+                let lease = nanos(self.targets.lease);
+                let time = Duration::from_nanos(self.rng.between(lease / 2, lease * 3));
+                self.count(Kind::Pause.name(), world, host, &format!("{time:?}"));
+                world.pause(host, time);
+            }
+            _ => self.isolate(world, host),
+        }
+    }
+
+    fn isolate<P: Process>(&mut self, world: &mut World<P>, host: HostId) {
+        let everybody = self.targets.replicas.iter().chain(&self.targets.clients);
+        let directions = everybody.filter(|other| **other != host).flat_map(|other| [(host, *other), (*other, host)]);
+        let directions = directions.collect();
+        self.lay(world, Kind::Isolation, host, directions);
+    }
+
+    fn cut<P: Process>(&mut self, world: &mut World<P>, kind: Kind) {
+        let victim = self.replica();
+        let everybody: Vec<HostId> = self.targets.replicas.iter().chain(&self.targets.clients).copied().collect();
+        let others: Vec<HostId> = everybody.iter().copied().filter(|other| *other != victim).collect();
+        let Some(other) = self.rng.pick(&others).copied() else { return };
+        let directions = match kind {
+            Kind::OneWay if self.rng.one_in(2) => vec![(victim, other)],
+            Kind::OneWay => vec![(other, victim)],
+            Kind::Partial => vec![(victim, other), (other, victim)],
+            Kind::Isolation => return self.isolate(world, victim),
+            _ => {
+                let left: BTreeSet<HostId> = everybody.iter().copied().filter(|_| self.rng.one_in(2)).collect();
+                let across = |from: &HostId, to: &HostId| left.contains(from) != left.contains(to);
+                let pairs = everybody.iter().flat_map(|from| everybody.iter().map(move |to| (*from, *to)));
+                pairs.filter(|(from, to)| across(from, to)).collect()
+            }
+        };
+        self.lay(world, kind, victim, directions);
+    }
+
+    fn lay<P: Process>(&mut self, world: &mut World<P>, kind: Kind, host: HostId, directions: Vec<(HostId, HostId)>) {
+        self.count(kind.name(), world, host, &format!("{} directions", directions.len()));
+        let cut = world.network.cut(directions);
+        let time = self.seconds(1, 30);
+        self.later(world, time, Due::Heal(cut));
+    }
+
+    fn trouble_disk<P: Process>(&mut self, world: &mut World<P>, kind: Kind) {
+        let host = self.replica();
+        self.count(kind.name(), world, host, "");
+        let after = self.rng.below(20);
+        match kind {
+            Kind::SlowDisk => {
+                world.set_pace(host, DiskPace::slow());
+                let time = self.seconds(2, 30);
+                self.later(world, time, Due::Brisk(host));
+            }
+            Kind::FullDisk => {
+                let disk = world.disk(host);
+                disk.set_full_at(Some(disk.used() + self.rng.below(2_000)));
+                let time = self.seconds(2, 30);
+                self.later(world, time, Due::Room(host));
+            }
+            Kind::WriteError => world.disk(host).fail_write_after(after, io::ErrorKind::Other),
+            Kind::SyncError => world.disk(host).fail_sync_after(after, io::ErrorKind::Other),
+            _ => {
+                // Processes read their disks when they start.
+                world.kill(host);
+                world.disk(host).fail_read_after(after, io::ErrorKind::Other);
+                self.start_later(world, host);
+            }
+        }
+    }
+
+    /// Flips bits of one replica while all others are whole. The process is killed first, so that what it had synced is
+    /// marked as such: a flip in the last record behind a power loss cannot be told from a torn write by anybody.
+    fn flip<P: Process>(&mut self, world: &mut World<P>, site: &dyn Site<P>) {
+        let host = self.replica();
+        let settled = match self.replaced {
+            Some(replaced) => world.process(replaced).is_some_and(|process| site.is_whole(process)),
+            None => true,
+        };
+        let healthy = world.is_up(host) && self.others_whole(world, site, host);
+        if self.targets.replicas.len() < 3 || self.damaged.is_some() || !settled || !healthy {
+            return;
+        }
+        world.kill(host);
+        let flips = self.rng.between(1, 3);
+        let disk = world.disk(host).clone();
+        let flipped: Vec<_> = (0..flips).filter_map(|_| disk.flip_some_bit(&mut self.rng)).collect();
+        self.count(Kind::BitFlip.name(), world, host, &format!("{flipped:?}"));
+        self.damaged = Some(host);
+        self.start_later(world, host);
+    }
+
+    /// Whether a damaged replica is still waiting for the operator or catching up.
+    pub fn is_mending<P: Process>(&self, world: &World<P>, site: &dyn Site<P>) -> bool {
+        let catching_up = |host: HostId| !world.process(host).is_some_and(|process| site.is_whole(process));
+        self.damaged.is_some() || self.replaced.is_some_and(catching_up) || !self.starting.is_empty()
+    }
+
+    /// True time after which a calm world must serve again, counted from the heal.
+    pub fn patience(&self) -> Duration {
+        self.targets.lease * 60
+    }
+}
+
+/// A base weather is with the run all the time: it may not be so bad that nothing gets done.
+fn mild(weather: Weather) -> Weather {
+    Weather { drop: weather.drop / 5.0, tail: weather.tail / 5.0, tail_delay: weather.tail_delay / 4, ..weather }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4)
+}

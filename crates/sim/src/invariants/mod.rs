@@ -1,0 +1,170 @@
+//! What must hold, one claim a file, named by what it claims.
+//!
+//! Processes state facts; invariants watch them. An invariant counts what it checked, since one that never looked has
+//! proved nothing: a run in which a count stays zero fails.
+
+pub mod acknowledged_writes_survive;
+pub mod applied_once_in_order;
+pub mod batches_are_seen_whole;
+pub mod compare_and_set_replaces_what_it_saw;
+pub mod feed_delivers_every_entry;
+pub mod fences_never_go_back;
+pub mod leases_exclude_other_leaders;
+pub mod one_leader_per_epoch;
+pub mod reads_are_linearizable;
+pub mod refused_writes_leave_no_trace;
+pub mod replicas_agree;
+pub mod synced_records_survive;
+
+use crate::clock::SimTime;
+use crate::kernel::HostId;
+use std::collections::BTreeMap;
+use tidings_base::agreed::Role;
+use tidings_base::{LogIndex, Mono};
+
+/// What a replica states about its agreed log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogFact {
+    /// It started and found its log up to this index; `life` grows when its disk is replaced.
+    Started {
+        /// The last index found.
+        last: LogIndex,
+        /// Which disk it is.
+        life: u64,
+    },
+    /// A command was proposed here.
+    Proposed {
+        /// A digest of the command.
+        command: u64,
+    },
+    /// An entry went into the state here.
+    Applied {
+        /// Where it stands.
+        index: LogIndex,
+        /// A digest of the command; 0 for the log's own.
+        command: u64,
+        /// A digest of what the state answered.
+        result: u64,
+    },
+    /// The state was replaced by a picture up to this index.
+    Restored {
+        /// The last entry in it.
+        index: LogIndex,
+    },
+    /// A proposal was reported applied.
+    Answered {
+        /// Where it stands.
+        index: LogIndex,
+        /// A digest of the command.
+        command: u64,
+    },
+    /// Up to this index everything survives a power loss.
+    Durable {
+        /// The last durable index.
+        index: LogIndex,
+    },
+    /// The role changed.
+    Role(Role),
+    /// A lease of the leader, on its own clock.
+    LeaseUntil(Mono),
+    /// The replica itself noticed what must not be.
+    Alarm(String),
+    /// At the end: the state of this replica.
+    Final {
+        /// How far it is.
+        index: LogIndex,
+        /// A digest of all of it.
+        state: u64,
+    },
+}
+
+/// From where a fact is seen.
+pub struct Sight<'a> {
+    /// The true time.
+    pub at: SimTime,
+    /// The host that stated it.
+    pub host: HostId,
+    /// The clock of any host, if a process runs there.
+    pub clock: &'a dyn Fn(HostId) -> Option<Mono>,
+}
+
+/// One claim.
+pub trait Invariant<F> {
+    /// The claim, as its file is called.
+    fn name(&self) -> &'static str;
+
+    /// Looks at a fact; an error says how the claim was broken.
+    fn observe(&mut self, sight: &Sight<'_>, fact: &F) -> Result<(), String>;
+
+    /// Looks at the end, when everything is healed and quiet.
+    fn finish(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// How often it has checked.
+    fn checks(&self) -> u64;
+}
+
+/// A broken claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The claim.
+    pub invariant: String,
+    /// How it was broken.
+    pub what: String,
+}
+
+impl Violation {
+    /// A violation.
+    pub fn new(invariant: &str, what: impl Into<String>) -> Violation {
+        Violation { invariant: invariant.to_string(), what: what.into() }
+    }
+}
+
+/// Several claims over the same facts.
+pub struct Claims<F> {
+    claims: Vec<Box<dyn Invariant<F>>>,
+}
+
+impl<F> Claims<F> {
+    /// These claims.
+    pub fn new(claims: Vec<Box<dyn Invariant<F>>>) -> Claims<F> {
+        Claims { claims }
+    }
+
+    /// Lets all of them look at a fact.
+    pub fn observe(&mut self, sight: &Sight<'_>, fact: &F) -> Result<(), Violation> {
+        for claim in &mut self.claims {
+            claim.observe(sight, fact).map_err(|what| Violation::new(claim.name(), what))?;
+        }
+        Ok(())
+    }
+
+    /// Lets all of them look at the end, and see that all of them looked.
+    pub fn finish(&mut self) -> Result<(), Violation> {
+        for claim in &mut self.claims {
+            claim.finish().map_err(|what| Violation::new(claim.name(), what))?;
+            if claim.checks() == 0 {
+                return Err(Violation::new(claim.name(), "it was never checked in this run"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How often each has checked.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        self.claims.iter().map(|claim| (claim.name().to_string(), claim.checks())).collect()
+    }
+}
+
+/// The claims about any agreed log.
+pub fn log_claims() -> Claims<LogFact> {
+    Claims::new(vec![
+        Box::<replicas_agree::ReplicasAgree>::default(),
+        Box::<applied_once_in_order::AppliedOnceInOrder>::default(),
+        Box::<acknowledged_writes_survive::AcknowledgedWritesSurvive>::default(),
+        Box::<one_leader_per_epoch::OneLeaderPerEpoch>::default(),
+        Box::<leases_exclude_other_leaders::LeasesExcludeOtherLeaders>::default(),
+        Box::<synced_records_survive::SyncedRecordsSurvive>::default(),
+    ])
+}

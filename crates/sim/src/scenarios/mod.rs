@@ -1,0 +1,31 @@
+//! Scenarios: who runs where, what clients do, which claims must hold.
+//!
+//! A scenario composes the machines of its part into processes, starts them in a world, lets [`Chaos`](crate::faults)
+//! loose for a while, heals everything, and looks whether the service came back.
+
+pub mod store;
+
+use crate::report::Report;
+use crate::runner::Options;
+
+/// A scenario by name.
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it simulates, in a sentence.
+    pub about: &'static str,
+    run: fn(u64, &Options) -> Report,
+}
+
+impl Scenario {
+    /// Runs one seed.
+    pub fn run(&self, seed: u64, options: &Options) -> Report {
+        (self.run)(seed, options)
+    }
+}
+
+pub(crate) const ALL: &[Scenario] = &[Scenario {
+    name: "store",
+    about: "Store and feed on the agreed log: 1, 3 or 5 replicas, clients, consumers, faults.",
+    run: store::run,
+}];

@@ -1,0 +1,436 @@
+//! Scenario `store`: store and feed on the agreed log, with clients and consumers.
+//!
+//! ```text
+//!   clients ── frames ──▶ server: front ⇄ replica (model) ⇄ log on a simulated disk
+//!   consumers ───────▶          └─ StoreState<MemoryKv>
+//! ```
+//! Most seeds run three replicas, some one or five. Clients write blindly, compare and set, write under fences, read,
+//! scan and append; consumers consume and acknowledge. After the faults everything must converge: the same state at all
+//! replicas, every entry acknowledged by every group, every client served again.
+
+pub mod caller;
+pub mod client;
+pub mod consumer;
+pub mod fact;
+pub mod server;
+
+use crate::clock::SimTime;
+use crate::faults::{Chaos, Site, Targets};
+use crate::invariants::batches_are_seen_whole::BatchesAreSeenWhole;
+use crate::invariants::compare_and_set_replaces_what_it_saw::CompareAndSetReplacesWhatItSaw;
+use crate::invariants::feed_delivers_every_entry::FeedDeliversEveryEntry;
+use crate::invariants::fences_never_go_back::FencesNeverGoBack;
+use crate::invariants::reads_are_linearizable::ReadsAreLinearizable;
+use crate::invariants::refused_writes_leave_no_trace::RefusedWritesLeaveNoTrace;
+use crate::invariants::{Claims, LogFact, Sight, Violation, log_claims};
+use crate::kernel::{Boot, Effect, Event, HostId, NoStart, Process, Seat, Step, World};
+use crate::model::{self, Temper};
+use crate::mutant::Mutant;
+use crate::report::{Failure, Report};
+use crate::runner::Options;
+use bytes::Bytes;
+use client::Client;
+use consumer::Consumer;
+use fact::{ClientFact, Outcome, StoreFact};
+use server::Server;
+use std::time::Duration;
+use tidings_base::agreed::Role;
+use tidings_base::{Machine, Mono, Now, Outbox, Seeded};
+
+/// Groups of rows: the first ones for blind writes, one for compare-and-set, one behind a fence.
+pub(crate) const GROUPS: u8 = 4;
+/// The group whose cells are only ever compared and set.
+pub(crate) const CAS_GROUP: u8 = 2;
+/// The group that is written under a fence.
+pub(crate) const FENCED_GROUP: u8 = 3;
+/// Rows of each group: few, so that clients meet.
+pub(crate) const ROWS: u8 = 4;
+/// Topics of the feed.
+pub(crate) const TOPICS: u8 = 2;
+/// Consumer groups of each topic.
+const READER_GROUPS: u8 = 2;
+/// Clients.
+const CLIENTS: usize = 5;
+/// The leader's lease. Pauses, elections and patience are counted in it.
+const LEASE: Duration = Duration::from_secs(2);
+/// How long a client thinks between two operations, on average.
+const THINK: Duration = Duration::from_millis(1_500);
+/// Clients go on for so long after the faults, to see that they are served again.
+const AFTERGLOW: Duration = Duration::from_secs(40);
+/// Reminders with this number are the scenario's own.
+const LOOK: u64 = 1 << 40;
+
+/// A process of this scenario.
+pub enum Actor {
+    /// A replica with its front.
+    Server(Box<Server>),
+    /// A client.
+    Client(Box<Client>),
+    /// A consumer.
+    Consumer(Box<Consumer>),
+}
+
+impl Machine for Actor {
+    type Input = Event;
+    type Output = Effect<StoreFact>;
+
+    fn handle(&mut self, now: Now, input: Event, out: &mut Outbox<Effect<StoreFact>>) {
+        match (self, input) {
+            (Actor::Server(server), Event::DiskDone { .. }) => server.disk_done(now, out),
+            (Actor::Server(server), Event::Message { from, bytes }) if is_replica_message(&bytes) => {
+                server.replica_message(now, from, bytes.slice(1..), out);
+            }
+            (Actor::Server(server), Event::Message { from, bytes }) => server.client_message(now, from, &bytes, out),
+            (Actor::Client(client), Event::Message { from, bytes }) => client.receive(now, from, &bytes, out),
+            (Actor::Consumer(consumer), Event::Message { from, bytes }) => consumer.receive(now, from, &bytes, out),
+            (_, Event::DiskDone { .. }) => {}
+        }
+    }
+
+    fn wake(&mut self, now: Now, out: &mut Outbox<Effect<StoreFact>>) {
+        match self {
+            Actor::Server(server) => server.wake(now, out),
+            Actor::Client(client) => client.wake(now, out),
+            Actor::Consumer(consumer) => consumer.wake(now, out),
+        }
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        match self {
+            Actor::Server(server) => server.deadline(),
+            Actor::Client(client) => client.deadline(),
+            Actor::Consumer(consumer) => consumer.deadline(),
+        }
+    }
+}
+
+impl Process for Actor {
+    type Fact = StoreFact;
+}
+
+/// The first byte of a message between replicas: no frame begins with it (it would be field 0).
+pub(crate) const REPLICA_MESSAGE: u8 = 0;
+
+fn is_replica_message(bytes: &Bytes) -> bool {
+    bytes.first() == Some(&REPLICA_MESSAGE)
+}
+
+/// Who lives where.
+struct Town {
+    servers: Vec<HostId>,
+    clients: Vec<HostId>,
+    consumers: Vec<(HostId, (u8, u8))>,
+    temper: Temper,
+    mutant: Option<Mutant>,
+    afterglow: bool,
+}
+
+impl Boot<Actor> for Town {
+    fn boot(&mut self, seat: Seat, out: &mut Outbox<Effect<StoreFact>>) -> Result<Actor, NoStart> {
+        let servers = self.servers.clone();
+        if self.servers.contains(&seat.host) {
+            let config = model::Config {
+                id: server::node_of(seat.host),
+                members: servers.into_iter().map(server::node_of).collect(),
+                lease: LEASE,
+                picture_every: 400,
+                life: seat.replacements,
+                temper: self.temper,
+                mutant: self.mutant,
+            };
+            let server = Server::start(config, seat.disk, seat.now, seat.rng, out)?;
+            return Ok(Actor::Server(Box::new(server)));
+        }
+        if let Some((_, line)) = self.consumers.iter().find(|(host, _)| *host == seat.host) {
+            let consumer = Consumer::new(seat.host, seat.starts, servers, *line, seat.now, seat.rng);
+            return Ok(Actor::Consumer(Box::new(consumer)));
+        }
+        let mut client = Client::new(seat.host, seat.starts, servers, seat.now, seat.rng, THINK);
+        if self.afterglow {
+            client.stop();
+        }
+        Ok(Actor::Client(Box::new(client)))
+    }
+}
+
+impl Site<Actor> for Town {
+    fn is_whole(&self, process: &Actor) -> bool {
+        match process {
+            Actor::Server(server) => !server.replica().storage().ballot().learner,
+            Actor::Client(_) | Actor::Consumer(_) => true,
+        }
+    }
+}
+
+/// One run.
+struct Run {
+    world: World<Actor>,
+    town: Town,
+    chaos: Chaos,
+    log: Claims<LogFact>,
+    clients: Claims<ClientFact>,
+    operations: u64,
+    answered: u64,
+    /// Client operations answered since the heal.
+    served: u64,
+    healed: bool,
+}
+
+/// Runs one seed.
+pub(super) fn run(seed: u64, options: &Options) -> Report {
+    let mut run = Run::new(seed, options);
+    let outcome = run.play(options.simulated);
+    run.report(seed, options, outcome.err())
+}
+
+impl Run {
+    fn new(seed: u64, options: &Options) -> Run {
+        let rng = Seeded::new(seed).fork("store");
+        let mut own = rng.fork("town");
+        let mut world = World::new(&rng, options.trace);
+        let replicas = [3, 3, 3, 3, 3, 3, 5, 1][own.below(8) as usize];
+        let servers: Vec<HostId> = (0..replicas).map(|_| world.add_host()).collect();
+        let clients: Vec<HostId> = (0..CLIENTS).map(|_| world.add_host()).collect();
+        let lines = (0..TOPICS).flat_map(|topic| (0..READER_GROUPS).map(move |group| (topic, group)));
+        let consumers: Vec<_> = lines.clone().map(|line| (world.add_host(), line)).collect();
+        let talkers: Vec<HostId> = clients.iter().copied().chain(consumers.iter().map(|(host, _)| *host)).collect();
+        talkers.iter().for_each(|host| world.network.connect(*host));
+        let temper = Temper {
+            abdicates: [0, 0, 300, 1_000][own.below(4) as usize],
+            hasty: [0, 5, 20, 50][own.below(4) as usize],
+        };
+        let chaos = Chaos::new(&rng, Targets { replicas: servers.clone(), clients: talkers, lease: LEASE });
+        let claims = Claims::new(vec![
+            Box::<ReadsAreLinearizable>::default(),
+            Box::<BatchesAreSeenWhole>::default(),
+            Box::<CompareAndSetReplacesWhatItSaw>::default(),
+            Box::<FencesNeverGoBack>::default(),
+            Box::<RefusedWritesLeaveNoTrace>::default(),
+            Box::new(FeedDeliversEveryEntry::new(lines.collect())),
+        ]);
+        Run {
+            world,
+            town: Town { servers, clients, consumers, temper, mutant: options.mutant, afterglow: false },
+            chaos,
+            log: log_claims(),
+            clients: claims,
+            operations: 0,
+            answered: 0,
+            served: 0,
+            healed: false,
+        }
+    }
+
+    /// Everything from the first start to the last look.
+    fn play(&mut self, faults: Duration) -> Result<(), Violation> {
+        let consumers = self.town.consumers.iter().map(|(host, _)| *host);
+        let hosts: Vec<HostId> = self.town.servers.iter().chain(&self.town.clients).copied().chain(consumers).collect();
+        for host in hosts {
+            let started = self.world.start(host, &mut self.town);
+            started.map_err(|why| Violation::new("sound_disks_are_accepted", format!("{host}: {why}")))?;
+        }
+        self.chaos.begin(&mut self.world);
+        self.until(faults)?;
+        self.chaos.heal(&mut self.world);
+        self.healed = true;
+        self.serve_again()?;
+        self.settle()?;
+        self.last_look()
+    }
+
+    /// Lets the world run for a time.
+    fn until(&mut self, time: Duration) -> Result<(), Violation> {
+        self.world.remind(time, LOOK);
+        loop {
+            let step = self.world.step();
+            self.watch()?;
+            match step {
+                Step::Reminder(LOOK) => return Ok(()),
+                Step::Reminder(id) => {
+                    let done = self.chaos.reminded(&mut self.world, &mut self.town, id);
+                    done.map_err(|what| Violation::new("sound_disks_are_accepted", what))?;
+                    self.watch()?;
+                }
+                Step::Exited(host, _) => self.chaos.exited(&mut self.world, host),
+                Step::Ran => {}
+                Step::Idle => return Err(Violation::new("time_goes_on", "nothing is left to happen")),
+            }
+        }
+    }
+
+    /// Shows every fact to the claims about it.
+    fn watch(&mut self) -> Result<(), Violation> {
+        for observed in self.world.drain_facts() {
+            let world = &self.world;
+            let clock = |host: HostId| world.is_up(host).then(|| world.clock(host).mono(world.now()));
+            let sight = Sight { at: observed.at, host: observed.host, clock: &clock };
+            match &observed.fact {
+                StoreFact::Log(fact) => {
+                    self.log.observe(&sight, fact)?;
+                    if matches!(fact, LogFact::Role(Role::Leader { .. })) {
+                        self.chaos.provoke(&mut self.world, observed.host);
+                    }
+                }
+                StoreFact::Client(fact) => {
+                    self.clients.observe(&sight, fact)?;
+                    if matches!(fact, ClientFact::Told { outcome: Outcome::Done | Outcome::Appended { .. }, .. }) {
+                        self.chaos.acknowledged(&mut self.world);
+                    }
+                    self.count(fact)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, fact: &ClientFact) -> Result<(), Violation> {
+        match fact {
+            ClientFact::Asked { .. } => self.operations += 1,
+            ClientFact::Told { outcome: Outcome::Broken(what), .. } => {
+                return Err(Violation::new("requests_are_understood", what.clone()));
+            }
+            ClientFact::Told { outcome: Outcome::Refused | Outcome::Unknown, .. } => {}
+            ClientFact::Told { .. } => {
+                self.answered += 1;
+                self.served += u64::from(self.healed);
+            }
+        }
+        Ok(())
+    }
+
+    /// After the heal clients must be served again within bounds.
+    fn serve_again(&mut self) -> Result<(), Violation> {
+        let begin = self.world.now();
+        while self.chaos.is_mending(&self.world, &self.town) {
+            if self.world.now().since(begin) > self.chaos.patience() {
+                return Err(Violation::new("service_returns_after_faults", "a replica never became whole again"));
+            }
+            self.until(LEASE)?;
+        }
+        self.until(LEASE * 5)?;
+        self.served = 0;
+        self.until(AFTERGLOW)?;
+        // Every client asks several times in this span; one that got no answer at all would show here.
+        if self.served < CLIENTS as u64 * 5 {
+            let what = format!("{} operations were answered in {AFTERGLOW:?} without faults", self.served);
+            return Err(Violation::new("service_returns_after_faults", what));
+        }
+        Ok(())
+    }
+
+    /// Clients stop; replicas and consumers must come to rest.
+    fn settle(&mut self) -> Result<(), Violation> {
+        self.town.afterglow = true;
+        for host in self.town.clients.clone() {
+            self.world.poke(host, |actor, _, _| {
+                if let Actor::Client(client) = actor {
+                    client.stop();
+                }
+            });
+        }
+        let begin = self.world.now();
+        loop {
+            self.until(LEASE)?;
+            match self.unsettled() {
+                None => return Ok(()),
+                Some(what) if self.world.now().since(begin) > self.chaos.patience() => {
+                    return Err(Violation::new("service_returns_after_faults", what));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// What keeps the world from being at rest.
+    fn unsettled(&self) -> Option<String> {
+        for host in &self.town.clients {
+            if !matches!(self.world.process(*host), Some(Actor::Client(client)) if client.is_quiet()) {
+                return Some(format!("{host} still waits for an answer"));
+            }
+        }
+        let topics: Vec<(Bytes, Vec<Bytes>)> = (0..TOPICS)
+            .map(|topic| {
+                let groups = (0..READER_GROUPS).map(client::consumer_group_name).collect();
+                (client::topic_name(topic), groups)
+            })
+            .collect();
+        let mut position = None;
+        for host in &self.town.servers {
+            let Some(Actor::Server(server)) = self.world.process(*host) else {
+                return Some(format!("{host} does not run"));
+            };
+            if !server.all_acknowledged(&topics) {
+                return Some(format!("at {host} some entries are not acknowledged by every group"));
+            }
+            let applied = server.replica().commit();
+            if *position.get_or_insert(applied) != applied {
+                return Some(format!("{host} is at {applied}, another replica at {position:?}"));
+            }
+        }
+        None
+    }
+
+    fn last_look(&mut self) -> Result<(), Violation> {
+        let finals = self.town.servers.iter().filter_map(|host| match self.world.process(*host) {
+            Some(Actor::Server(server)) => Some((*host, server.state_digest())),
+            _ => None,
+        });
+        let finals: Vec<_> = finals.collect();
+        for (host, (index, state)) in finals {
+            let sight = Sight { at: self.world.now(), host, clock: &|_| None };
+            self.log.observe(&sight, &LogFact::Final { index, state })?;
+        }
+        self.log.finish()?;
+        self.clients.finish()
+    }
+
+    fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
+        let network = self.world.network.counts();
+        let mut faults = self.chaos.counts().iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
+        let messages = [
+            ("message_dropped", network.dropped),
+            ("message_duplicated", network.duplicated),
+            ("message_reordered", network.reordered),
+            ("message_delayed", network.delayed),
+            ("message_cut", network.cut),
+        ];
+        Extend::extend(&mut faults, messages.into_iter().map(|(kind, count)| (kind.to_string(), count)));
+        let mut invariants = self.log.counts();
+        invariants.extend(self.clients.counts());
+        invariants.insert("sound_disks_are_accepted".to_string(), self.chaos.starts());
+        invariants.insert("requests_are_understood".to_string(), self.answered);
+        invariants.insert("service_returns_after_faults".to_string(), self.served);
+        let failures = found.map(|violation| Failure {
+            seed,
+            invariant: violation.invariant,
+            message: violation.what,
+            at: self.world.now().to_string(),
+            replay: replay(seed, options),
+            trace: self.world.trace.lines().map(str::to_string).collect(),
+        });
+        Report {
+            scenario: "store".to_string(),
+            seeds_run: 1,
+            seeds: Some((seed, seed)),
+            simulated_seconds: self.world.now().since(SimTime::ZERO).as_secs_f64(),
+            operations: self.operations,
+            answered: self.answered,
+            events: self.world.trace.events(),
+            faults,
+            invariants,
+            trace_hash: format!("{:016x}", self.world.trace.hash()),
+            failures: failures.into_iter().collect(),
+        }
+    }
+}
+
+fn replay(seed: u64, options: &Options) -> String {
+    let mut command = format!("tidings sim store --seed {seed}");
+    if options.simulated != Options::default().simulated {
+        command += &format!(" --minutes {}", options.simulated.as_secs_f64() / 60.0);
+    }
+    if let Some(mutant) = options.mutant {
+        command += &format!(" --mutant {mutant}");
+    }
+    command
+}

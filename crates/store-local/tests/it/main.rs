@@ -5,8 +5,10 @@ mod crashes;
 mod damage;
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Copies a directory as it is, even while the process that wrote it still runs: the picture that SIGKILL leaves behind.
 fn copy_dir(from: &Path, to: &Path) {
@@ -17,12 +19,18 @@ fn copy_dir(from: &Path, to: &Path) {
         if entry.file_type().unwrap().is_dir() {
             copy_dir(&entry.path(), &target);
         } else {
-            // Journals are 64 MiB of zeros with a little at the beginning: only that is written.
-            let content = fs::read(entry.path()).unwrap();
-            let end = content.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+            // Journals are 64 MiB of zeros with a little at the beginning: only that is read and written.
+            let mut source = File::open(entry.path()).unwrap();
             let mut file = File::create(target).unwrap();
-            file.write_all(&content[..end]).unwrap();
-            file.set_len(content.len() as u64).unwrap();
+            let mut piece = vec![0; ZEROS.len()];
+            loop {
+                let read = source.read(&mut piece).unwrap();
+                if read == 0 || piece[..read] == ZEROS[..read] {
+                    break;
+                }
+                file.write_all(&piece[..read]).unwrap();
+            }
+            file.set_len(source.metadata().unwrap().len()).unwrap();
         }
     }
 }

@@ -120,7 +120,7 @@ impl Peer {
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         let (mut whole, mut sequence) = (0, 0);
         loop {
-            let piece = chunks.next_chunk().map_err(|e| NetworkError::from_string(e))?;
+            let piece = chunks.next_chunk().map_err(NetworkError::from_string)?;
             let data = piece.clone().unwrap_or_default();
             whole = crc32c::crc32c_append(whole, &data);
             let chunk = v1::RaftSnapshotChunk {

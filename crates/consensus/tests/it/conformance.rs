@@ -30,7 +30,7 @@ fn the_binding_does_it_while_the_disk_lags_behind() {
     conforms(Flush::Paced(Duration::from_millis(5)), 100..101);
 }
 
-/// For the extended run: `TIDINGS_SEEDS=<first>..<end> cargo test -p tidings-consensus --test main -- --ignored`.
+/// For the extended run: `TIDINGS_SEEDS=<first>..<end> cargo test -p tidings-consensus --test it -- --ignored`.
 #[test]
 #[ignore = "many seeds; part of the extended run"]
 fn the_binding_does_it_with_many_seeds() {

@@ -24,6 +24,7 @@
 //!
 //! What it deliberately does not do: interpret payloads, repair damage, keep more than one writer, or know Raft.
 
+mod active;
 mod format;
 mod group;
 mod log;

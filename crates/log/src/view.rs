@@ -81,6 +81,12 @@ pub(crate) enum Change {
     Reset(u64),
 }
 
+/// What a read takes from the segments and, behind that, from memory.
+struct Plan {
+    stretches: Vec<Stretch>,
+    cached: Vec<(u64, Bytes)>,
+}
+
 /// One stretch of records to be read from one segment.
 struct Stretch {
     segment: Arc<SegmentReader>,
@@ -163,7 +169,7 @@ impl View {
         if from >= to {
             return Ok(Vec::new());
         }
-        let (stretches, cached) = self.plan(from, to, max_bytes)?;
+        let Plan { stretches, cached } = self.plan(from, to, max_bytes)?;
         let mut records = Vec::new();
         let mut budget = Budget { used: 0, max_bytes };
         for stretch in stretches {
@@ -180,7 +186,7 @@ impl View {
         Ok(records)
     }
 
-    fn plan(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<(Vec<Stretch>, Vec<(u64, Bytes)>)> {
+    fn plan(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Plan> {
         let state = self.state.lock();
         if from < state.first {
             let what = format!("record {from} was purged: the log begins at {}", state.first);
@@ -211,7 +217,7 @@ impl View {
             }
             cached.push((record.index, record.payload.clone()));
         }
-        Ok((stretches, cached))
+        Ok(Plan { stretches, cached })
     }
 }
 

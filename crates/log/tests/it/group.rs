@@ -20,7 +20,10 @@ fn payload(n: u64) -> Bytes {
 
 /// Notes the order and the outcome of callbacks.
 #[derive(Clone, Default)]
-struct Notes(Arc<Mutex<Vec<(u64, Option<ErrorKind>)>>>);
+struct Notes(Arc<Mutex<Vec<Note>>>);
+
+/// The number of a change and how it failed.
+type Note = (u64, Option<ErrorKind>);
 
 impl Notes {
     fn note(&self, number: u64) -> Done {
@@ -28,7 +31,7 @@ impl Notes {
         Box::new(move |outcome| notes.lock().unwrap().push((number, outcome.err().map(|e| e.kind()))))
     }
 
-    fn taken(&self) -> Vec<(u64, Option<ErrorKind>)> {
+    fn taken(&self) -> Vec<Note> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }

@@ -24,7 +24,7 @@ pub use operation::{Operation, Requests, Responder};
 use flow::Flow;
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidings_base::{Error, Mono, Now, OpId, Wall};
@@ -61,9 +61,8 @@ pub(crate) enum Reader {
 struct Queue {
     commands: Vec<Command>,
     next_op: OpId,
-    /// The carrier takes nothing: long answers wait, and what comes in all the same is counted.
+    /// The carrier takes nothing: long answers wait.
     blocked: bool,
-    backlog: usize,
     /// Flows that wait for the carrier.
     waiting: Vec<Arc<Flow>>,
     closed: Option<Error>,
@@ -73,6 +72,8 @@ struct Queue {
 pub struct Link {
     queue: Mutex<Queue>,
     driver: AtomicWaker,
+    /// Bytes of answers in the queue.
+    backlog: AtomicUsize,
     /// Whether the driver sleeps and must be woken; while it runs it looks into the queue by itself.
     parked: AtomicBool,
     started: Instant,
@@ -92,11 +93,11 @@ impl Link {
                 commands: Vec::new(),
                 next_op: side.first_op(),
                 blocked: false,
-                backlog: 0,
                 waiting: Vec::new(),
                 closed: None,
             }),
             driver: AtomicWaker::new(),
+            backlog: AtomicUsize::new(0),
             parked: AtomicBool::new(false),
             started: Instant::now(),
             limits: OnceLock::new(),
@@ -218,14 +219,13 @@ impl Link {
     }
 
     pub(crate) fn push(&self, command: Command) {
+        let size = size(&command);
         let mut queue = self.queue.lock();
         if queue.closed.is_some() {
             return;
         }
-        if queue.blocked {
-            queue.backlog += size(&command);
-        }
         queue.commands.push(command);
+        self.backlog.fetch_add(size, Ordering::Relaxed);
         drop(queue);
         self.wake();
     }

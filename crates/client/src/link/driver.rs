@@ -1,6 +1,6 @@
 //! The driver of one connection: it performs what the session decides.
 
-use super::carrier::{Carrier, Received};
+use super::carrier::{Carrier, HIGH_WATER, Received};
 use super::flow::Flow;
 use super::operation::{Operation, Requests, Responder};
 use super::{Command, Link, MAX_BACKLOG, Reader};
@@ -370,14 +370,16 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
 
     fn take_commands(&mut self, out: &mut Outbox<Output>) -> bool {
         if self.blocked {
-            if self.link.queue.lock().backlog > MAX_BACKLOG {
+            if self.link.backlog.load(Ordering::Relaxed) > MAX_BACKLOG {
                 self.handle(Input::Close(error::slow_reader()));
             }
             return false;
         }
         if self.commands.is_empty() {
-            let taken = std::mem::take(&mut self.link.queue.lock().commands);
-            self.commands = taken.into();
+            let mut queue = self.link.queue.lock();
+            self.commands = std::mem::take(&mut queue.commands).into();
+            // Within the lock, so that nothing is counted that is still in the queue.
+            self.link.backlog.store(0, Ordering::Relaxed);
         }
         if self.commands.is_empty() {
             return false;
@@ -458,7 +460,7 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
     fn read(&mut self, cx: &mut Context<'_>, out: &mut Outbox<Output>, read: &mut usize) -> bool {
         let mut progress = false;
         let now = self.link.now();
-        while self.ended.is_none() && *read < FRAMES_PER_TURN && (self.reads_while_blocked || !self.carrier.is_full()) {
+        while self.ended.is_none() && *read < FRAMES_PER_TURN && self.may_read() {
             let Poll::Ready(received) = self.carrier.poll_receive(cx, self.session.max_frame()) else { break };
             let input = match received {
                 Received::Frame(frame, bytes) => Input::Received { frame, bytes },
@@ -474,6 +476,11 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
             }
         }
         progress
+    }
+
+    /// No more requests are taken in than answers can be kept for.
+    fn may_read(&self) -> bool {
+        self.reads_while_blocked || !self.carrier.is_full() && self.link.backlog.load(Ordering::Relaxed) <= HIGH_WATER
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>, out: &mut Outbox<Output>) -> bool {
@@ -508,7 +515,6 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
         self.blocked = full;
         let mut queue = self.link.queue.lock();
         queue.blocked = full;
-        queue.backlog = 0;
         let waiting = if full { Vec::new() } else { std::mem::take(&mut queue.waiting) };
         drop(queue);
         for flow in waiting {

@@ -45,12 +45,11 @@ pub(crate) struct Barriers {
 struct Queue {
     waiting: Mutex<Vec<Asker>>,
     wake: Notify,
-    announcer: Mutex<Option<Arc<Announcer>>>,
 }
 
 impl Barriers {
     pub fn new() -> Barriers {
-        let queue = Queue { waiting: Mutex::default(), wake: Notify::new(), announcer: Mutex::default() };
+        let queue = Queue { waiting: Mutex::default(), wake: Notify::new() };
         Barriers { queue: Arc::new(queue) }
     }
 
@@ -60,25 +59,29 @@ impl Barriers {
             drop(waiting);
             return asker.refuse(Refusal::Busy, &shared.announcer);
         }
+        if shared.is_stopped() {
+            drop(waiting);
+            return asker.refuse(Refusal::Stopped, &shared.announcer);
+        }
         waiting.push(asker);
         drop(waiting);
         self.queue.wake.notify_one();
     }
 
-    pub fn refuse_all(&self, refusal: Refusal) {
-        let waiting = std::mem::take(&mut *self.queue.waiting.lock());
-        if let Some(announcer) = self.queue.announcer.lock().clone() {
-            waiting.into_iter().for_each(|asker| asker.refuse(refusal, &announcer));
-        }
+    /// Lets [`run`](Barriers::run) see that the replica has stopped.
+    pub fn stop(&self) {
+        self.queue.wake.notify_one();
     }
 
     /// One round after the other; whoever asks during a round waits for the next, because the round may have begun
-    /// before what it must see.
+    /// before what it must see. Ends when the replica has stopped and all that waited are answered.
     pub async fn run(self, shared: Arc<Shared>, raft: Raft) {
-        *self.queue.announcer.lock() = Some(shared.announcer.clone());
         loop {
             self.queue.wake.notified().await;
             let waiting = std::mem::take(&mut *self.queue.waiting.lock());
+            if shared.is_stopped() {
+                return waiting.into_iter().for_each(|asker| asker.refuse(Refusal::Stopped, &shared.announcer));
+            }
             if waiting.is_empty() {
                 continue;
             }

@@ -47,6 +47,7 @@ pub(crate) struct Inner {
     receiver: Receiver,
     proposals: mpsc::UnboundedSender<(u64, Bytes, u64)>,
     barriers: Barriers,
+    barrier_task: Mutex<Option<JoinHandle<()>>>,
     /// Held while the members change.
     pub changing: tokio::sync::Mutex<()>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -135,13 +136,18 @@ impl Group {
         if let Err(e) = inner.raft.shutdown().await {
             tracing::warn!(group = inner.shared.group.0, error = %e, "the replica did not stop in order");
         }
+        inner.barriers.stop();
+        let barriers = inner.barrier_task.lock().take();
+        if let Some(task) = barriers {
+            // It ends by itself now that openraft has stopped, and answers all that wait.
+            let _ = tokio::time::timeout(LET_GO, task).await;
+        }
         for task in inner.tasks.lock().drain(..) {
             task.abort();
         }
         inner.shared.leading.store(0, Ordering::Release);
         inner.shared.announcer.role(Role::Follower { leader: None });
         inner.shared.proposals.expire(tidings_base::Mono::NEVER);
-        inner.barriers.refuse_all(Refusal::Stopped);
         let mut alive = inner.alive.lock().await;
         if tokio::time::timeout(LET_GO, alive.recv()).await.is_err() {
             tracing::warn!(group = inner.shared.group.0, "the log or the state is still in use");
@@ -203,9 +209,16 @@ impl Inner {
 }
 
 impl Drop for Inner {
+    /// openraft runs on by itself if nobody stops it.
     fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        self.barriers.stop();
         for task in self.tasks.lock().drain(..) {
             task.abort();
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let raft = self.raft.clone();
+            runtime.spawn(async move { raft.shutdown().await });
         }
     }
 }
@@ -265,6 +278,7 @@ async fn start(
     };
     let inner = Arc::new(Inner {
         barriers: Barriers::new(),
+        barrier_task: Mutex::default(),
         receiver,
         proposals,
         changing: tokio::sync::Mutex::new(()),
@@ -277,9 +291,9 @@ async fn start(
         tokio::spawn(pump(shared.clone(), raft.clone(), proposed)),
         tokio::spawn(roles::watch_role(shared.clone(), raft.clone())),
         tokio::spawn(roles::pulse(shared.clone(), raft.clone(), quiet)),
-        tokio::spawn(inner.barriers.clone().run(shared.clone(), raft.clone())),
         tokio::spawn(finish_changes(Arc::downgrade(&inner), timings.lease)),
     ]);
+    *inner.barrier_task.lock() = Some(tokio::spawn(inner.barriers.clone().run(shared.clone(), raft.clone())));
     if let Flush::Paced(round) = config.flush {
         tasks.push(tokio::spawn(pace(queue, round)));
     }

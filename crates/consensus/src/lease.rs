@@ -29,6 +29,8 @@ pub(crate) struct Leases {
     /// No vote is given or asked for before this.
     promised_until: Mono,
     leading: Option<Leading>,
+    /// A hand-over is under way: no lease, in whatever term, until another leader is known.
+    suspended: bool,
     /// The latest end of a lease that was announced or used here, in any term.
     announced: Mono,
     /// Memberships in the log, oldest first, each with its index; the last is in effect.
@@ -40,13 +42,19 @@ struct Leading {
     term: u64,
     /// For each voter, when the latest append that it accepted was sent.
     accepted: BTreeMap<u64, Mono>,
-    /// A hand-over began: no lease in this term any more.
-    given_up: bool,
 }
 
 impl Leases {
     pub fn new(node: u64, lease: Duration) -> Leases {
-        Leases { node, lease, promised_until: Mono(0), leading: None, announced: Mono(0), memberships: Vec::new() }
+        Leases {
+            node,
+            lease,
+            promised_until: Mono(0),
+            leading: None,
+            suspended: false,
+            announced: Mono(0),
+            memberships: Vec::new(),
+        }
     }
 
     /// A voter restarted and may have promised anything up to now.
@@ -74,7 +82,7 @@ impl Leases {
         let leading = match &mut self.leading {
             Some(leading) if leading.term == term => leading,
             Some(leading) if leading.term > term => return,
-            other => other.insert(Leading { term, accepted: BTreeMap::new(), given_up: false }),
+            other => other.insert(Leading { term, accepted: BTreeMap::new() }),
         };
         let latest = leading.accepted.entry(voter).or_insert(sent);
         *latest = sent.max(*latest);
@@ -83,7 +91,7 @@ impl Leases {
     /// The lease of the leader of `term`, if it has one now; what is returned counts as announced.
     pub fn hold(&mut self, now: Mono, term: u64) -> Option<Mono> {
         let until = self.lease_until(now, term)?;
-        if now >= until {
+        if self.suspended || now >= until {
             return None;
         }
         self.announced = self.announced.max(until);
@@ -93,8 +101,8 @@ impl Leases {
     fn lease_until(&self, now: Mono, term: u64) -> Option<Mono> {
         let none = BTreeMap::new();
         let accepted = match &self.leading {
-            Some(leading) if leading.term == term && !leading.given_up => &leading.accepted,
-            Some(leading) if leading.term >= term => return None,
+            Some(leading) if leading.term == term => &leading.accepted,
+            Some(leading) if leading.term > term => return None,
             _ => &none,
         };
         let (_, configs) = self.memberships.last()?;
@@ -112,13 +120,15 @@ impl Leases {
         Some(earliest + shortened(self.lease))
     }
 
-    /// No lease in this term any more; returns when the announced ones have run out.
-    pub fn give_up(&mut self, term: u64) -> Mono {
-        match &mut self.leading {
-            Some(leading) if leading.term >= term => leading.given_up |= leading.term == term,
-            other => *other = Some(Leading { term, accepted: BTreeMap::new(), given_up: true }),
-        }
+    /// No leases until [`resume`](Leases::resume); returns when the announced ones have run out.
+    pub fn suspend(&mut self) -> Mono {
+        self.suspended = true;
         self.announced
+    }
+
+    /// Another leader is known: whatever hand-over there was is over.
+    pub fn resume(&mut self) {
+        self.suspended = false;
     }
 
     /// A snapshot up to `index` was put in place, with the membership as of there.
@@ -220,9 +230,10 @@ mod tests {
         l.accepted(7, 2, at(100));
         assert_eq!(l.hold(at(101), 7), Some(at(109)));
         assert!(!l.may_vote(at(108), false), "it would vote its own lease away");
-        assert_eq!(l.give_up(7), at(109));
+        assert_eq!(l.suspend(), at(109));
         l.accepted(7, 2, at(105));
         assert_eq!(l.hold(at(105), 7), None);
+        l.resume();
         l.accepted(8, 2, at(120));
         assert!(l.hold(at(120), 8).is_some(), "a later term has leases again");
     }

@@ -293,7 +293,11 @@ impl Reader {
         if from >= to {
             return Ok(Vec::new());
         }
-        let records = self.log.read(from, to, bytes)?;
+        let records = match self.log.read(from, to, bytes) {
+            // Purged between the two looks: as if it had been gone at the first.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            read => read?,
+        };
         records.into_iter().map(|(index, bytes)| decode(index, bytes).map_err(invalid)).collect()
     }
 }

@@ -69,8 +69,11 @@ impl Group {
         if !self.voters().iter().any(|voter| *voter != shared.node.0) {
             return false;
         }
-        let until = shared.leases.lock().give_up(term);
+        let until = shared.leases.lock().suspend();
         self.sleep_until(until).await;
+        if shared.leading_term() != Some(term) {
+            return false;
+        }
         let metrics = self.inner.raft.metrics().borrow_watched().clone();
         let matched = metrics.replication.unwrap_or_default();
         let others = self.voters().into_iter().filter(|voter| *voter != shared.node.0);

@@ -58,6 +58,9 @@ fn announce(shared: &Shared, role: Role) {
         // Most of what waits is settled soon, by the next leader; the rest must not wait longer than an election.
         shared.proposals.hurry(shared.now() + shared.timings.election);
     }
+    if matches!(role, Role::Follower { leader: Some(_) }) {
+        shared.leases.lock().resume();
+    }
     if shared.announcer.role(role).is_some() {
         tracing::info!(group = shared.group.0, node = shared.node.0, ?role, "role");
     }

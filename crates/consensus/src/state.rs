@@ -200,6 +200,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             if batch.len() >= APPLY_ENTRIES || bytes >= APPLY_BYTES {
                 self.apply_batch(std::mem::take(&mut batch))?;
                 bytes = 0;
+                // After a restart there may be much to apply; heartbeats must not wait for all of it.
+                tokio::task::yield_now().await;
             }
         }
         self.apply_batch(batch)

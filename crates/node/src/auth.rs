@@ -37,14 +37,38 @@ const MAX_REMEMBERED: usize = 4_096;
 /// Argon2 computations at once: more would only fight for the cores that serve everybody else.
 const MAX_HASHING: usize = 2;
 
-/// Authenticates connections and requests.
-pub struct Authenticator {
+/// Whom the configuration trusts, with the keys that its files hold.
+pub struct Trust {
     trusts_everyone: bool,
     operator_hash: Option<String>,
     issuers: jwt::Issuers,
+    key_check: Duration,
+    failures_per_minute: u32,
+    digest: [u8; 32],
+}
+
+impl Trust {
+    /// Reads the keys that the configuration names.
+    pub fn load(config: &Config) -> Result<Trust, Error> {
+        if let Some(hash) = &config.auth.operator_key_hash {
+            check_hash(hash)?;
+        }
+        Ok(Trust {
+            trusts_everyone: config.trusts_everyone(),
+            operator_hash: config.auth.operator_key_hash.clone(),
+            issuers: jwt::Issuers::load(&config.auth.issuers, config.timings.token_leeway.into())?,
+            key_check: config.timings.key_check.into(),
+            failures_per_minute: config.limits.failures_per_minute,
+            digest: random::<32>()?,
+        })
+    }
+}
+
+/// Authenticates connections and requests.
+pub struct Authenticator {
+    trust: Trust,
     keys: Arc<dyn KeyStore>,
     clock: Arc<dyn Clock>,
-    key_check: Duration,
     failures: Rate,
     hashing: Semaphore,
     /// Under this process's own random key, so that the memory holds no secrets and no guessable hashes of them.
@@ -65,24 +89,18 @@ struct Remembered {
 }
 
 impl Authenticator {
-    /// Reads the keys that the configuration names.
-    pub fn new(config: &Config, keys: Arc<dyn KeyStore>, clock: Arc<dyn Clock>) -> Result<Authenticator, Error> {
-        if let Some(hash) = &config.auth.operator_key_hash {
-            check_hash(hash)?;
-        }
-        Ok(Authenticator {
-            trusts_everyone: config.trusts_everyone(),
-            operator_hash: config.auth.operator_key_hash.clone(),
-            issuers: jwt::Issuers::load(&config.auth.issuers, config.timings.token_leeway.into())?,
+    /// Authenticates by what the configuration trusts and the keys of applications.
+    pub fn new(trust: Trust, keys: Arc<dyn KeyStore>, clock: Arc<dyn Clock>) -> Authenticator {
+        Authenticator {
             keys,
             clock,
-            key_check: config.timings.key_check.into(),
-            failures: Rate::new(config.limits.failures_per_minute, Duration::from_secs(60)),
+            failures: Rate::new(trust.failures_per_minute, Duration::from_secs(60)),
             hashing: Semaphore::new(MAX_HASHING),
-            digest: hmac::Key::new(hmac::HMAC_SHA256, &random::<32>()?),
+            digest: hmac::Key::new(hmac::HMAC_SHA256, &trust.digest),
             remembered: Mutex::new(BoundedMap::new(MAX_REMEMBERED)),
             standing: Mutex::new(BoundedMap::new(MAX_REMEMBERED)),
-        })
+            trust,
+        }
     }
 
     /// Who sends a request with these headers: `None` if it shows nothing at all, an error if what it shows is wrong.
@@ -105,7 +123,7 @@ impl Authenticator {
             }
         } else {
             self.within_rate(address)?;
-            self.issuers.verify(credential, self.clock.now().wall).map_err(|e| self.failed(address, e))
+            self.trust.issuers.verify(credential, self.clock.now().wall).map_err(|e| self.failed(address, e))
         }
     }
 
@@ -119,7 +137,7 @@ impl Authenticator {
         let known = self.standing.lock().get(key).copied();
         let stands = match known {
             // One look serves all connections of a key.
-            Some((stands, at)) if now.since(at) < self.key_check / 2 => stands,
+            Some((stands, at)) if now.since(at) < self.trust.key_check / 2 => stands,
             _ => {
                 let stands = self.keys.find(key).await?.is_some_and(|record| !record.revoked);
                 self.standing.lock().insert(key.clone(), (stands, now));
@@ -145,7 +163,7 @@ impl Authenticator {
         // Whoever is trusted with everything may also say that it is a node; without certificates nothing else can.
         let node = headers.get(NODE_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
         let principal = node.map_or(Principal::Operator(OperatorBy::Unconfigured), |n| Principal::Node(NodeId(n)));
-        (self.trusts_everyone && local).then_some(Identity { principal, until: None })
+        (self.trust.trusts_everyone && local).then_some(Identity { principal, until: None })
     }
 
     fn digest_of(&self, credential: &str) -> [u8; 32] {
@@ -160,7 +178,7 @@ impl Authenticator {
         let Some(known) = self.remembered.lock().get(digest).cloned() else { return Ok(None) };
         let identity = Identity { principal: known.principal.clone(), until: None };
         let now = self.clock.now().mono;
-        if now.since(known.checked) < self.key_check || key.id == OPERATOR_ID {
+        if now.since(known.checked) < self.trust.key_check || key.id == OPERATOR_ID {
             return Ok(Some(identity));
         }
         let stands = self.keys.find(&key.id).await?.is_some_and(|r| !r.revoked && *r.hash == *known.hash);
@@ -195,7 +213,7 @@ impl Authenticator {
     /// What a key is held against, and whose it is.
     async fn stored(&self, key: &Key) -> Result<Option<(Arc<str>, Principal)>, Error> {
         if key.id == OPERATOR_ID {
-            let hash = self.operator_hash.as_deref();
+            let hash = self.trust.operator_hash.as_deref();
             return Ok(hash.map(|hash| (Arc::from(hash), Principal::Operator(OperatorBy::Key))));
         }
         let Some(record) = self.keys.find(&key.id).await?.filter(|record| !record.revoked) else { return Ok(None) };

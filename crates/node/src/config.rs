@@ -223,6 +223,8 @@ pub struct Timings {
     pub dead_after: Time,
     /// How long a reader may take nothing of what waits for it before it is disconnected. 30 s.
     pub stall: Time,
+    /// How long the body of a REST request may take to arrive. 30 s: 4 MiB over a slow line.
+    pub body: Time,
     /// How long a REST call may take unless it asks to wait. 30 s: longer than a fail-over.
     pub call: Time,
     /// How long a shutdown waits for calls in flight. 10 s: less than what supervisors wait before they kill.
@@ -308,6 +310,7 @@ impl Default for Timings {
             ping_after: Time(Patience::ACCEPTOR.ping_after),
             dead_after: Time(Patience::ACCEPTOR.dead_after),
             stall: Time(Patience::ACCEPTOR.stall),
+            body: Time::seconds(30),
             call: Time::seconds(30),
             drain: Time::seconds(10),
             key_check: Time::seconds(10),

@@ -45,12 +45,21 @@ struct Shared {
     reader: StoreReader<FjallReader>,
     waiting: Arc<Waiting>,
     clock: Arc<dyn Clock>,
+    tasks: Mutex<Option<Tasks>>,
+}
+
+/// What runs for the group. Both hold the state open.
+struct Tasks {
+    front: JoinHandle<Front>,
     pump: JoinHandle<()>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.pump.abort();
+        if let Some(tasks) = self.tasks.lock().take() {
+            tasks.front.abort();
+            tasks.pump.abort();
+        }
     }
 }
 
@@ -83,9 +92,10 @@ impl StoreGroup {
         let waiting = Arc::new(Waiting::default());
         let (looks, looked) = mpsc::unbounded_channel();
         let perform = Performer { group: group.clone(), waiting: waiting.clone(), reader: reader.clone(), looks };
-        let (front, _) = driver::spawn("store", Front::new(Options::default()), perform, clock.clone(), QUEUE);
+        let (front, driving) = driver::spawn("store", Front::new(Options::default()), perform, clock.clone(), QUEUE);
         let pump = tokio::spawn(pump(front.clone(), group.heard(), looked));
-        Ok(StoreGroup { shared: Arc::new(Shared { front, group, reader, waiting, clock, pump }) })
+        let tasks = Mutex::new(Some(Tasks { front: driving, pump }));
+        Ok(StoreGroup { shared: Arc::new(Shared { front, group, reader, waiting, clock, tasks }) })
     }
 
     /// The agreed log of the group.
@@ -128,9 +138,16 @@ impl StoreGroup {
         }
     }
 
-    /// Hands leadership over if this node leads, and stops.
+    /// Hands leadership over if this node leads, and stops. Once the last clone is dropped too, the state is closed.
     pub async fn shutdown(&self) {
         self.shared.group.shutdown().await;
+        let tasks = self.shared.tasks.lock().take();
+        if let Some(tasks) = tasks {
+            tasks.pump.abort();
+            tasks.front.abort();
+            // Aborted tasks end as such; what matters is that they have let go of the state.
+            let _ = (tasks.pump.await, tasks.front.await);
+        }
     }
 }
 

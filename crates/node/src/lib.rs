@@ -48,7 +48,7 @@ pub use config::Config;
 pub use gate::{Gate, Services};
 pub use principal::{AppName, Identity, Peer, Principal};
 
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, Trust};
 use crate::connection::{ConnectionConfig, Connections, GateDispatcher};
 use crate::data_dir::DataDir;
 use crate::group::StoreGroup;
@@ -91,11 +91,13 @@ impl Node {
     pub async fn start(config: Config) -> Result<Node, Error> {
         config.validate()?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let trust = Trust::load(&config)?;
         let data = DataDir::open(&config.data)?;
         let port = Port::bind(&config, clock.clone()).await?;
         let services = Arc::new(start_services(&config, &data, port.address(), clock.clone()).await?);
         let keys = Arc::new(services.stored().clone());
-        Node::serve(config, clock, port, services, keys, Some(data))
+        let auth = Authenticator::new(trust, keys, clock.clone());
+        Node::serve(config, clock, port, services, auth, Some(data))
     }
 
     /// Starts a node in front of these services, without a data directory: for tests of the shell.
@@ -106,8 +108,10 @@ impl Node {
         clock: Arc<dyn Clock>,
     ) -> Result<Node, Error> {
         config.validate()?;
+        let trust = Trust::load(&config)?;
         let port = Port::bind(&config, clock.clone()).await?;
-        Node::serve(config, clock, port, services, keys, None)
+        let auth = Authenticator::new(trust, keys, clock.clone());
+        Node::serve(config, clock, port, services, auth, None)
     }
 
     fn serve(
@@ -115,7 +119,7 @@ impl Node {
         clock: Arc<dyn Clock>,
         port: Port,
         services: Arc<dyn Services>,
-        keys: Arc<dyn KeyStore>,
+        auth: Authenticator,
         data: Option<DataDir>,
     ) -> Result<Node, Error> {
         // Installed before the first connection is counted.
@@ -131,7 +135,7 @@ impl Node {
             admission: admission.clone(),
         };
         let is_tls = config.tls.is_some();
-        let auth = Arc::new(Authenticator::new(&config, keys, clock.clone())?);
+        let auth = Arc::new(auth);
         let gate = Gate::new(services.clone(), Arc::new(facts));
         let connections = Connections::new(
             ConnectionConfig {
@@ -171,6 +175,8 @@ impl Node {
         self.trigger.begin();
         let served = self.serving.await;
         self.services.shutdown().await;
+        // Whoever comes next finds state and directory free.
+        drop(self.services);
         served.map_err(|e| Error::new("node.serving_failed", Class::Failed, format!("serving ended badly: {e}")))
     }
 }
@@ -195,8 +201,8 @@ async fn start_services(
     let group = GroupConfig {
         timings: Timings {
             heartbeat: config.timings.heartbeat.into(),
-            lease: config.timings.election.into(),
-            election: Duration::from(config.timings.election) / 2,
+            lease: config.timings.lease.into(),
+            election: config.timings.election.into(),
             ..Timings::default()
         },
         ..GroupConfig::new(GroupId::STORE, config.node_id(), members, Arc::new(disk))

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidings_base::{Class, Error};
 use tidings_wire::v1::{admin_message, feed_message, store_message};
 use tidings_wire::{Body, v1};
+use tokio::sync::{Notify, OwnedRwLockWriteGuard, RwLock};
 
 /// Rows by (group, row), cells by column.
 type RowMap = BTreeMap<(Bytes, Bytes), BTreeMap<Bytes, v1::Cell>>;
@@ -25,6 +26,8 @@ pub struct MemoryServices {
     consumed: Mutex<BTreeMap<(Bytes, Bytes), usize>>,
     apps: Apps,
     ready: AtomicBool,
+    turn: Arc<RwLock<()>>,
+    waiting: Notify,
 }
 
 impl MemoryServices {
@@ -37,6 +40,8 @@ impl MemoryServices {
             consumed: Mutex::default(),
             apps: Apps::new(keys.clone(), clock),
             ready: AtomicBool::new(true),
+            turn: Arc::default(),
+            waiting: Notify::new(),
         };
         (Arc::new(services), keys)
     }
@@ -44,6 +49,21 @@ impl MemoryServices {
     /// Pretends to be ready or not.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// The full names of all rows that were ever written.
+    pub fn everything(&self) -> Vec<(Bytes, Bytes)> {
+        self.rows.lock().keys().cloned().collect()
+    }
+
+    /// Makes all calls wait until what is returned is dropped; `None` if a call is going on.
+    pub fn pause_calls(&self) -> Option<OwnedRwLockWriteGuard<()>> {
+        self.turn.clone().try_write_owned().ok()
+    }
+
+    /// Waits until a call waits.
+    pub async fn call_is_waiting(&self) {
+        self.waiting.notified().await;
     }
 
     fn store(&self, message: store_message::Message) -> Result<store_message::Message, Error> {
@@ -145,6 +165,10 @@ fn row(name: Bytes, cells: &BTreeMap<Bytes, v1::Cell>, columns: &[Bytes]) -> Opt
 impl Services for MemoryServices {
     async fn call(&self, _: &Principal, request: Body) -> Result<Body, Error> {
         use admin_message::Message::{Status, StatusReply};
+        if self.turn.try_read().is_err() {
+            self.waiting.notify_one();
+        }
+        let _turn = self.turn.read().await;
         match request {
             Body::Store(v1::StoreMessage { message: Some(message) }) => {
                 Ok(Body::Store(v1::StoreMessage { message: Some(self.store(message)?) }))

@@ -115,7 +115,7 @@ fn other(answer: Message) -> Refusal {
 }
 
 /// How the node and its groups fare.
-#[utoipa::path(get, path = "/v1/admin/status", tag = "admin", responses(
+#[utoipa::path(get, path = "/v1/admin/status", operation_id = "admin_status", tag = "admin", responses(
     (status = 200, body = Status), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn status(State(app): State<App>, caller: Caller) -> Result<Json<Status>, Refusal> {
@@ -148,7 +148,7 @@ fn group(group: v1::GroupStatus) -> Group {
 }
 
 /// All applications and their keys (never the secrets).
-#[utoipa::path(get, path = "/v1/admin/apps", tag = "admin", responses(
+#[utoipa::path(get, path = "/v1/admin/apps", operation_id = "admin_list_apps", tag = "admin", responses(
     (status = 200, body = Applications), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn list_apps(State(app): State<App>, caller: Caller) -> Result<Json<Applications>, Refusal> {
@@ -164,7 +164,7 @@ pub(super) async fn list_apps(State(app): State<App>, caller: Caller) -> Result<
 }
 
 /// Creates an application with its first key, which is shown this once.
-#[utoipa::path(post, path = "/v1/admin/apps", tag = "admin", request_body = NewApplication, responses(
+#[utoipa::path(post, path = "/v1/admin/apps", operation_id = "admin_create_app", tag = "admin", request_body = NewApplication, responses(
     (status = 201, body = NewKey), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn create_app(
@@ -176,7 +176,7 @@ pub(super) async fn create_app(
 }
 
 /// Makes a further key for an application, shown this once.
-#[utoipa::path(post, path = "/v1/admin/apps/{app}/keys", tag = "admin",
+#[utoipa::path(post, path = "/v1/admin/apps/{app}/keys", operation_id = "admin_create_key", tag = "admin",
     params(("app" = String, Path, description = "The application")),
     responses((status = 201, body = NewKey), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
@@ -196,7 +196,7 @@ fn created(answer: Message) -> Result<(StatusCode, Json<NewKey>), Refusal> {
 }
 
 /// Takes a key back. It stops working everywhere within seconds.
-#[utoipa::path(delete, path = "/v1/admin/apps/{app}/keys/{id}", tag = "admin",
+#[utoipa::path(delete, path = "/v1/admin/apps/{app}/keys/{id}", operation_id = "admin_revoke_key", tag = "admin",
     params(("app" = String, Path, description = "The application"), ("id" = String, Path, description = "The key's id")),
     responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
@@ -206,7 +206,7 @@ pub(super) async fn revoke_key(State(app): State<App>, caller: Caller, path: Seg
 }
 
 /// Adds a member to a Raft group: first as a learner, as a voter once it has caught up.
-#[utoipa::path(post, path = "/v1/admin/groups/{group}/members", tag = "admin", request_body = NewMember,
+#[utoipa::path(post, path = "/v1/admin/groups/{group}/members", operation_id = "admin_add_member", tag = "admin", request_body = NewMember,
     params(("group" = u32, Path, description = "The group")),
     responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
@@ -221,7 +221,7 @@ pub(super) async fn add_member(
 }
 
 /// Removes a member from a Raft group.
-#[utoipa::path(delete, path = "/v1/admin/groups/{group}/members/{node}", tag = "admin",
+#[utoipa::path(delete, path = "/v1/admin/groups/{group}/members/{node}", operation_id = "admin_remove_member", tag = "admin",
     params(("group" = u32, Path, description = "The group"), ("node" = u64, Path, description = "The member")),
     responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]

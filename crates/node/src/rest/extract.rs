@@ -7,6 +7,7 @@ use crate::principal::{Identity, clip};
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use bytes::Bytes;
+use http::header;
 use http::request::Parts;
 use serde::de::DeserializeOwned;
 use tidings_base::{Class, Error};
@@ -33,22 +34,36 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
 
     async fn from_request(request: Request<Body>, app: &App) -> Result<JsonBody<T>, Refusal> {
         let limit = app.config.limits.body_bytes;
-        let bytes = Bytes::from_request(request, app).await.map_err(|rejection| {
+        // A length that is too large is refused before anything is read for it.
+        let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        if length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > limit as u64) {
+            return Err(Refusal(too_large(limit)));
+        }
+        let within = app.config.timings.body.into();
+        let Ok(read) = tokio::time::timeout(within, Bytes::from_request(request, app)).await else {
+            return Err(Refusal(bad_body("the body did not arrive in time")));
+        };
+        let bytes = read.map_err(|rejection| {
             Refusal(match rejection.status().as_u16() {
-                413 => Error::new("control.too_large", Class::Invalid, format!("the body has more than {limit} bytes"))
-                    .hint("Send less at a time."),
-                _ => Error::new("control.bad_body", Class::Invalid, format!("the body could not be read: {rejection}")),
+                413 => too_large(limit),
+                _ => bad_body(format!("the body could not be read: {rejection}")),
             })
         })?;
         // Whatever its content type says: `curl -d` says something else than JSON. What no foreign page may send
         // was refused before this.
-        serde_json::from_slice(&bytes).map(JsonBody).map_err(|e| {
-            Refusal(
-                Error::new("control.bad_body", Class::Invalid, format!("the body is not the expected JSON: {e}"))
-                    .hint("/openapi.json describes it."),
-            )
-        })
+        serde_json::from_slice(&bytes)
+            .map(JsonBody)
+            .map_err(|e| Refusal(bad_body(format!("the body is not the expected JSON: {e}"))))
     }
+}
+
+fn too_large(limit: usize) -> Error {
+    Error::new("control.too_large", Class::Invalid, format!("the body has more than {limit} bytes"))
+        .hint("Send less at a time.")
+}
+
+fn bad_body(what: impl Into<String>) -> Error {
+    Error::new("control.bad_body", Class::Invalid, what).hint("/openapi.json describes it.")
 }
 
 /// The path's segments, percent-decoded into bytes.

@@ -78,7 +78,7 @@ fn other(answer: Message) -> Refusal {
 }
 
 /// Appends entries to a topic; answered after they are durable.
-#[utoipa::path(post, path = "/v1/feed/{topic}", tag = "feed", request_body = Append,
+#[utoipa::path(post, path = "/v1/feed/{topic}", operation_id = "feed_append", tag = "feed", request_body = Append,
     params(("topic" = String, Path, description = "The topic")),
     responses((status = 200, body = Appended), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
@@ -96,7 +96,7 @@ pub(super) async fn append(
 }
 
 /// Takes entries on behalf of a consumer group. Those not acknowledged in time are delivered again.
-#[utoipa::path(post, path = "/v1/feed/{topic}/groups/{group}/consume", tag = "feed", request_body = Consume,
+#[utoipa::path(post, path = "/v1/feed/{topic}/groups/{group}/consume", operation_id = "feed_consume", tag = "feed", request_body = Consume,
     params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The consumer group")),
     responses((status = 200, body = Deliveries), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
@@ -128,7 +128,7 @@ pub(super) async fn consume(
 }
 
 /// Acknowledges entries: they are not delivered to this group again.
-#[utoipa::path(post, path = "/v1/feed/{topic}/groups/{group}/ack", tag = "feed", request_body = Ack,
+#[utoipa::path(post, path = "/v1/feed/{topic}/groups/{group}/ack", operation_id = "feed_ack", tag = "feed", request_body = Ack,
     params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The consumer group")),
     responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]

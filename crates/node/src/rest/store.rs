@@ -165,7 +165,7 @@ fn other(answer: Message) -> Refusal {
 }
 
 /// The store's incarnation and how far it has applied its log.
-#[utoipa::path(get, path = "/v1/store", tag = "store", responses(
+#[utoipa::path(get, path = "/v1/store", operation_id = "store_status", tag = "store", responses(
     (status = 200, body = StoreStatus), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn status(State(app): State<App>, caller: Caller) -> Result<Json<StoreStatus>, Refusal> {
@@ -176,7 +176,7 @@ pub(super) async fn status(State(app): State<App>, caller: Caller) -> Result<Jso
 }
 
 /// Writes a batch: atomic in each group. Groups that were not written are named in the answer.
-#[utoipa::path(post, path = "/v1/store", tag = "store", request_body = Batch, responses(
+#[utoipa::path(post, path = "/v1/store", operation_id = "store_apply", tag = "store", request_body = Batch, responses(
     (status = 200, body = Applied), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn apply(
@@ -212,7 +212,7 @@ async fn write(app: &App, caller: &Caller, groups: Vec<v1::GroupWrite>) -> Resul
 }
 
 /// Rows of a group, in the order of their keys.
-#[utoipa::path(get, path = "/v1/store/{group}", tag = "store",
+#[utoipa::path(get, path = "/v1/store/{group}", operation_id = "store_scan", tag = "store",
     params(
         ("group" = String, Path, description = "The group"),
         ("start" = Option<String>, Query, description = "The first row"),
@@ -245,7 +245,7 @@ pub(super) async fn scan(
 }
 
 /// One row.
-#[utoipa::path(get, path = "/v1/store/{group}/{row}", tag = "store",
+#[utoipa::path(get, path = "/v1/store/{group}/{row}", operation_id = "store_get", tag = "store",
     params(
         ("group" = String, Path, description = "The group"),
         ("row" = String, Path, description = "The row"),
@@ -272,7 +272,7 @@ pub(super) async fn get(
 }
 
 /// Writes cells of one row.
-#[utoipa::path(put, path = "/v1/store/{group}/{row}", tag = "store", request_body = Write,
+#[utoipa::path(put, path = "/v1/store/{group}/{row}", operation_id = "store_put", tag = "store", request_body = Write,
     params(("group" = String, Path, description = "The group"), ("row" = String, Path, description = "The row")),
     responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
@@ -307,7 +307,7 @@ fn failed(failure: v1::GroupFailure) -> Error {
 }
 
 /// Writes a cell if its column's newest timestamp is as expected.
-#[utoipa::path(post, path = "/v1/store/{group}/{row}/compare-and-set", tag = "store", request_body = CompareAndSet,
+#[utoipa::path(post, path = "/v1/store/{group}/{row}/compare-and-set", operation_id = "store_compare_and_set", tag = "store", request_body = CompareAndSet,
     params(("group" = String, Path, description = "The group"), ("row" = String, Path, description = "The row")),
     responses((status = 200, body = CompareAndSetDone), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]

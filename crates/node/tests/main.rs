@@ -1,0 +1,11 @@
+//! The node's public surface: real sockets on loopback, in front of services in memory.
+
+mod admission;
+mod carriers;
+mod configuration;
+mod identity;
+mod mistakes;
+mod rest;
+mod start;
+mod support;
+mod tls;

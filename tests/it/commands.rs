@@ -73,6 +73,16 @@ fn content_comes_from_standard_input_and_entries_are_delivered_until_acknowledge
     let _turn = turn();
     let data = tempfile::tempdir().unwrap();
     let server = Server::embedded(data.path());
+    let consume = |more: &[&str]| {
+        let said = server.run(&[&["feed", "consume", "news", "--json"][..], more].concat());
+        assert_eq!(said.code, 0, "{said:?}");
+        let entry =
+            |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["entry"].as_str().unwrap().to_owned();
+        said.out.lines().map(entry).collect::<Vec<_>>()
+    };
+    // A group hears what comes after it made itself known.
+    assert!(consume(&["--group", "one", "--wait-ms", "0"]).is_empty());
+    assert!(consume(&["--group", "two", "--wait-ms", "0"]).is_empty());
     let mut append = tidings()
         .args(["feed", "append", "news", "-", "second", "--server", &server.url(), "--json"])
         .stdin(Stdio::piped())
@@ -83,13 +93,6 @@ fn content_comes_from_standard_input_and_entries_are_delivered_until_acknowledge
     let appended = crate::process::Said::from(append.wait_with_output().unwrap()).json();
     assert_eq!(appended, serde_json::json!({ "first": 1, "last": 2 }));
 
-    let consume = |more: &[&str]| {
-        let said = server.run(&[&["feed", "consume", "news", "--json"][..], more].concat());
-        assert_eq!(said.code, 0, "{said:?}");
-        let entry =
-            |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["entry"].as_str().unwrap().to_owned();
-        said.out.lines().map(entry).collect::<Vec<_>>()
-    };
     assert_eq!(consume(&["--group", "two", "--limit", "1"]), ["first"]);
     assert_eq!(consume(&["--group", "one"]), ["first", "second"]);
     assert!(consume(&["--group", "one", "--wait-ms", "100"]).is_empty());

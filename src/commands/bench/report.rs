@@ -122,6 +122,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn scripts_find_the_documented_keys() {
+        let machine = Machine {
+            processor: "p".into(),
+            cores: 2,
+            memory_mib: 1,
+            system: "s".into(),
+            file_system: "ext4".into(),
+            fsync_p50_us: 1,
+            tidings: "0",
+            build: "optimised",
+        };
+        let mut figures = Figures::default();
+        figures.add("writes", "1/s", None, &[1.0]);
+        let Figures { results, ratios } = figures;
+        let report = Report { bench: "store".into(), machine, config: Map::new(), results, peers: Vec::new(), ratios };
+        let json = serde_json::to_value(&report).unwrap();
+        let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&json), ["bench", "config", "machine", "peers", "ratios", "results"]);
+        assert_eq!(keys(&json["results"][0]), ["name", "spread", "unit", "value"]);
+    }
+
+    #[test]
     fn a_figure_is_the_median_with_its_spread() {
         let measured = summary("writes", "1/s", &[100.0, 90.0, 120.0]);
         assert_eq!((measured.value, measured.spread), (100.0, 0.3));

@@ -37,7 +37,7 @@ impl Server {
         let watch = Stopwatch::start();
         let binary = std::env::current_exe().map_err(|error| broken("cannot find this program's own file", error))?;
         let mut child = Command::new(binary)
-            .args([command, "--listen", "127.0.0.1:0", "--data"])
+            .args([command, "--log", "warn", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .env_remove("TIDINGS_CONFIG")
             .stdin(Stdio::null())

@@ -46,21 +46,31 @@ pub fn run(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Er
     let rates = writes("one", 1, Pace::Disk)?;
     figures.add("durable 100-byte writes, one member, 256 writers", "1/s", Some(Goal::AtLeast(60_000.0)), &rates);
     let rates = writes("slow", 1, Pace::EachSyncTakes(SLOW_SYNC))?;
-    figures.add("the same, each fsync takes 2 ms", "1/s", Some(Goal::AtLeast(5_000.0)), &rates);
+    figures.add(
+        "durable 100-byte writes, one member, 256 writers, fsync of 2 ms",
+        "1/s",
+        Some(Goal::AtLeast(5_000.0)),
+        &rates,
+    );
     let rates = writes("three", 3, Pace::Disk)?;
-    figures.add("the same, three members in one process", "1/s", Some(Goal::AtLeast(30_000.0)), &rates);
+    figures.add(
+        "durable 100-byte writes, three members in one process, 256 writers",
+        "1/s",
+        Some(Goal::AtLeast(30_000.0)),
+        &rates,
+    );
 
     let mut fresh = 0..;
     let seconds = repeat(effort, || {
         let server = Server::start(&place.join(format!("fresh-{}", fresh.next().unwrap_or(0))))?;
         Ok(server.ready_after.as_secs_f64())
     })?;
-    figures.add("serve ready, fresh directory", "s", Some(Goal::AtMost(1.0)), &seconds);
+    figures.add("serve ready on a fresh directory", "s", Some(Goal::AtMost(1.0)), &seconds);
 
     let data = place.join("rows");
     runtime.block_on(fill(&data, effort.rows))?;
     let seconds = repeat(effort, || Ok(Server::start(&data)?.ready_after.as_secs_f64()))?;
-    let name = format!("serve ready, {} rows, after SIGKILL", effort.rows);
+    let name = format!("serve ready after SIGKILL, {} rows", effort.rows);
     figures.add(&name, "s", Some(Goal::AtMost(3.0)), &seconds);
     Ok(())
 }

@@ -1,0 +1,68 @@
+//! `doctor`: what is well, what is damaged, and what to do.
+
+use crate::process::{Server, run, turn};
+use std::path::{Path, PathBuf};
+
+fn doctor(data: &Path) -> crate::process::Said {
+    run(&["doctor", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--json"])
+}
+
+/// The largest file of the log: the segment that holds the records.
+fn segment(data: &Path) -> PathBuf {
+    let files = std::fs::read_dir(data.join("group-1/log")).unwrap().map(|entry| entry.unwrap().path());
+    let segments = files.filter(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    segments.max_by_key(|path| path.metadata().unwrap().len()).expect("a log has a segment")
+}
+
+#[test]
+fn a_machine_without_data_is_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = doctor(&dir.path().join("none-yet")).json();
+    assert_eq!(report["healthy"], true, "{report}");
+    let names: Vec<&str> = report["checks"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    for expected in ["version", "clock", "configuration", "disk", "port", "certificates", "data directory"] {
+        assert!(names.contains(&expected), "{names:?}");
+    }
+    assert!(!dir.path().join("none-yet").exists(), "looking must not make anything");
+}
+
+#[test]
+fn damage_in_the_middle_of_the_log_is_named_by_doctor_and_refused_by_serve() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    for row in ["a", "b", "c", "d"] {
+        assert_eq!(server.run(&["store", "put", "g", row, "c", "value"]).code, 0);
+    }
+    assert_eq!(server.terminate(), 0);
+    assert_eq!(doctor(data.path()).json()["healthy"], true);
+
+    let path = segment(data.path());
+    let mut bytes = std::fs::read(&path).unwrap();
+    // In the first of several records: what follows it says that this is no torn tail.
+    let at = bytes.windows(5).position(|window| window == b"value").expect("the first row is in the log");
+    bytes[at] ^= 0x40;
+    std::fs::write(&path, &bytes).unwrap();
+
+    let said = doctor(data.path());
+    assert_eq!(said.code, 1, "{said:?}");
+    let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    let failed = report["checks"].as_array().unwrap().iter().find(|check| check["state"] == "failed").unwrap();
+    let file = path.file_name().unwrap().to_str().unwrap();
+    assert!(failed["message"].as_str().unwrap().contains(file), "{failed}");
+    assert!(!failed["hint"].as_str().unwrap().is_empty(), "{failed}");
+
+    let said = run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    said.failed(1, file);
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "what is damaged is left as it is");
+}
+
+#[test]
+fn a_bad_configuration_is_one_failed_check() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("node.toml");
+    std::fs::write(&config, "nodes = 3\n").unwrap();
+    let said = run(&["doctor", "--config", config.to_str().unwrap()]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.out.contains("FAILED   configuration:") && said.out.contains("node.toml:1:1"), "{said:?}");
+}

@@ -145,6 +145,8 @@ pub struct Chaos {
     counts: BTreeMap<&'static str, u64>,
     /// Bits were flipped here, and no sound start has been seen since.
     damaged: Option<HostId>,
+    /// This one's disk was found damaged: it stays down until the operator has put in another.
+    condemned: Option<HostId>,
     /// Here the disk was replaced and has to catch up.
     replaced: Option<HostId>,
     starting: BTreeSet<HostId>,
@@ -179,6 +181,7 @@ impl Chaos {
             next_id: 0,
             counts: BTreeMap::new(),
             damaged: None,
+            condemned: None,
             replaced: None,
             starting: BTreeSet::new(),
             calm: false,
@@ -213,12 +216,12 @@ impl Chaos {
         let Some(due) = self.due.remove(&id) else { return Ok(()) };
         match due {
             Due::Strike => {
-                if !self.calm {
-                    self.strike(world, site);
-                    let wait = self.rng.below(2 * nanos(self.mean));
-                    self.later(world, Duration::from_nanos(wait), Due::Strike);
+                if self.calm {
+                    return Ok(());
                 }
-                Ok(())
+                let wait = self.rng.below(2 * nanos(self.mean));
+                self.later(world, Duration::from_nanos(wait), Due::Strike);
+                self.strike(world, site)
             }
             Due::Heal(cut) => {
                 world.network.heal(cut);
@@ -308,7 +311,7 @@ impl Chaos {
 
     fn start<P: Process>(&mut self, world: &mut World<P>, site: &mut dyn Site<P>, host: HostId) -> Result<(), String> {
         self.starting.remove(&host);
-        if world.is_up(host) {
+        if world.is_up(host) || self.condemned == Some(host) {
             return Ok(());
         }
         self.starts += 1;
@@ -325,6 +328,7 @@ impl Chaos {
             }
             Err(NoStart::Damaged(what)) if self.damaged == Some(host) => {
                 self.count("damage_found", world, host, &what);
+                self.condemned = Some(host);
                 self.later(world, self.targets.lease, Due::Replace(host));
                 Ok(())
             }
@@ -346,6 +350,7 @@ impl Chaos {
         world.replace_disk(host);
         self.count("replacement", world, host, "an empty disk");
         self.damaged = None;
+        self.condemned = None;
         self.replaced = Some(host);
         self.start(world, site, host)
     }
@@ -376,10 +381,10 @@ impl Chaos {
         Duration::from_millis(self.rng.between(least * 1_000, most * 1_000))
     }
 
-    fn strike<P: Process>(&mut self, world: &mut World<P>, site: &dyn Site<P>) {
+    fn strike<P: Process>(&mut self, world: &mut World<P>, site: &mut dyn Site<P>) -> Result<(), String> {
         let total: u64 = self.weights.iter().map(|(_, weight)| weight).sum();
         if total == 0 {
-            return;
+            return Ok(());
         }
         let mut left = self.rng.below(total);
         let chosen = self.weights.iter().find(|(_, weight)| {
@@ -387,12 +392,15 @@ impl Chaos {
             left = left.saturating_sub(*weight);
             hit
         });
-        if let Some((kind, _)) = chosen {
-            self.inject(world, site, *kind);
+        match chosen.map(|(kind, _)| *kind) {
+            Some(Kind::BitFlip) => return self.flip(world, site),
+            Some(kind) => self.inject(world, kind),
+            None => {}
         }
+        Ok(())
     }
 
-    fn inject<P: Process>(&mut self, world: &mut World<P>, site: &dyn Site<P>, kind: Kind) {
+    fn inject<P: Process>(&mut self, world: &mut World<P>, kind: Kind) {
         match kind {
             Kind::Partition | Kind::OneWay | Kind::Partial | Kind::Isolation => self.cut(world, kind),
             Kind::Storm => {
@@ -422,7 +430,7 @@ impl Chaos {
             Kind::SlowDisk | Kind::FullDisk | Kind::WriteError | Kind::SyncError | Kind::ReadError => {
                 self.trouble_disk(world, kind);
             }
-            Kind::BitFlip => self.flip(world, site),
+            Kind::BitFlip => {}
             Kind::ClockRate => {
                 let (host, reach) = (self.anybody(), MAX_PPM as u64);
                 let ppm = self.rng.below(2 * reach + 1) as i32 - MAX_PPM;
@@ -537,9 +545,10 @@ impl Chaos {
         }
     }
 
-    /// Flips bits of one replica while all others are whole. The process is killed first, so that what it had synced is
-    /// marked as such: a flip in the last record behind a power loss cannot be told from a torn write by anybody.
-    fn flip<P: Process>(&mut self, world: &mut World<P>, site: &dyn Site<P>) {
+    /// Flips bits of one replica while all others are whole. The process is killed and started again at once, so that
+    /// what it had synced is still marked as such: a flip in the last record behind a power loss cannot be told from a
+    /// torn write by anybody.
+    fn flip<P: Process>(&mut self, world: &mut World<P>, site: &mut dyn Site<P>) -> Result<(), String> {
         let host = self.replica();
         let settled = match self.replaced {
             Some(replaced) => world.process(replaced).is_some_and(|process| site.is_whole(process)),
@@ -547,7 +556,7 @@ impl Chaos {
         };
         let healthy = world.is_up(host) && self.others_whole(world, site, host);
         if self.targets.replicas.len() < 3 || self.damaged.is_some() || !settled || !healthy {
-            return;
+            return Ok(());
         }
         world.kill(host);
         let flips = self.rng.between(1, 3);
@@ -555,7 +564,7 @@ impl Chaos {
         let flipped: Vec<_> = (0..flips).filter_map(|_| disk.flip_some_bit(&mut self.rng)).collect();
         self.count(Kind::BitFlip.name(), world, host, &format!("{flipped:?}"));
         self.damaged = Some(host);
-        self.start_later(world, host);
+        self.start(world, site, host)
     }
 
     /// Whether a damaged replica is still waiting for the operator or catching up.

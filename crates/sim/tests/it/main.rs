@@ -2,3 +2,5 @@
 
 mod conformance;
 mod kernel;
+mod mutants;
+mod scenario_store;

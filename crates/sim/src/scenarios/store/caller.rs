@@ -66,7 +66,9 @@ impl Caller {
     /// Begins a call; none may be under way. `writes` says that it must not be tried again once it may have happened.
     pub fn call(&mut self, now: Now, body: Body, writes: bool, timeout: Duration, out: &mut Out) {
         assert!(self.call.is_none(), "one call at a time");
-        let at = self.leader.or_else(|| self.rng.pick(&self.servers).copied()).unwrap_or_default();
+        // Readers do not always ask the leader they know: one that was deposed must send them away by itself.
+        let known = self.leader.filter(|_| writes || !self.rng.one_in(4));
+        let at = known.or_else(|| self.rng.pick(&self.servers).copied()).unwrap_or_default();
         self.call = Some(Call { op: 0, body, writes, timeout, attempts: 0, at, due: now.mono, waiting: false });
         self.attempt(now, out);
     }

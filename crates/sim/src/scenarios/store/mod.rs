@@ -425,12 +425,6 @@ impl Run {
 }
 
 fn replay(seed: u64, options: &Options) -> String {
-    let mut command = format!("tidings sim store --seed {seed}");
-    if options.simulated != Options::default().simulated {
-        command += &format!(" --minutes {}", options.simulated.as_secs_f64() / 60.0);
-    }
-    if let Some(mutant) = options.mutant {
-        command += &format!(" --mutant {mutant}");
-    }
-    command
+    let mutant = options.mutant.map(|mutant| format!(" --mutant {mutant}")).unwrap_or_default();
+    format!("tidings sim store --seed {seed}{mutant}")
 }

@@ -1,0 +1,62 @@
+//! The simulator is worth something: each known bug turns a seed red, and the same seed is green without it.
+
+use tidings_sim::mutant::Mutant;
+use tidings_sim::{Options, run};
+
+/// How many seeds a mutant may survive.
+const SEEDS: u64 = 200;
+
+/// The first seed that notices, and the invariant that did.
+fn noticed(mutant: Mutant) -> (u64, String) {
+    for seed in 1..=SEEDS {
+        let report = run("store", seed, &Options { mutant: Some(mutant), ..Options::default() }).unwrap();
+        if let Some(failure) = report.failures.first() {
+            assert_eq!(failure.replay, format!("tidings sim store --seed {seed} --mutant {mutant}"));
+            return (seed, failure.invariant.clone());
+        }
+    }
+    panic!("{mutant} survived {SEEDS} seeds");
+}
+
+fn red_with_and_green_without(mutant: Mutant, by: &[&str]) {
+    let (seed, invariant) = noticed(mutant);
+    assert!(by.contains(&invariant.as_str()), "{mutant}, seed {seed}: noticed by {invariant}");
+    let sound = run("store", seed, &Options::default()).unwrap();
+    assert_eq!(sound.failures, []);
+}
+
+#[test]
+fn a_skipped_fsync_is_noticed() {
+    red_with_and_green_without(Mutant::SkippedFsync, &["synced_records_survive"]);
+}
+
+#[test]
+fn an_early_acknowledgement_is_noticed() {
+    let by = ["replicas_agree", "acknowledged_writes_survive", "reads_are_linearizable", "feed_delivers_every_entry"];
+    red_with_and_green_without(Mutant::EarlyAcknowledgement, &by);
+}
+
+#[test]
+fn a_double_apply_is_noticed() {
+    red_with_and_green_without(Mutant::DoubleApply, &["applied_once_in_order", "feed_delivers_every_entry"]);
+}
+
+#[test]
+fn a_lost_vote_is_noticed() {
+    let by = ["one_leader_per_epoch", "replicas_agree", "leases_exclude_other_leaders"];
+    red_with_and_green_without(Mutant::LostVote, &by);
+}
+
+#[test]
+fn a_reordered_apply_is_noticed() {
+    let by = ["replicas_agree", "acknowledged_writes_survive", "requests_are_understood"];
+    red_with_and_green_without(Mutant::ReorderedApply, &by);
+}
+
+#[test]
+fn every_mutant_has_a_name_that_finds_it() {
+    for mutant in Mutant::ALL {
+        assert_eq!(mutant.name().parse(), Ok(mutant));
+    }
+    assert!("sound".parse::<Mutant>().unwrap_err().contains("lost-vote"));
+}

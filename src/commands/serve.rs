@@ -6,6 +6,7 @@ use crate::output::{self, broken};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tidings_base::Error;
 use tidings_node::memory::MemoryServices;
 use tidings_node::{Config, Node, SystemClock, config, logs};
@@ -17,15 +18,32 @@ const DEFAULT_URL: &str = "http://127.0.0.1:7400";
 /// Libraries that tell about themselves at `info`; whoever names one in the filter hears it all the same.
 const QUIET: &str = "openraft=warn,fjall=warn,lsm_tree=warn,h2=warn,hyper=warn";
 
+/// How often a starting node is asked whether it can take calls.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Runs a node until SIGINT or SIGTERM; a second one ends it at once.
 pub fn run(args: Serve) -> Result<(), Error> {
     let config = prepare(args)?;
     runtime()?.block_on(async {
-        let stop = Stop::listen()?;
+        let mut stop = Stop::listen()?;
         let insecure = config.insecure_listen.then_some(config.listen).filter(|listen| !listen.ip().is_loopback());
         let node = Node::start(config).await?;
-        greet(&node, insecure);
-        stop.then(node).await
+        output::line(format_args!("tidings {} listening on {}", env!("CARGO_PKG_VERSION"), node.url()));
+        if let Some(listen) = insecure {
+            output::line(format_args!("insecure: whoever reaches {listen} may do everything"));
+        }
+        let ready = async {
+            while node.ready().is_err() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = ready => greet(&node),
+            // A member without its majority waits here until it is told to stop.
+            () = stop.told() => return stop.node(node).await,
+        }
+        stop.told().await;
+        stop.node(node).await
     })
 }
 
@@ -33,12 +51,13 @@ pub fn run(args: Serve) -> Result<(), Error> {
 pub fn run_without_store(args: Serve) -> Result<(), Error> {
     let config = prepare(args)?;
     runtime()?.block_on(async {
-        let stop = Stop::listen()?;
+        let mut stop = Stop::listen()?;
         let clock = Arc::new(SystemClock);
         let (services, keys) = MemoryServices::new(clock.clone());
         let node = Node::start_with(config, services, keys, clock).await?;
         output::line(format_args!("listening on {}", node.url()));
-        stop.then(node).await
+        stop.told().await;
+        stop.node(node).await
     })
 }
 
@@ -85,16 +104,12 @@ pub fn configured(
     Ok(config)
 }
 
-/// What a person sees first. The line with the address is read by scripts too.
-fn greet(node: &Node, insecure: Option<SocketAddr>) {
-    let (url, version) = (node.url(), env!("CARGO_PKG_VERSION"));
-    output::line(format_args!("tidings {version} listening on {url}"));
-    if let Some(listen) = insecure {
-        output::line(format_args!("insecure: whoever reaches {listen} may do everything"));
-    }
+/// What a person can do now.
+fn greet(node: &Node) {
     // Client commands find the default address by themselves.
+    let url = node.url();
     let server = if url == DEFAULT_URL { String::new() } else { format!(" --server {url}") };
-    output::line("try:");
+    output::line("ready; try:");
     output::line(format_args!("  tidings status{server}"));
     output::line(format_args!("  tidings store put greetings hello text 'good news'{server}"));
     output::line(format_args!("  tidings store get greetings hello{server}"));
@@ -119,9 +134,8 @@ impl Stop {
         }
     }
 
-    /// Waits for the first signal and stops the node; the second signal stops waiting for that.
-    async fn then(mut self, node: Node) -> Result<(), Error> {
-        self.told().await;
+    /// Stops the node; a second signal stops waiting for that.
+    async fn node(mut self, node: Node) -> Result<(), Error> {
         eprintln!("stopping: finishing what is under way (a second signal stops at once)");
         tokio::select! {
             stopped = node.shutdown() => stopped,

@@ -42,7 +42,12 @@ fn put(remote: &Remote, key: RowKey, cell: Cell) -> Result<(), Error> {
     match failures.into_iter().next() {
         None => Ok(()),
         Some(failure) => {
-            let mut error = Error::new("store.refused", Class::Refused, failure.message);
+            let class = match failure.code.as_str() {
+                "store.fenced" => Class::Refused,
+                "store.unavailable" => Class::Unreachable,
+                _ => Class::Failed,
+            };
+            let mut error = Error::new("store.failed", class, failure.message).hint("Nothing of it was written.");
             error.code = failure.code.into();
             Err(error)
         }

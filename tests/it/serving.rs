@@ -1,6 +1,6 @@
 //! `serve`: what it prints, and what it refuses, by name.
 
-use crate::process::{Server, free_port, http_get, run, turn};
+use crate::process::{Server, free_port, http_get, run, turn, until};
 use std::net::TcpListener;
 
 #[test]
@@ -9,7 +9,7 @@ fn a_fresh_server_becomes_ready_and_says_what_to_try() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::embedded(data.path());
     assert_eq!(http_get(server.address, "/healthz").unwrap().0, 200);
-    let said = server.said();
+    let said = until("it says what to try", || Some(server.said()).filter(|said| said.contains("store get")));
     let tries: Vec<&str> = said.lines().filter(|line| line.starts_with("  tidings ")).collect();
     assert_eq!(tries.len(), 3, "{said}");
 

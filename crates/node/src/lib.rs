@@ -170,6 +170,11 @@ impl Node {
         self.admission.open()
     }
 
+    /// Whether requests can be served now; if not, why.
+    pub fn ready(&self) -> Result<(), Error> {
+        self.services.ready()
+    }
+
     /// Takes nothing new, lets calls in flight end within the drain time, stops the services, releases the data.
     pub async fn shutdown(self) -> Result<(), Error> {
         self.trigger.begin();

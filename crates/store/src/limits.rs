@@ -1,5 +1,6 @@
 //! What a request may contain. The front refuses what is beyond it before it reaches the log; the state checks again,
-//! so that a command from elsewhere changes nothing either, identically at every replica.
+//! so that a command from elsewhere changes nothing either, identically at every replica. Members of one cluster must
+//! agree on these bounds: raising one takes two releases, the state's check first.
 
 use crate::merge::MAX_TIMESTAMP;
 use thiserror::Error;

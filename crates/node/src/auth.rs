@@ -230,7 +230,10 @@ impl Authenticator {
     }
 
     fn failed(&self, address: IpAddr, error: Error) -> Error {
-        self.failures.allow(address, self.clock.now().mono);
+        // As often as failures are allowed, so that nobody can flood the log.
+        if self.failures.allow(address, self.clock.now().mono) {
+            tracing::info!(%address, reason = error.message, "wrong credential");
+        }
         metrics::auth_failed();
         error
     }

@@ -129,7 +129,7 @@ pub struct Issuer {
     pub audience: String,
     /// The one algorithm that its tokens are signed with.
     pub algorithm: jsonwebtoken::Algorithm,
-    /// A file with its keys as a JSON Web Key Set. Either this or `public_key`.
+    /// A file with its keys as a JSON Web Key Set, read when the node starts. Either this or `public_key`.
     pub jwks: Option<PathBuf>,
     /// A file with its one public key in PEM.
     pub public_key: Option<PathBuf>,
@@ -182,7 +182,7 @@ pub struct Limits {
     /// Open connections from one address (an IPv6 /64 counts as one), before authentication. 1,000: a large office
     /// behind one address, not a flood. [`Config::embedded`] allows as many as in total, everyone being local.
     pub connections_per_address: usize,
-    /// HTTP requests and new connections a second from one address, before authentication; 0 = no limit. 2,000: far
+    /// HTTP requests and TLS handshakes a second from one address, before authentication; 0 = no limit. 2,000: far
     /// above what people and devices do; services hold one connection and send frames. 0 in [`Config::embedded`].
     pub requests_per_second: u32,
     /// Failed authentications a minute from one address before further attempts are refused unseen. 30: people

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   accept ─▶ Admission ─▶ TLS ─▶ which HTTP? ─▶ HTTP/1.1, HTTP/2, upgrades ─▶ rate ─▶ router
-//!             too many:    too     nothing asked   headers too slow, too many:          too many: 429
-//!             closed       slow    in time         closed
+//!             too many:    too     nothing asked   headers too slow, too many, a        too many: 429
+//!             closed       slow    in time         reader that takes nothing: closed
 //! ```
 //! Everything up to the router happens before anybody has said who they are, and is bounded in memory and time.
 
@@ -12,12 +12,12 @@ mod stream;
 mod tls;
 
 pub use admission::{Admission, Refused, Slot};
-pub use stream::Stream;
+pub use stream::{Patience, Stream};
 
 use crate::clock::Clock;
 use crate::config::{Config, Limits, Timings};
 use crate::metrics;
-use crate::principal::Peer;
+use crate::principal::{Peer, counted_as};
 use crate::rate::Rate;
 use crate::rest;
 use crate::shutdown::Shutdown;
@@ -154,6 +154,11 @@ impl Door {
                 return None;
             }
         };
+        // A handshake is the most that a stranger can make us compute, so it counts like a request.
+        if self.tls.is_some() && !self.rate.allow(counted_as(address.ip()), self.clock.now().mono) {
+            metrics::connection_refused("rate");
+            return None;
+        }
         // Frames are small and answers are awaited: never wait for more to send.
         let _ = socket.set_nodelay(true);
         let (door, router, shutdown) = (self.clone(), router.clone(), shutdown.clone());
@@ -165,14 +170,14 @@ impl Door {
     }
 
     async fn secure(&self, socket: TcpStream, address: SocketAddr, slot: Slot) -> Option<(Stream, Peer)> {
-        let within = self.timings.header.into();
+        let patience = Patience { opening: self.timings.header.into(), stall: self.timings.stall.into() };
         let Some(acceptor) = &self.tls else {
-            return Some((Stream::plain(socket, slot, within), Peer { address, tls: false, node: None }));
+            return Some((Stream::plain(socket, slot, patience), Peer { address, tls: false, node: None }));
         };
         match timeout(self.timings.handshake.into(), acceptor.accept(socket)).await {
             Ok(Ok(socket)) => {
                 let node = tls::node_of(socket.get_ref().1.peer_certificates());
-                Some((Stream::tls(socket, slot, within), Peer { address, tls: true, node }))
+                Some((Stream::tls(socket, slot, patience), Peer { address, tls: true, node }))
             }
             Ok(Err(e)) => {
                 metrics::handshake_failed();

@@ -118,6 +118,23 @@ async fn a_body_that_never_ends_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn a_reader_that_takes_nothing_is_disconnected() {
+    let mut config = loopback();
+    config.timings.stall = Time::millis(200);
+    let server = Server::start(config).await;
+    let mut socket = TcpStream::connect(server.address()).await.unwrap();
+    // Far more answers than the kernel's buffers hold, and none is read.
+    let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let asking = tokio::spawn(async move {
+        while socket.write_all(request).await.is_ok() {}
+        socket
+    });
+    let closed = tokio::time::timeout(Duration::from_secs(30), asking).await;
+    assert!(closed.is_ok(), "the server still waits for its reader");
+    assert_eq!(server.get("/healthz").await.status, 200);
+}
+
+#[tokio::test]
 async fn an_address_that_asks_too_often_is_told_to_wait() {
     let mut config = loopback();
     config.limits.requests_per_second = 3;

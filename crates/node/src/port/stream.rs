@@ -19,7 +19,19 @@ pub struct Stream {
     socket: Socket,
     /// Until the version of HTTP is known. Boxed, since a connection is rarely in this state and always pays for it.
     opening: Option<Box<Opening>>,
+    /// While the other side takes nothing of what it asked for.
+    stalled: Option<Pin<Box<Sleep>>>,
+    patience: Patience,
     _slot: Slot,
+}
+
+/// How long a connection may keep the server waiting.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the first bytes of its first request.
+    pub opening: Duration,
+    /// For room to write to it.
+    pub stall: Duration,
 }
 
 enum Socket {
@@ -34,13 +46,18 @@ struct Opening {
 
 impl Stream {
     /// A connection in plain text.
-    pub fn plain(socket: TcpStream, slot: Slot, within: Duration) -> Stream {
-        Stream { socket: Socket::Plain(socket), opening: Some(opening(within)), _slot: slot }
+    pub fn plain(socket: TcpStream, slot: Slot, patience: Patience) -> Stream {
+        Stream::new(Socket::Plain(socket), slot, patience)
     }
 
     /// An encrypted connection, its handshake done.
-    pub fn tls(socket: TlsStream<TcpStream>, slot: Slot, within: Duration) -> Stream {
-        Stream { socket: Socket::Tls(Box::new(socket)), opening: Some(opening(within)), _slot: slot }
+    pub fn tls(socket: TlsStream<TcpStream>, slot: Slot, patience: Patience) -> Stream {
+        Stream::new(Socket::Tls(Box::new(socket)), slot, patience)
+    }
+
+    fn new(socket: Socket, slot: Slot, patience: Patience) -> Stream {
+        let opening = Box::new(Opening { deadline: Box::pin(sleep(patience.opening)), read: 0 });
+        Stream { socket, opening: Some(opening), stalled: None, patience, _slot: slot }
     }
 
     fn writer(&mut self) -> Pin<&mut (dyn AsyncWrite + Send + Unpin)> {
@@ -49,10 +66,18 @@ impl Stream {
             Socket::Tls(socket) => Pin::new(socket.as_mut()),
         }
     }
-}
 
-fn opening(within: Duration) -> Box<Opening> {
-    Box::new(Opening { deadline: Box::pin(sleep(within)), read: 0 })
+    /// Lets a write wait as long as patience lasts.
+    fn watched<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stall = self.patience.stall;
+        let deadline = self.stalled.get_or_insert_with(|| Box::pin(sleep(stall)));
+        ready!(deadline.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other side took nothing in time")))
+    }
 }
 
 impl AsyncRead for Stream {
@@ -78,7 +103,8 @@ impl AsyncRead for Stream {
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.writer().poll_write(cx, buf)
+        let written = self.writer().poll_write(cx, buf);
+        self.watched(cx, written)
     }
 
     fn poll_write_vectored(
@@ -86,7 +112,8 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.writer().poll_write_vectored(cx, bufs)
+        let written = self.writer().poll_write_vectored(cx, bufs);
+        self.watched(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -97,7 +124,8 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer().poll_flush(cx)
+        let flushed = self.writer().poll_flush(cx);
+        self.watched(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,6 +1,8 @@
 //! What keeps a node from starting, and what it says then.
 
-use crate::support::{Server, loopback};
+use crate::support::{Answer, Server, loopback, request, send_http1};
+use http::Method;
+use serde_json::json;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
@@ -59,6 +61,53 @@ async fn a_locked_data_directory_is_named_and_free_again_after_a_shutdown() {
     assert!(error.message.contains(&std::process::id().to_string()), "{error}");
     first.shutdown().await.unwrap();
     Node::start(embedded(&data)).await.unwrap().shutdown().await.unwrap();
+}
+
+/// Sends a request to a node, on a connection of its own.
+async fn send(node: &Node, request: http::Request<http_body_util::Full<bytes::Bytes>>) -> Answer {
+    send_http1(tokio::net::TcpStream::connect(node.address()).await.unwrap(), request).await
+}
+
+async fn ready(data: &std::path::Path) -> Node {
+    let node = Node::start(embedded(data)).await.unwrap();
+    let mut tries = 0;
+    while send(&node, request(Method::GET, "/readyz", None, None)).await.status != 200 {
+        tries += 1;
+        assert!(tries < 1_000, "the node does not become ready");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    node
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let node = ready(&data).await;
+    let created = request(Method::POST, "/v1/admin/apps", None, Some(json!({"app": "shop"})));
+    let created = send(&node, created).await.json();
+    let key = created["key"].as_str().unwrap();
+    let write = json!({"cells": [{"column": "c", "value": "v", "timestamp": 7}]});
+    assert_eq!(send(&node, request(Method::PUT, "/v1/store/g/r", Some(key), Some(write))).await.status, 204);
+    let entries = json!({"entries": ["a", "b"]});
+    let appended = send(&node, request(Method::POST, "/v1/feed/t", Some(key), Some(entries))).await.json();
+    assert_eq!(appended, json!({"first": 1, "last": 2}));
+    node.shutdown().await.unwrap();
+
+    let node = ready(&data).await;
+    let row = send(&node, request(Method::GET, "/v1/store/g/r", Some(key), None)).await.json();
+    assert_eq!(row["cells"], json!([{"column": "c", "timestamp": 7, "value": "v"}]));
+    let consume = request(Method::POST, "/v1/feed/t/groups/g/consume", Some(key), Some(json!({"limit": 5})));
+    assert_eq!(send(&node, consume).await.json()["deliveries"].as_array().unwrap().len(), 2);
+    let status = send(&node, request(Method::GET, "/v1/admin/status", None, None)).await.json();
+    assert_eq!(
+        (status["groups"][0]["role"].as_str(), status["problems"].as_array().unwrap().len()),
+        (Some("leader"), 0)
+    );
+    // The operator without a key sees the application `default`, not this one.
+    let other = send(&node, request(Method::GET, "/v1/store/g/r", None, None)).await;
+    assert_eq!(other.error(), (404, "store.no_row".into()));
+    node.shutdown().await.unwrap();
 }
 
 #[tokio::test]

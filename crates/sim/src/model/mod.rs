@@ -18,7 +18,9 @@
 //!   neither votes nor counts ([`storage::Ballot::learner`]) until every other member has told it a term (none of its
 //!   forgotten votes was for a higher one) and a leader of at least that term has brought it up to what is committed.
 
+mod applying;
 mod election;
+mod following;
 mod leading;
 pub mod message;
 mod replica;

@@ -1,16 +1,16 @@
-//! The replica: its state, its inputs, and what followers do.
+//! The replica: its state, its inputs and its outputs.
 
+use super::following::Learning;
 use super::leading::{Leading, Progress};
 use super::message::Message;
-use super::storage::{Picture, Storage};
+use super::storage::Storage;
 use crate::kernel::NoStart;
 use crate::mutant::Mutant;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::agreed::{AgreedState, Ask, Entry, Heard, Position, Refusal, Role, SnapshotChunks, StateFailure};
+use tidings_base::agreed::{AgreedState, Ask, Heard, Refusal, Role};
 use tidings_base::disk::Disk;
 use tidings_base::time::stretched;
 use tidings_base::{LogIndex, Machine, Mono, NodeId, Now, OpId, Outbox, Seeded, Timers};
@@ -118,18 +118,8 @@ pub(super) enum Phase {
     Leader(Leading),
 }
 
-/// What a replica with a new disk has learnt so far.
-pub(super) struct Learning {
-    nonce: u64,
-    /// What each of the others said its term and last entry were.
-    answers: BTreeMap<NodeId, (u64, (u64, u64))>,
-}
-
 /// The most entries in one message.
 pub(super) const BATCH: usize = 64;
-
-/// Entries that are kept behind a picture, so that a replica that lags a little needs no picture.
-const SPARE_ENTRIES: u64 = 50;
 
 /// One replica, over the state `S`.
 pub struct Replica<S> {
@@ -150,10 +140,10 @@ pub struct Replica<S> {
     held: Vec<(NodeId, Message)>,
     waiting: bool,
     /// In this term, the log equals the leader's up to this index; and the round to answer for.
-    verified: (u64, u64, u64),
-    learning: Learning,
+    pub(super) verified: (u64, u64, u64),
+    pub(super) learning: Learning,
     pub(super) out: Vec<Output>,
-    failed: Option<String>,
+    pub(super) failed: Option<String>,
 }
 
 impl<S: AgreedState> Replica<S> {
@@ -227,16 +217,6 @@ impl<S: AgreedState> Replica<S> {
         matches!(self.told, Role::Leader { .. })
     }
 
-    fn restore(&mut self) -> Result<(), StateFailure> {
-        let picture = self.storage.picture().clone();
-        let index = LogIndex(picture.last.1);
-        if self.state.position().index < index {
-            self.state.restore(Position { index, note: Bytes::new() }, &mut Chunks(picture.bytes))?;
-        }
-        self.commit = self.state.position().index.0;
-        Ok(())
-    }
-
     pub(super) fn term(&self) -> u64 {
         self.storage.ballot().term
     }
@@ -295,20 +275,6 @@ impl<S: AgreedState> Replica<S> {
         }
     }
 
-    /// Tells the leader how much is durable now.
-    fn report_durable(&mut self) {
-        let (term, index, round) = self.verified;
-        if let (Some(leader), true) = (self.leader, term == self.term()) {
-            self.reply_append(leader, round, true, index.min(self.storage.durable()));
-        }
-    }
-
-    fn reply_append(&mut self, to: NodeId, round: u64, success: bool, index: u64) {
-        let (term, learner) = (self.term(), self.storage.ballot().learner);
-        let life = self.config.life;
-        self.send(to, Message::AppendReply { term, round, life, learner, success, index });
-    }
-
     fn receive(&mut self, now: Now, from: NodeId, message: Message) {
         match message {
             Message::Vote { term, pre, last } => self.vote_asked(now, from, term, pre, last),
@@ -348,185 +314,6 @@ impl<S: AgreedState> Replica<S> {
                     self.learning.answers.insert(from, (term, last));
                 }
             }
-        }
-    }
-
-    /// A message of a leader: whether it leads in the present term.
-    fn heard_leader(&mut self, now: Now, from: NodeId, term: u64, round: u64) -> bool {
-        if term < self.term() {
-            self.reply_append(from, round, false, self.storage.last());
-            return false;
-        }
-        if term > self.term() || !matches!(self.phase, Phase::Follower) {
-            if matches!(self.phase, Phase::Leader(_)) && term == self.term() {
-                self.out.push(Output::Alarm(format!("{from} leads in term {term} and so do I, {}", self.config.id)));
-                return false;
-            }
-            self.step_down(now, term);
-        }
-        self.heard_at = Some(now.mono);
-        self.leader = Some(from);
-        self.tell_role(Role::Follower { leader: Some(from) });
-        self.set_election_timer(now.mono);
-        true
-    }
-
-    fn append_entries(
-        &mut self,
-        from: NodeId,
-        round: u64,
-        prev: (u64, u64),
-        commit: u64,
-        mut entries: Vec<(u64, Bytes)>,
-    ) {
-        let (mut prev_term, mut prev_index) = prev;
-        let have = self.storage.picture().last.1.min(self.commit);
-        if prev_index < have {
-            // What the picture covers is committed and needs no comparison.
-            let skip = usize::try_from(have - prev_index).unwrap_or(usize::MAX).min(entries.len());
-            let skipped: Vec<_> = entries.drain(..skip).collect();
-            prev_index += skipped.len() as u64;
-            prev_term = skipped.last().map_or(prev_term, |(term, _)| *term);
-            if prev_index < have {
-                let index = prev_index.min(self.storage.durable());
-                return self.reply_append(from, round, true, index);
-            }
-        }
-        if self.storage.term_at(prev_index) != Some(prev_term) {
-            let hint = self.storage.last().min(prev_index.saturating_sub(1)).max(self.commit.min(prev_index));
-            return self.reply_append(from, round, false, hint);
-        }
-        if let Err(error) = self.take_entries(prev_index, &mut entries) {
-            return self.fail(error);
-        }
-        let verified = prev_index + entries.len() as u64;
-        let known = if self.verified.0 == self.term() { self.verified.1.max(verified) } else { verified };
-        self.verified = (self.term(), known, round);
-        self.commit_to(commit.min(verified));
-        self.reply_append(from, round, true, known.min(self.storage.durable()));
-    }
-
-    /// Appends what is new, dropping what contradicts it. `entries` stays whole.
-    fn take_entries(&mut self, prev_index: u64, entries: &mut [(u64, Bytes)]) -> io::Result<()> {
-        for (i, (term, _)) in entries.iter().enumerate() {
-            let index = prev_index + 1 + i as u64;
-            match self.storage.term_at(index) {
-                Some(known) if known == *term => continue,
-                Some(_) => {
-                    if index <= self.commit {
-                        let alarm = format!("entry {index} was committed here and another leader replaces it");
-                        self.out.push(Output::Alarm(alarm));
-                    }
-                    self.storage.truncate_after(index - 1)?;
-                    let index = LogIndex(self.storage.durable());
-                    self.out.push(Output::Durable { index });
-                }
-                None => {}
-            }
-            return self.storage.append(entries[i..].to_vec());
-        }
-        Ok(())
-    }
-
-    fn commit_to(&mut self, index: u64) {
-        self.commit = self.commit.max(index.min(self.storage.last()));
-    }
-
-    fn install(&mut self, from: NodeId, round: u64, last: (u64, u64), bytes: Bytes) {
-        if last.1 > self.commit {
-            let position = Position { index: LogIndex(last.1), note: Bytes::new() };
-            if let Err(failure) = self.state.restore(position, &mut Chunks(bytes.clone())) {
-                return self.fail(failure);
-            }
-            if let Err(error) = self.storage.take_picture(Picture { last, bytes }) {
-                return self.fail(error);
-            }
-            self.commit = last.1;
-            self.verified = (self.term(), last.1, round);
-        }
-        self.reply_append(from, round, true, last.1.min(self.storage.durable()));
-    }
-
-    /// A replica with a new disk may vote again once it holds all that its old disk can have helped to commit.
-    ///
-    /// Everybody else has told a term and a last entry since the disk was replaced. The leader's term is at least all
-    /// of those, so no forgotten vote was for a higher one; an entry of the leader's own term is committed, so its log
-    /// holds what earlier leaders committed; and this log now reaches as far as anybody's did, so it also holds what the
-    /// present leader committed with the old disk's help.
-    fn caught_up(&mut self, commit: u64, term: u64) {
-        let mut ballot = self.storage.ballot();
-        let others = self.config.members.len() - 1;
-        if !ballot.learner || self.learning.answers.len() < others {
-            return;
-        }
-        let floor = self.learning.answers.values().map(|(term, _)| *term).max().unwrap_or(0);
-        let furthest = self.learning.answers.values().map(|(_, last)| *last).max().unwrap_or((0, 0));
-        let own_term_committed = self.storage.term_at(commit) == Some(term);
-        let holds = self.commit >= commit && self.storage.durable() == self.storage.last();
-        if term >= floor && own_term_committed && holds && self.storage.last_entry() >= furthest {
-            ballot.learner = false;
-            // What was voted in this term is forgotten: no second vote in it.
-            ballot.voted.get_or_insert(self.config.id);
-            self.storage.set_ballot(ballot);
-            self.timers.cancel(&Timer::Learn);
-        }
-    }
-
-    fn ask_terms(&mut self, now: Now) {
-        if self.storage.ballot().learner {
-            let (nonce, life) = (self.learning.nonce, self.config.life);
-            self.send_to_others(&Message::TermQuery { nonce, life });
-            self.timers.set(Timer::Learn, now.mono + self.config.lease / 2);
-        }
-    }
-
-    /// Applies everything that is committed, and answers for it.
-    pub(super) fn apply_committed(&mut self) {
-        let applied = self.state.position().index.0;
-        if self.commit <= applied || self.failed.is_some() {
-            return;
-        }
-        let mut batch: Vec<(u64, Bytes)> = Vec::new();
-        for index in applied + 1..=self.commit {
-            match self.storage.entry(index) {
-                Some((_, command)) => batch.push((index, command.clone())),
-                None => return self.fail(format!("committed entry {index} is not in the log")),
-            }
-        }
-        self.mutate(&mut batch);
-        let entries: Vec<Entry<'_>> =
-            batch.iter().map(|(index, command)| Entry { index: LogIndex(*index), command }).collect();
-        let results = match self.state.apply(&entries, Bytes::new()) {
-            Ok(results) => results,
-            Err(failure) => return self.fail(failure),
-        };
-        for ((index, _), result) in batch.iter().zip(results) {
-            self.answer(*index, result);
-        }
-        self.announce();
-        self.picture_if_due();
-    }
-
-    fn mutate(&mut self, batch: &mut [(u64, Bytes)]) {
-        if self.config.mutant == Some(Mutant::ReorderedApply) && batch.len() > 1 {
-            let first = std::mem::take(&mut batch[0].1);
-            batch[0].1 = std::mem::replace(&mut batch[1].1, first);
-        }
-    }
-
-    fn picture_if_due(&mut self) {
-        let index = self.state.position().index.0;
-        if self.state.is_durable() || index < self.storage.picture().last.1 + self.config.picture_every {
-            return;
-        }
-        let Some(term) = self.storage.term_at(index) else { return };
-        let picture = self.state.snapshot().and_then(|mut chunks| gather(chunks.as_mut()));
-        let kept = match picture {
-            Ok(bytes) => self.storage.keep_picture(Picture { last: (term, index), bytes }, SPARE_ENTRIES),
-            Err(failure) => return self.fail(failure),
-        };
-        if let Err(error) = kept {
-            self.fail(error);
         }
     }
 
@@ -578,29 +365,4 @@ impl<S: AgreedState> Machine for Replica<S> {
     fn deadline(&self) -> Option<Mono> {
         self.timers.deadline()
     }
-}
-
-/// A picture's chunks, each behind its length.
-struct Chunks(Bytes);
-
-impl SnapshotChunks for Chunks {
-    fn next_chunk(&mut self) -> Result<Option<Bytes>, StateFailure> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
-        let len = self.0.try_get_u32_le().ok().and_then(|len| usize::try_from(len).ok());
-        match len.filter(|len| *len <= self.0.len()) {
-            Some(len) => Ok(Some(self.0.split_to(len))),
-            None => Err(StateFailure::new("a picture ends in the middle of a chunk")),
-        }
-    }
-}
-
-fn gather(chunks: &mut dyn SnapshotChunks) -> Result<Bytes, StateFailure> {
-    let mut out = BytesMut::new();
-    while let Some(chunk) = chunks.next_chunk()? {
-        out.put_u32_le(u32::try_from(chunk.len()).map_err(|_| StateFailure::new("a chunk is too large"))?);
-        out.put_slice(&chunk);
-    }
-    Ok(out.freeze())
 }

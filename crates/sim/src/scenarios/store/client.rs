@@ -7,7 +7,7 @@ use crate::kernel::{Effect, HostId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tidings_base::{Mono, Now, Outbox, Seeded, Wall};
+use tidings_base::{Mono, Now, Outbox, Seeded};
 use tidings_wire::v1::{self, feed_message, frame::Body, store_message};
 
 /// How long a client waits for an answer before it takes the outcome for unknown.
@@ -117,7 +117,6 @@ impl Client {
 
     /// A timestamp that nobody else uses: a logical clock that follows the wall clock, the host, the start.
     fn timestamp(&mut self, now: Now) -> u64 {
-        let Wall(_) = now.wall;
         self.clock = (self.clock + 1).max(now.wall.millis().saturating_sub(TIMESTAMP_EPOCH));
         (self.clock << 24) | (u64::from(self.host.0) << 16) | (self.start & 0xffff)
     }

@@ -4,6 +4,10 @@
 //! a little of everything. Faults stay within what the platform promises to survive: at most one replica's disk is
 //! damaged at a time, and only while all others are whole; clocks stay within ρ.
 
+mod kind;
+
+pub use kind::Kind;
+
 use crate::clock::MAX_PPM;
 use crate::disk::DiskPace;
 use crate::kernel::{Boot, HostId, NoStart, Process, World};
@@ -12,95 +16,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 use tidings_base::Seeded;
-
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Hosts fall into two sides that cannot talk.
-    Partition,
-    /// One direction between two hosts is dead.
-    OneWay,
-    /// Two hosts cannot talk to each other, all others can.
-    Partial,
-    /// One replica is cut off from everybody.
-    Isolation,
-    /// Drops, duplicates and delays for a while.
-    Storm,
-    /// A process sleeps for 0.5 to 3 leases.
-    Pause,
-    /// A process is killed; its machine lives.
-    Kill,
-    /// A machine loses power.
-    PowerLoss,
-    /// All replicas lose power at once.
-    PowerCut,
-    /// A machine loses power again and again.
-    CrashLoop,
-    /// A disk is slow for a while.
-    SlowDisk,
-    /// A disk is full for a while.
-    FullDisk,
-    /// A write fails.
-    WriteError,
-    /// A sync fails.
-    SyncError,
-    /// A read fails at the next start.
-    ReadError,
-    /// A bit on a disk changes.
-    BitFlip,
-    /// A clock changes its rate within the bound.
-    ClockRate,
-    /// A wall clock jumps.
-    WallJump,
-}
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Kind; 18] = [
-        Kind::Partition,
-        Kind::OneWay,
-        Kind::Partial,
-        Kind::Isolation,
-        Kind::Storm,
-        Kind::Pause,
-        Kind::Kill,
-        Kind::PowerLoss,
-        Kind::PowerCut,
-        Kind::CrashLoop,
-        Kind::SlowDisk,
-        Kind::FullDisk,
-        Kind::WriteError,
-        Kind::SyncError,
-        Kind::ReadError,
-        Kind::BitFlip,
-        Kind::ClockRate,
-        Kind::WallJump,
-    ];
-
-    /// Its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Partition => "partition",
-            Kind::OneWay => "one_way_partition",
-            Kind::Partial => "partial_partition",
-            Kind::Isolation => "isolation",
-            Kind::Storm => "storm",
-            Kind::Pause => "pause",
-            Kind::Kill => "kill",
-            Kind::PowerLoss => "power_loss",
-            Kind::PowerCut => "power_cut",
-            Kind::CrashLoop => "crash_loop",
-            Kind::SlowDisk => "slow_disk",
-            Kind::FullDisk => "full_disk",
-            Kind::WriteError => "write_error",
-            Kind::SyncError => "sync_error",
-            Kind::ReadError => "read_error",
-            Kind::BitFlip => "bit_flip",
-            Kind::ClockRate => "clock_rate",
-            Kind::WallJump => "wall_jump",
-        }
-    }
-}
 
 /// What the schedule must know of a scenario's processes.
 pub trait Site<P: Process>: Boot<P> {
@@ -143,7 +58,7 @@ pub struct Chaos {
     due: BTreeMap<u64, Due>,
     next_id: u64,
     counts: BTreeMap<&'static str, u64>,
-    /// Bits were flipped here, and no sound start has been seen since.
+    /// The disk here was damaged, and no sound start has been seen since.
     damaged: Option<HostId>,
     /// This one's disk was found damaged: it stays down until the operator has put in another.
     condemned: Option<HostId>,
@@ -318,7 +233,7 @@ impl Chaos {
         match world.start(host, site) {
             Ok(()) => {
                 if self.damaged == Some(host) {
-                    self.damaged = None; // The flipped bit was nowhere that matters.
+                    self.damaged = None; // The damage was nowhere that matters.
                 }
                 Ok(())
             }
@@ -393,7 +308,7 @@ impl Chaos {
             hit
         });
         match chosen.map(|(kind, _)| *kind) {
-            Some(Kind::BitFlip) => return self.flip(world, site),
+            Some(kind @ (Kind::BitFlip | Kind::TruncatedFile)) => return self.damage(world, site, kind),
             Some(kind) => self.inject(world, kind),
             None => {}
         }
@@ -430,7 +345,7 @@ impl Chaos {
             Kind::SlowDisk | Kind::FullDisk | Kind::WriteError | Kind::SyncError | Kind::ReadError => {
                 self.trouble_disk(world, kind);
             }
-            Kind::BitFlip => {}
+            Kind::BitFlip | Kind::TruncatedFile => {}
             Kind::ClockRate => {
                 let (host, reach) = (self.anybody(), MAX_PPM as u64);
                 let ppm = self.rng.below(2 * reach + 1) as i32 - MAX_PPM;
@@ -545,10 +460,10 @@ impl Chaos {
         }
     }
 
-    /// Flips bits of one replica while all others are whole. The process is killed and started again at once, so that
+    /// Damages the disk of one replica while all others are whole. The process is killed and started again at once, so that
     /// what it had synced is still marked as such: a flip in the last record behind a power loss cannot be told from a
     /// torn write by anybody.
-    fn flip<P: Process>(&mut self, world: &mut World<P>, site: &mut dyn Site<P>) -> Result<(), String> {
+    fn damage<P: Process>(&mut self, world: &mut World<P>, site: &mut dyn Site<P>, kind: Kind) -> Result<(), String> {
         let host = self.replica();
         let settled = match self.replaced {
             Some(replaced) => world.process(replaced).is_some_and(|process| site.is_whole(process)),
@@ -558,11 +473,19 @@ impl Chaos {
         if self.targets.replicas.len() < 3 || self.damaged.is_some() || !settled || !healthy {
             return Ok(());
         }
-        world.kill(host);
-        let flips = self.rng.between(1, 3);
         let disk = world.disk(host).clone();
-        let flipped: Vec<_> = (0..flips).filter_map(|_| disk.flip_some_bit(&mut self.rng)).collect();
-        self.count(Kind::BitFlip.name(), world, host, &format!("{flipped:?}"));
+        let files: Vec<(String, u64)> = disk.files().into_iter().filter(|(_, len)| *len > 0).collect();
+        let Some((name, len)) = self.rng.pick(&files) else { return Ok(()) };
+        world.kill(host);
+        let what = if kind == Kind::BitFlip {
+            let flips = self.rng.between(1, 3);
+            format!("{:?}", (0..flips).filter_map(|_| disk.flip_some_bit(&mut self.rng)).collect::<Vec<_>>())
+        } else {
+            let len = self.rng.below(*len);
+            disk.cut_file(name, len);
+            format!("{name} to {len}")
+        };
+        self.count(kind.name(), world, host, &what);
         self.damaged = Some(host);
         self.start(world, site, host)
     }

@@ -102,7 +102,7 @@ fn simulate(
         has_time()
     });
     bar.finish_and_clear();
-    report.map_err(|error| usage(error))
+    report.map_err(usage)
 }
 
 fn cores() -> usize {

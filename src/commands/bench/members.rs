@@ -44,13 +44,11 @@ impl Members {
             let _ = wires.0[node as usize - 1].set(group.clone());
             groups.push(group);
         }
-        let leader = loop {
-            match groups[0].log().ready().await {
-                Role::Leader { .. } => break 0,
-                Role::Follower { leader: Some(NodeId(node)) } => break node as usize - 1,
-                Role::Follower { leader: None } => {
-                    return Err(Error::new("bench.no_leader", Class::Failed, "the members under test found no leader"));
-                }
+        let leader = match groups[0].log().ready().await {
+            Role::Leader { .. } => 0,
+            Role::Follower { leader: Some(NodeId(node)) } => node as usize - 1,
+            Role::Follower { leader: None } => {
+                return Err(Error::new("bench.no_leader", Class::Failed, "the members under test found no leader"));
             }
         };
         Ok(Members { groups, leader })

@@ -9,6 +9,9 @@
 //!   `s` + (1−ρ) lease on its own clock. With such promises from a majority (from both majorities while the membership
 //!   changes) nobody else can be elected before the earliest of them ends: that is the lease.
 //! - A leader that holds a lease keeps it even if it stops leading: until then it votes for nobody.
+//! - Appends and votes are handled at the same time. Whoever has a part in the election of a term, or is about to,
+//!   promises nothing to leaders of earlier terms and counts on no lease of its own in them: an append that was accepted
+//!   just before the vote must not be taken for a promise not to give it.
 //! - A hand-over gives the lease up first: the leader stops renewing, waits until what it announced has run out, and
 //!   only then asks a voter to take over. Votes of that election pass the guard.
 //!
@@ -33,6 +36,10 @@ pub(crate) struct Leases {
     suspended: bool,
     /// The latest end of a lease that was announced or used here, in any term.
     announced: Mono,
+    /// The highest term that this replica gave its vote in, or asked for votes in.
+    elected: u64,
+    /// Terms of the elections whose votes are being considered here right now.
+    considering: Vec<u64>,
     /// Memberships in the log, oldest first, each with its index; the last is in effect.
     memberships: Vec<(u64, Vec<BTreeSet<u64>>)>,
 }
@@ -53,6 +60,8 @@ impl Leases {
             leading: None,
             suspended: false,
             announced: Mono(0),
+            elected: 0,
+            considering: Vec::new(),
             memberships: Vec::new(),
         }
     }
@@ -72,9 +81,48 @@ impl Leases {
         self.promised_until.max(self.announced)
     }
 
-    /// An append of a leader, received at `received`, was accepted.
-    pub fn promise(&mut self, received: Mono) {
+    /// A vote in the election of `term` is asked of this replica; whether it may be considered. If so, what came of it
+    /// must be told by [`considered`](Leases::considered).
+    pub fn consider(&mut self, now: Mono, term: u64, transfer: bool) -> bool {
+        let may = self.may_vote(now, transfer);
+        if may {
+            self.considering.push(term);
+        }
+        may
+    }
+
+    /// What came of a vote that was considered.
+    pub fn considered(&mut self, term: u64, granted: bool) {
+        if let Some(at) = self.considering.iter().position(|considered| *considered == term) {
+            self.considering.swap_remove(at);
+        }
+        if granted {
+            self.elected = self.elected.max(term);
+        }
+    }
+
+    /// This replica wants to ask for votes in the election of `term`; whether it may.
+    pub fn campaign(&mut self, now: Mono, term: u64, transfer: bool) -> bool {
+        let may = self.may_vote(now, transfer);
+        if may {
+            self.elected = self.elected.max(term);
+        }
+        may
+    }
+
+    /// An append of the leader of `term`, received at `received`, was accepted. Whether the leader may take that for a
+    /// promise: not if this replica has a part in a later election.
+    pub fn promise(&mut self, received: Mono, term: u64) -> bool {
+        if self.is_outvoted(term) {
+            return false;
+        }
         self.promised_until = self.promised_until.max(received + self.lease);
+        true
+    }
+
+    /// Whether this replica has, or may have in a moment, a part in an election after that of `term`.
+    fn is_outvoted(&self, term: u64) -> bool {
+        self.elected > term || self.considering.iter().any(|considered| *considered > term)
     }
 
     /// An append was sent as leader of `term` at `sent`, and `voter` accepted it.
@@ -91,7 +139,7 @@ impl Leases {
     /// The lease of the leader of `term`, if it has one now; what is returned counts as announced.
     pub fn hold(&mut self, now: Mono, term: u64) -> Option<Mono> {
         let until = self.lease_until(now, term)?;
-        if self.suspended || now >= until {
+        if self.suspended || now >= until || self.is_outvoted(term) {
             return None;
         }
         self.announced = self.announced.max(until);
@@ -218,7 +266,7 @@ mod tests {
     fn promises_silence_a_voter_and_a_restart_does_too() {
         let mut l = leases(&[&[1, 2, 3]]);
         assert!(l.may_vote(at(0), false));
-        l.promise(at(5));
+        assert!(l.promise(at(5), 1));
         assert!(!l.may_vote(at(14), false) && l.may_vote(at(15), false) && l.may_vote(at(6), true));
         l.restarted(at(20));
         assert!(!l.may_vote(at(30), false) && l.may_vote(at(31), false));
@@ -236,6 +284,31 @@ mod tests {
         l.resume();
         l.accepted(8, 2, at(120));
         assert!(l.hold(at(120), 8).is_some(), "a later term has leases again");
+    }
+
+    #[test]
+    fn an_append_accepted_beside_a_vote_is_no_promise() {
+        let mut l = leases(&[&[1, 2, 3]]);
+        assert!(l.consider(at(1), 8, false));
+        assert!(!l.promise(at(1), 7), "the vote for term 8 may be given in a moment");
+        assert!(l.promise(at(1), 8));
+        l.considered(8, true);
+        assert!(!l.promise(at(2), 7) && l.promise(at(2), 8));
+        assert!(!l.consider(at(3), 9, false), "promised to the leader of term 8");
+    }
+
+    #[test]
+    fn a_refused_vote_leaves_promises_and_leases_as_they_were() {
+        let mut l = leases(&[&[1, 2, 3]]);
+        assert!(l.consider(at(100), 8, false));
+        l.accepted(7, 2, at(100));
+        assert_eq!(l.hold(at(100), 7), None, "this leader may vote for another in a moment");
+        l.considered(8, false);
+        assert_eq!(l.hold(at(100), 7), Some(at(109)));
+        assert!(!l.campaign(at(100), 8, false));
+        assert!(l.campaign(at(110), 8, false));
+        l.accepted(7, 2, at(110));
+        assert_eq!(l.hold(at(110), 7), None, "it asked for votes in a later term");
     }
 
     #[test]

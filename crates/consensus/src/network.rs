@@ -101,7 +101,15 @@ impl Peer {
     }
 
     async fn ask_vote(&self, request: VoteRequest<TypeConfig>, trial: bool) -> Rpc<VoteResponse<TypeConfig>> {
-        if !self.shared.leases.lock().may_vote(self.shared.now(), request.leadership_transfer) {
+        let (now, term) = (self.shared.now(), request.vote.leader_id.term);
+        let may = {
+            let mut leases = self.shared.leases.lock();
+            match trial {
+                true => leases.may_vote(now, request.leadership_transfer),
+                false => leases.campaign(now, term, request.leadership_transfer),
+            }
+        };
+        if !may {
             return Err(unreachable("this replica has promised not to campaign yet"));
         }
         let body = Body::Vote(codec::wire_vote(&request, trial));

@@ -73,20 +73,34 @@ impl Receiver {
 
     async fn append(&self, wire: v1::RaftAppend) -> Result<Body, Fault> {
         let request = codec::append(wire)?;
-        let received = self.shared.now();
+        let (received, term) = (self.shared.now(), request.vote.leader_id.term);
         let reply = self.raft.append_entries(request).await.map_err(|e| Fault::Stopped(e.to_string()))?;
-        if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
-            self.shared.leases.lock().promise(received);
+        let accepted = !matches!(reply, AppendEntriesResponse::HigherVote(_));
+        if accepted && !self.shared.leases.lock().promise(received, term) {
+            // The leader would count on a promise that is not given; it asks again, and hears of the new term.
+            return Err(Fault::Promised);
         }
         Ok(Body::AppendReply(codec::wire_append_reply(&reply)))
     }
 
     async fn vote(&self, wire: v1::RaftVote) -> Result<Body, Fault> {
         let request = codec::vote_request(&wire)?;
-        if !self.shared.leases.lock().may_vote(self.shared.now(), wire.transfer) {
-            return Err(Fault::Promised);
-        }
-        let reply = if wire.trial { self.raft.pre_vote(request).await } else { self.raft.vote(request).await };
+        let (now, term) = (self.shared.now(), request.vote.leader_id.term);
+        let reply = if wire.trial {
+            // A trial changes nothing, whatever is answered.
+            if !self.shared.leases.lock().may_vote(now, wire.transfer) {
+                return Err(Fault::Promised);
+            }
+            self.raft.pre_vote(request).await
+        } else {
+            if !self.shared.leases.lock().consider(now, term, wire.transfer) {
+                return Err(Fault::Promised);
+            }
+            let mut considering = Considering { shared: &self.shared, term, granted: true };
+            let reply = self.raft.vote(request).await;
+            considering.granted = reply.as_ref().map_or(true, |reply| reply.vote_granted);
+            reply
+        };
         let reply = reply.map_err(|e| Fault::Stopped(e.to_string()))?;
         Ok(Body::VoteReply(codec::wire_vote_reply(&reply)))
     }
@@ -164,6 +178,19 @@ impl Receiver {
         if let Some(stream) = stream {
             let _ = self.files.discard(&stream.writer.name);
         }
+    }
+}
+
+/// A vote that is being considered. If its end is not seen, it counts as given.
+struct Considering<'a> {
+    shared: &'a Shared,
+    term: u64,
+    granted: bool,
+}
+
+impl Drop for Considering<'_> {
+    fn drop(&mut self) {
+        self.shared.leases.lock().considered(self.term, self.granted);
     }
 }
 

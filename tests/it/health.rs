@@ -35,7 +35,10 @@ fn damage_in_the_middle_of_the_log_is_named_by_doctor_and_refused_by_serve() {
         assert_eq!(server.run(&["store", "put", "g", row, "c", "value"]).code, 0);
     }
     assert_eq!(server.terminate(), 0);
-    assert_eq!(doctor(data.path()).json()["healthy"], true);
+    let report = doctor(data.path()).json();
+    assert_eq!(report["healthy"], true, "{report}");
+    let state = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "state").unwrap();
+    assert!(state["message"].as_str().unwrap().contains("all readable"), "{state}");
 
     let path = segment(data.path());
     let mut bytes = std::fs::read(&path).unwrap();

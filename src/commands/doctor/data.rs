@@ -1,4 +1,5 @@
-//! Can the data directory be used, and is every log in it whole? Nothing is changed by looking.
+//! Can the data directory be used, and is every log and every state in it whole? Logs are only looked at; opening a
+//! state does what starting a node does first.
 
 use super::Check;
 use crate::output::broken;
@@ -10,7 +11,7 @@ use tidings_node::data_dir::DataDir;
 
 const NAME: &str = "data directory";
 
-/// One check of the directory and one for each log in it.
+/// One check of the directory and two for each group in it.
 pub fn check(config: &Config) -> Vec<Check> {
     let data = &config.data;
     if !data.join("FORMAT").exists() && !data.is_file() {
@@ -25,26 +26,40 @@ pub fn check(config: &Config) -> Vec<Check> {
         Err(error) => return vec![Check::from_error(NAME, error)],
     };
     let mut checks = vec![Check::ok(NAME, format!("{} is ours and not in use", data.display()))];
-    match logs(data) {
-        Ok(logs) => checks.extend(logs.iter().map(|log| check_log(log))),
+    match groups(data) {
+        Ok(groups) => {
+            for group in groups {
+                checks.push(check_log(&group.join("log")));
+                checks.push(check_state(&group.join("state")));
+            }
+        }
         Err(error) => checks.push(Check::from_error(NAME, error)),
     }
     checks
 }
 
-/// The directories of all agreed logs: `group-N/log`.
-fn logs(data: &Path) -> Result<Vec<PathBuf>, Error> {
+/// The directories of all groups: `group-N`.
+fn groups(data: &Path) -> Result<Vec<PathBuf>, Error> {
     let unreadable = |error| broken(format_args!("cannot read {}", data.display()), error);
-    let mut logs = Vec::new();
+    let mut groups = Vec::new();
     for entry in std::fs::read_dir(data).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        let log = entry.path().join("log");
-        if entry.file_name().to_string_lossy().starts_with("group-") && log.is_dir() {
-            logs.push(log);
+        let path = entry.map_err(unreadable)?.path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("group-")) {
+            groups.push(path);
         }
     }
-    logs.sort();
-    Ok(logs)
+    groups.sort();
+    Ok(groups)
+}
+
+fn check_state(path: &Path) -> Check {
+    match tidings_store_local::check(path) {
+        Ok(report) => Check::ok(
+            "state",
+            format!("{}: {} pairs, {} bytes, all readable", path.display(), report.pairs, report.bytes),
+        ),
+        Err(error) => Check::from_error("state", error.into()),
+    }
 }
 
 fn check_log(path: &Path) -> Check {

@@ -101,13 +101,15 @@ fn now() -> tokio::time::Instant {
 impl<K: Kv + Sync> Calls for MemoryStore<K> {
     async fn call(&self, request: Request) -> Result<Vec<Reply>, Error> {
         let (done, mut answer) = oneshot::channel();
-        {
+        let op = {
             let mut core = self.core.lock();
             core.last_op = OpId(core.last_op.0 + 2);
             let op = core.last_op;
             core.waiting.insert(op, done);
             core.run(self.now(), Input::Request { op, request, deadline: None });
-        }
+            op
+        };
+        let _gone = Gone { store: self, op };
         self.moved.notify_waiters();
         loop {
             let moved = self.moved.notified();
@@ -118,6 +120,21 @@ impl<K: Kv + Sync> Calls for MemoryStore<K> {
                 () = moved => {}
                 () = self.sleep_until(deadline) => self.core.lock().wake(self.now()),
             }
+        }
+    }
+}
+
+/// Tells the front when a caller stops waiting: a consumer that is gone must not be given entries.
+struct Gone<'a, K: Kv> {
+    store: &'a MemoryStore<K>,
+    op: OpId,
+}
+
+impl<K: Kv> Drop for Gone<'_, K> {
+    fn drop(&mut self) {
+        let mut core = self.store.core.lock();
+        if core.waiting.remove(&self.op).is_some() {
+            core.run(self.store.now(), Input::Cancel { op: self.op });
         }
     }
 }

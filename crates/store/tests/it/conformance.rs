@@ -158,3 +158,13 @@ async fn a_crash_takes_what_was_not_synced_and_nothing_else() {
     let again = faulty.consume(consume("t", "g", 9, 0)).await.unwrap();
     assert_eq!(again.iter().map(|d| d.number).collect::<Vec<_>>(), [2], "the lost acknowledgement lets 2 come again");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_stops_waiting_is_given_nothing() {
+    let store = MemoryStore::new();
+    let impatient = store.consume(consume("t", "g", 5, 60_000));
+    assert!(tokio::time::timeout(Duration::from_millis(10), impatient).await.is_err());
+    store.append("t".into(), vec![Bytes::from("entry")]).await.unwrap();
+    let deliveries = store.consume(consume("t", "g", 5, 0)).await.unwrap();
+    assert_eq!(deliveries.iter().map(|d| (d.number, d.redelivered)).collect::<Vec<_>>(), [(1, 0)]);
+}

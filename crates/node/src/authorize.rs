@@ -2,19 +2,17 @@
 //!
 //! ```text
 //!                 control  raft   admin        store, feed, and the parts above
-//!   operator      yes      no*    yes          yes, in the application named by the request
+//!   operator      yes      no     yes          yes, in the application named by the request
 //!   node          yes      yes    read         yes, in any application (it forwards what it has checked)
 //!   app           yes      no     no           read and write, in its own application
 //!   user          yes      no     no           what its issuer's grants say, in the issuer's application
 //!   nobody        no       no     no           no
 //! ```
-//! *: an operator who is one because nothing is configured may, since the nodes of such a cluster have no certificates.
-//!
 //! Whatever a request contains is checked piece by piece by [`Gate`](crate::gate::Gate), which alone holds the
 //! services; there is no way around it.
 
 use crate::config::Grant;
-use crate::principal::{AppName, OperatorBy, Principal};
+use crate::principal::{AppName, Principal};
 use tidings_base::{Class, Error};
 use tidings_wire::Part;
 
@@ -51,8 +49,8 @@ pub enum Resource {
 /// Allows an action or says who may do it.
 pub fn authorize(principal: &Principal, part: Part, action: Action, resource: &Resource) -> Result<(), Error> {
     let allowed = match principal {
-        Principal::Operator(by) => match part {
-            Part::Raft => *by == OperatorBy::Unconfigured,
+        Principal::Operator(_) => match part {
+            Part::Raft => false,
             _ => true,
         },
         Principal::Node(_) => match part {
@@ -88,6 +86,7 @@ fn forbidden(principal: &Principal, part: Part, action: Action) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::principal::OperatorBy;
     use std::sync::Arc;
     use tidings_base::NodeId;
 
@@ -139,7 +138,7 @@ mod tests {
         for (principal, part, action, expected) in [
             (&keyed, Part::Admin, write, true),
             (&keyed, Part::Raft, write, false),
-            (&unconfigured, Part::Raft, write, true),
+            (&unconfigured, Part::Raft, write, false),
             (&node, Part::Raft, write, true),
             (&node, Part::Admin, read, true),
             (&node, Part::Admin, write, false),

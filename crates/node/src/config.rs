@@ -249,7 +249,8 @@ pub struct Timings {
 pub struct Log {
     /// Text for people, JSON for collectors. Text: a first look happens at a terminal.
     pub format: LogFormat,
-    /// What is written, in the syntax of `RUST_LOG`. `info`: what an operator wants to know, nothing per request.
+    /// What is written, in the syntax of `RUST_LOG`. What an operator wants to know, nothing per
+    /// request, and of the engines beneath only what is wrong.
     pub filter: String,
 }
 
@@ -324,7 +325,7 @@ impl Default for Timings {
 
 impl Default for Log {
     fn default() -> Log {
-        Log { format: LogFormat::Text, filter: "info".to_owned() }
+        Log { format: LogFormat::Text, filter: "info,openraft=warn,fjall=warn,lsm_tree=warn".to_owned() }
     }
 }
 

@@ -11,6 +11,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tidings_base::{Class, Error, GroupId};
 use tidings_log::{DirLock, LockError};
 
@@ -19,6 +20,10 @@ pub const FORMAT: u32 = 1;
 
 /// What the FORMAT file begins with, so that nobody takes another program's directory for ours.
 const FORMAT_MARK: &str = "tidings-data ";
+
+/// How often, and how long apart, a taken lock is tried again: half a second in all.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// An open data directory. Dropping it gives the lock back.
 #[derive(Debug)]
@@ -81,7 +86,18 @@ fn check_permissions(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Takes the lock. A process that was just killed may still be on its way out, so it is tried for a moment.
 fn lock(path: &Path) -> Result<DirLock, Error> {
+    for _ in 0..LOCK_TRIES {
+        match try_lock(path) {
+            Err(e) if e.code == "node.data_dir_locked" => std::thread::sleep(LOCK_PAUSE),
+            taken => return taken,
+        }
+    }
+    try_lock(path)
+}
+
+fn try_lock(path: &Path) -> Result<DirLock, Error> {
     DirLock::take(path).map_err(|e| match e {
         LockError::Held { path, pid } => {
             let holder = pid.map_or("another process".to_owned(), |pid| format!("process {pid}"));

@@ -9,6 +9,7 @@
 
 use crate::clock::Clock;
 use crate::driver::{self, Handle, NotTaken, Perform};
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,13 +18,12 @@ use std::time::Duration;
 use tidings_base::agreed::{Heard, StateFailure};
 use tidings_base::{Class, Error, Mono, NodeId, OpId};
 use tidings_consensus::{Group, GroupConfig, Transport};
+use tidings_store::Calls;
 use tidings_store::delivery::LineId;
 use tidings_store::front::{Front, Input, Options, Output, Reply, Request};
 use tidings_store::read::{FeedAnswer, FeedQuery, Query, StoreReader};
 use tidings_store::state::StoreState;
 use tidings_store_local::{FjallKv, FjallReader};
-use tidings_wire::v1::frame::Body;
-use tidings_wire::v1::{FeedMessage, StoreMessage};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -105,7 +105,7 @@ impl StoreGroup {
 
     /// Answers a request with the frames of its answer, at least one. Dropping the future cancels the request; what it
     /// wrote stays written.
-    pub async fn request(&self, request: Request, patience: Option<Duration>) -> Result<Vec<Body>, Refused> {
+    pub async fn request(&self, request: Request, patience: Option<Duration>) -> Result<Vec<Reply>, Refused> {
         let deadline = patience.map(|patience| self.shared.clock.now().mono + patience);
         let (wait, answer) = self.shared.waiting.begin(&self.shared.front);
         let input = Input::Request { op: wait.op, request, deadline };
@@ -116,18 +116,16 @@ impl StoreGroup {
         wait.done();
         match answer.map_err(|_| stopped())? {
             Answer::Read(query) => Ok(self.read(query).await?),
-            Answer::Reply(Reply::Store(message)) => Ok(vec![Body::Store(StoreMessage { message: Some(message) })]),
-            Answer::Reply(Reply::Feed(message)) => Ok(vec![Body::Feed(FeedMessage { message: Some(message) })]),
-            Answer::Reply(Reply::Operated(_)) => Ok(Vec::new()),
             Answer::Reply(Reply::Error { error, leader }) => {
                 let redirect = leader.and_then(|leader| self.shared.group.address(leader));
                 Err(Refused { error: error.redirect(redirect), leader })
             }
+            Answer::Reply(reply) => Ok(vec![reply]),
         }
     }
 
     /// Reads the state on the caller's own task; a scan may take long and moves to a thread for such work.
-    async fn read(&self, query: Query) -> Result<Vec<Body>, Error> {
+    async fn read(&self, query: Query) -> Result<Vec<Reply>, Error> {
         let reader = self.shared.reader.clone();
         match query {
             Query::Scan(_) => {
@@ -151,11 +149,17 @@ impl StoreGroup {
     }
 }
 
-fn frames(reader: &StoreReader<FjallReader>, query: &Query) -> Result<Vec<Body>, Error> {
+/// Whoever holds the group is a `Store` and a `Feed`, as long as this node leads.
+#[async_trait]
+impl Calls for StoreGroup {
+    async fn call(&self, request: Request) -> Result<Vec<Reply>, Error> {
+        self.request(request, None).await.map_err(|refused| refused.error)
+    }
+}
+
+fn frames(reader: &StoreReader<FjallReader>, query: &Query) -> Result<Vec<Reply>, Error> {
     let mut frames = Vec::new();
-    let answered =
-        reader.answer(query, &mut |message, _| frames.push(Body::Store(StoreMessage { message: Some(message) })));
-    answered.map_err(unreadable)?;
+    reader.answer(query, &mut |message, _| frames.push(Reply::Store(message))).map_err(unreadable)?;
     Ok(frames)
 }
 

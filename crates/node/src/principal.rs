@@ -89,8 +89,7 @@ pub enum Principal {
 pub enum OperatorBy {
     /// By the operator key.
     Key,
-    /// By nothing: the server has no authentication configured, and whoever reaches it is trusted. Such a caller may
-    /// also be another node of an unconfigured cluster.
+    /// By nothing: the server has no authentication configured, and whoever reaches it is trusted.
     Unconfigured,
 }
 

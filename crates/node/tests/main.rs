@@ -3,6 +3,7 @@
 mod admission;
 mod carriers;
 mod configuration;
+mod conformance;
 mod identity;
 mod mistakes;
 mod rest;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::Role;
 use tidings_base::{Class, Error};
-use tidings_store::front::Request;
+use tidings_store::front::{Reply, Request};
 use tidings_store::read::join_frames;
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::store_message::Message as StoreMessage;
@@ -119,7 +119,8 @@ impl Stored {
                 return Err(error.into());
             }
         };
-        self.store.request(request, patience).await
+        let replies = self.store.request(request, patience).await?;
+        Ok(replies.into_iter().filter_map(body_of).collect())
     }
 
     /// Answers a request of store or feed, asking the leader if that is another node.
@@ -141,6 +142,14 @@ impl Stored {
             Body::Store(v1::StoreMessage { message: Some(message) }) => Ok(message),
             _ => Err(Error::new("store.malformed", Class::Failed, "the store's answer is none of the store")),
         }
+    }
+}
+
+fn body_of(reply: Reply) -> Option<Body> {
+    match reply {
+        Reply::Store(message) => Some(Body::Store(v1::StoreMessage { message: Some(message) })),
+        Reply::Feed(message) => Some(Body::Feed(v1::FeedMessage { message: Some(message) })),
+        Reply::Operated(_) | Reply::Error { .. } => None,
     }
 }
 

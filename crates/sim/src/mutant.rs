@@ -19,17 +19,23 @@ pub enum Mutant {
     ReorderedApply,
     /// A read barrier passes without asking anybody and without a lease.
     StaleRead,
+    /// A replica whose disk was replaced votes and counts at once.
+    HastyRejoin,
+    /// A restarted replica votes without waiting for leases it may have granted.
+    ForgottenLease,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 6] = [
+    pub const ALL: [Mutant; 8] = [
         Mutant::SkippedFsync,
         Mutant::EarlyAcknowledgement,
         Mutant::DoubleApply,
         Mutant::LostVote,
         Mutant::ReorderedApply,
         Mutant::StaleRead,
+        Mutant::HastyRejoin,
+        Mutant::ForgottenLease,
     ];
 
     /// Its name on the command line.
@@ -41,6 +47,8 @@ impl Mutant {
             Mutant::LostVote => "lost-vote",
             Mutant::ReorderedApply => "reordered-apply",
             Mutant::StaleRead => "stale-read",
+            Mutant::HastyRejoin => "hasty-rejoin",
+            Mutant::ForgottenLease => "forgotten-lease",
         }
     }
 }

@@ -9,7 +9,7 @@ pub enum Kind {
     OneWay,
     /// Two hosts cannot talk to each other, all others can.
     Partial,
-    /// One replica is cut off from everybody.
+    /// One replica is cut off from the others, with or without the clients.
     Isolation,
     /// Drops, duplicates and delays for a while.
     Storm,

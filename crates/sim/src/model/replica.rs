@@ -158,7 +158,7 @@ impl<S: AgreedState> Replica<S> {
     ) -> Result<Replica<S>, NoStart> {
         let storage = Storage::open(disk, config.life > 0, config.mutant)?;
         let blank = storage.ballot() == Default::default() && storage.last() == 0;
-        let silent_until = if blank && config.life == 0 {
+        let silent_until = if (blank && config.life == 0) || config.mutant == Some(Mutant::ForgottenLease) {
             now.mono // Nothing was ever promised here.
         } else {
             now.mono + stretched(config.lease)

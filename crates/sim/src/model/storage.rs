@@ -66,7 +66,7 @@ impl Storage {
         let picture_file = SmallFile::new(disk.clone(), "picture", PICTURE_TAG);
         let ballot = match ballot_file.read().map_err(no_file)? {
             Some(bytes) => decode_ballot(bytes).ok_or_else(|| NoStart::Damaged("ballot: no ballot".into()))?,
-            None => Ballot { learner: new_disk, ..Ballot::default() },
+            None => Ballot { learner: new_disk && mutant != Some(Mutant::HastyRejoin), ..Ballot::default() },
         };
         let picture = match picture_file.read().map_err(no_file)? {
             Some(bytes) => decode_picture(bytes).ok_or_else(|| NoStart::Damaged("picture: no picture".into()))?,

@@ -54,6 +54,12 @@ fn a_reordered_apply_is_noticed() {
 }
 
 #[test]
+fn a_hasty_rejoin_is_noticed() {
+    let by = ["one_leader_per_epoch", "replicas_agree", "reads_are_linearizable", "acknowledged_writes_survive"];
+    red_with_and_green_without(Mutant::HastyRejoin, &by);
+}
+
+#[test]
 fn every_mutant_has_a_name_that_finds_it() {
     for mutant in Mutant::ALL {
         assert_eq!(mutant.name().parse(), Ok(mutant));

@@ -114,7 +114,11 @@ impl Address {
         if authority.as_str().contains('@') || authority.host().is_empty() {
             return Err(bad("a host and a port are expected, and nothing else"));
         }
-        let port = authority.port_u16().unwrap_or(DEFAULT_PORT);
+        let port = match authority.port_u16() {
+            Some(port) => port,
+            None if authority.as_str() == authority.host() => DEFAULT_PORT,
+            None => return Err(bad("the port is no number up to 65535")),
+        };
         Ok(Address { tls, authority: format!("{}:{port}", authority.host()) })
     }
 }

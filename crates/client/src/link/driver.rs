@@ -11,7 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tidings_base::{Class, Error, Machine, Mono, NodeId, Now, OpId, Outbox};
 use tidings_wire::session::{Config, Input, Output, Session, Side};
@@ -89,6 +89,8 @@ pub struct Driver<C, H> {
     admission: Option<BoxFuture<'static, Result<Admission, Error>>>,
     timer: Pin<Box<Sleep>>,
     timer_at: Mono,
+    /// Whom the timer wakes, if it was polled since it was last set.
+    timer_wakes: Option<Waker>,
     reads_while_blocked: bool,
     max_in_flight: u32,
     blocked: bool,
@@ -124,6 +126,7 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
         Driver {
             timer: Box::pin(tokio::time::sleep_until(link.at(timer_at))),
             timer_at,
+            timer_wakes: None,
             session,
             carrier,
             handler,
@@ -319,6 +322,7 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
 
     fn set_timer(&mut self, at: Mono) {
         self.timer_at = at;
+        self.timer_wakes = None;
         self.timer.as_mut().reset(self.link.at(at));
     }
 
@@ -326,19 +330,22 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
 
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut out = Outbox::new();
-        let mut read = 0;
+        let (mut read, mut is_dry) = (0, false);
+        self.parked(false);
         loop {
-            self.parked(false);
-            let mut progress = self.take_commands(&mut out);
+            // Reading comes before the timers: after a pause of this process, what waits in the socket is proof of life.
+            let mut progress = false;
+            if !is_dry && (!self.blocked || self.reads_while_blocked) {
+                is_dry = self.read(cx, &mut out, &mut read);
+                progress |= !is_dry;
+            }
             progress |= self.poll_admission(cx);
             progress |= self.poll_work(cx);
-            if !self.blocked || self.reads_while_blocked {
-                progress |= self.read(cx, &mut out, &mut read);
-            }
+            progress |= self.take_commands(&mut out);
             if self.ended.is_none() {
                 progress |= self.poll_timer(cx, &mut out);
             }
-            self.flush(cx, &mut out);
+            progress |= self.flush(cx, &mut out);
             if self.ended.is_some() {
                 return self.say_last_words(cx);
             }
@@ -457,25 +464,24 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
         }
     }
 
+    /// Takes in what there is; whether all of it was taken, so that the carrier wakes us when there is more.
     fn read(&mut self, cx: &mut Context<'_>, out: &mut Outbox<Output>, read: &mut usize) -> bool {
-        let mut progress = false;
         let now = self.link.now();
         while self.ended.is_none() && *read < FRAMES_PER_TURN && self.may_read() {
-            let Poll::Ready(received) = self.carrier.poll_receive(cx, self.session.max_frame()) else { break };
+            let Poll::Ready(received) = self.carrier.poll_receive(cx, self.session.max_frame()) else { return true };
             let input = match received {
                 Received::Frame(frame, bytes) => Input::Received { frame, bytes },
                 Received::Broken(error) => Input::Broken(error),
                 Received::Ended(error) => Input::Lost(error),
             };
             *read += 1;
-            progress = true;
             self.session.handle(now, input, out);
             self.perform(out);
             if !self.fresh.is_empty() {
                 self.run_fresh(cx);
             }
         }
-        progress
+        false
     }
 
     /// No more requests are taken in than answers can be kept for.
@@ -489,7 +495,13 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
         if deadline < self.timer_at {
             self.set_timer(deadline);
         }
+        // Once it knows our waker it need not be asked again at every turn.
+        let knows_us = self.timer_wakes.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        if knows_us && !self.timer.is_elapsed() {
+            return false;
+        }
         if self.timer.as_mut().poll(cx).is_pending() {
+            self.timer_wakes = Some(cx.waker().clone());
             return false;
         }
         self.session.wake(self.link.now(), out);
@@ -501,7 +513,8 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
         true
     }
 
-    fn flush(&mut self, cx: &mut Context<'_>, out: &mut Outbox<Output>) {
+    /// Sends what waits; whether the carrier takes more than it did before.
+    fn flush(&mut self, cx: &mut Context<'_>, out: &mut Outbox<Output>) -> bool {
         if let Poll::Ready(Err(error)) = self.carrier.poll_flush(cx)
             && self.ended.is_none()
         {
@@ -510,7 +523,7 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
         }
         let full = self.carrier.is_full();
         if full == self.blocked || self.ended.is_some() {
-            return;
+            return false;
         }
         self.blocked = full;
         let mut queue = self.link.queue.lock();
@@ -521,10 +534,7 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
             flow.wake();
         }
         self.handle(if full { Input::Blocked } else { Input::Unblocked });
-        // The turn goes on with what waited.
-        if !full {
-            cx.waker().wake_by_ref();
-        }
+        !full
     }
 
     fn say_last_words(&mut self, cx: &mut Context<'_>) -> Poll<()> {

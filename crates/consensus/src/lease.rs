@@ -168,6 +168,14 @@ impl Leases {
         Some(earliest + shortened(self.lease))
     }
 
+    /// Who accepted an append of the leader of `term` within the last lease.
+    pub fn in_touch(&self, now: Mono, term: u64) -> BTreeSet<u64> {
+        let Some(leading) = self.leading.as_ref().filter(|leading| leading.term == term) else {
+            return BTreeSet::new();
+        };
+        leading.accepted.iter().filter(|(_, sent)| now.since(**sent) < self.lease).map(|(voter, _)| *voter).collect()
+    }
+
     /// No leases until [`resume`](Leases::resume); returns when the announced ones have run out.
     pub fn suspend(&mut self) -> Mono {
         self.suspended = true;
@@ -278,6 +286,7 @@ mod tests {
         l.accepted(7, 2, at(100));
         assert_eq!(l.hold(at(101), 7), Some(at(109)));
         assert!(!l.may_vote(at(108), false), "it would vote its own lease away");
+        assert_eq!((l.in_touch(at(109), 7), l.in_touch(at(110), 7)), (BTreeSet::from([2]), BTreeSet::new()));
         assert_eq!(l.suspend(), at(109));
         l.accepted(7, 2, at(105));
         assert_eq!(l.hold(at(105), 7), None);

@@ -61,22 +61,26 @@ impl Group {
         self.change(ChangeMembers::ReplaceAllVoters(voters)).await
     }
 
-    /// Hands leadership to the voter that is furthest, if this replica leads and is not the only voter. Until the
-    /// announced lease has run out it goes on serving, without a lease.
+    /// Hands leadership to the voter that is furthest, if this replica leads and is in touch with another voter. Until
+    /// the announced lease has run out it goes on serving, without a lease.
     pub async fn hand_over(&self) -> bool {
         let shared = &self.inner.shared;
         let Some(term) = shared.leading_term() else { return false };
-        if !self.voters().iter().any(|voter| *voter != shared.node.0) {
-            return false;
-        }
-        let until = shared.leases.lock().suspend();
+        let until = {
+            let mut leases = shared.leases.lock();
+            if leases.in_touch(shared.now(), term).is_disjoint(&self.voters()) {
+                return false;
+            }
+            leases.suspend()
+        };
         self.sleep_until(until).await;
         if shared.leading_term() != Some(term) {
             return false;
         }
         let metrics = self.inner.raft.metrics().borrow_watched().clone();
         let matched = metrics.replication.unwrap_or_default();
-        let others = self.voters().into_iter().filter(|voter| *voter != shared.node.0);
+        let in_touch = shared.leases.lock().in_touch(shared.now(), term);
+        let others = self.voters().into_iter().filter(|voter| in_touch.contains(voter));
         let furthest = others.max_by_key(|voter| index_or_zero(matched.get(voter).and_then(Option::as_ref)));
         let Some(to) = furthest else { return false };
         tracing::info!(group = shared.group.0, to, "handing leadership over");

@@ -96,10 +96,16 @@ impl Receiver {
             if !self.shared.leases.lock().consider(now, term, wire.transfer) {
                 return Err(Fault::Promised);
             }
-            let mut considering = Considering { shared: &self.shared, term, granted: true };
-            let reply = self.raft.vote(request).await;
-            considering.granted = reply.as_ref().map_or(true, |reply| reply.vote_granted);
-            reply
+            // On a task of its own: a caller that hangs up must not leave open whether the vote was given, or this
+            // replica would promise nothing to the present leader for as long as that one leads.
+            let (shared, raft) = (self.shared.clone(), self.raft.clone());
+            let considered = tokio::spawn(async move {
+                let reply = raft.vote(request).await;
+                let granted = reply.as_ref().map_or(true, |reply| reply.vote_granted);
+                shared.leases.lock().considered(term, granted);
+                reply
+            });
+            considered.await.map_err(|e| Fault::Stopped(e.to_string()))?
         };
         let reply = reply.map_err(|e| Fault::Stopped(e.to_string()))?;
         Ok(Body::VoteReply(codec::wire_vote_reply(&reply)))
@@ -178,19 +184,6 @@ impl Receiver {
         if let Some(stream) = stream {
             let _ = self.files.discard(&stream.writer.name);
         }
-    }
-}
-
-/// A vote that is being considered. If its end is not seen, it counts as given.
-struct Considering<'a> {
-    shared: &'a Shared,
-    term: u64,
-    granted: bool,
-}
-
-impl Drop for Considering<'_> {
-    fn drop(&mut self) {
-        self.shared.leases.lock().considered(self.term, self.granted);
     }
 }
 

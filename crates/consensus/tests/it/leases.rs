@@ -27,6 +27,31 @@ fn one_member_is_ready_at_once_and_its_epoch_grows_with_every_start() {
 }
 
 #[test]
+fn one_member_applies_without_waiting_for_a_tick() {
+    let world = World::running(1, 4);
+    world.wait(world.group(NodeId(1)).ready());
+    let began = world.elapsed();
+    for n in 0..100 {
+        world.put(format!("{n}"));
+    }
+    assert!(world.elapsed() - began < Duration::from_millis(500), "{:?}", world.elapsed() - began);
+}
+
+#[test]
+fn a_leader_without_others_stops_at_once() {
+    let mut world = World::running(3, 5);
+    world.put("first");
+    let (leader, _) = world.leader();
+    for node in [1, 2, 3].map(NodeId).into_iter().filter(|node| *node != leader) {
+        world.power_off(node);
+    }
+    world.sleep(LEASE * 2);
+    let began = world.elapsed();
+    world.shut_down(leader);
+    assert!(world.elapsed() - began < LEASE, "nobody could take over");
+}
+
+#[test]
 fn a_barrier_passes_by_the_lease_and_by_a_round_without_it() {
     let world = World::running(3, 2);
     let index = world.put("first");

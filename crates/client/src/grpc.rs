@@ -221,10 +221,8 @@ fn trailers(why: &Error) -> HeaderMap {
     let status = if orderly { 0 } else { why.grpc_status() };
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from(u16::from(status)));
-    if !orderly {
-        if let Ok(message) = HeaderValue::from_str(&percent_encoded(&why.to_string())) {
-            trailers.insert("grpc-message", message);
-        }
+    if !orderly && let Ok(message) = HeaderValue::from_str(&percent_encoded(&why.to_string())) {
+        trailers.insert("grpc-message", message);
     }
     trailers
 }

@@ -137,10 +137,10 @@ pub fn exercise(data: &[u8]) {
         let back = crate::json::frame_from_str(&text, usize::MAX).expect("our own JSON is read");
         assert_eq!(back, frame, "JSON form");
     }
-    if let Ok(text) = std::str::from_utf8(data) {
-        if let Ok(frame) = crate::json::frame_from_str(text, limits::CLIENT_FRAME) {
-            assert_eq!(decode(&to_bytes(&frame), u32::MAX), Ok(frame), "binary form of JSON");
-        }
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(frame) = crate::json::frame_from_str(text, limits::CLIENT_FRAME)
+    {
+        assert_eq!(decode(&to_bytes(&frame), u32::MAX), Ok(frame), "binary form of JSON");
     }
     let mut deframer = Deframer::new();
     for piece in data.chunks(data.first().map_or(1, |n| usize::from(*n).max(1))) {

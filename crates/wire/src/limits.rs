@@ -14,6 +14,11 @@ pub const CLIENT_FRAME: usize = (1 << 20) + (64 << 10);
 /// much again of smaller ones that travel with it.
 pub const NODE_FRAME: usize = 4 << 20;
 
+// A command of the largest size and a piece of a snapshot fit a frame between nodes; a client's frame fits a command.
+const _: () = assert!(tidings_base::agreed::MAX_COMMAND + (64 << 10) < NODE_FRAME);
+const _: () = assert!(tidings_base::agreed::SNAPSHOT_CHUNK + (64 << 10) < NODE_FRAME);
+const _: () = assert!(CLIENT_FRAME < tidings_base::agreed::MAX_COMMAND);
+
 /// What one frame of a long answer should hold: large enough to be cheap, small enough that a connection's other
 /// operations do not wait for it.
 pub const ANSWER_CHUNK: usize = 64 << 10;
@@ -124,13 +129,6 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_command_of_the_largest_size_fits_a_frame_between_nodes() {
-        assert!(tidings_base::agreed::MAX_COMMAND + (64 << 10) < NODE_FRAME);
-        assert!(tidings_base::agreed::SNAPSHOT_CHUNK + (64 << 10) < NODE_FRAME);
-        assert!(CLIENT_FRAME < tidings_base::agreed::MAX_COMMAND);
-    }
 
     #[test]
     fn announced_limits_are_made_usable() {

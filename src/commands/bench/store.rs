@@ -15,7 +15,7 @@ use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_client::{Client, ClientConfig};
 use tidings_node::group::StoreGroup;
-use tidings_store::Request;
+use tidings_store::{Reply, Request};
 use tidings_wire::v1::{Apply, Cell, GroupWrite, RowWrite, StoreMessage, frame::Body, store_message};
 
 /// Writers at once; each waits for its answer before it goes on.
@@ -86,7 +86,10 @@ async fn write_rate(leader: &StoreGroup, seconds: f64) -> Result<f64, Error> {
                 let row = format!("writer-{writer}-{timestamp}");
                 let request = Request::Store(store_message::Message::Apply(apply(b"bench", [row], timestamp)));
                 let answer = leader.request(request, None).await.map_err(|refused| refused.error)?;
-                check(answer.first())?;
+                match answer.first() {
+                    Some(Reply::Store(message)) => check(message)?,
+                    other => return Err(wrong(&other)),
+                }
                 counter.add(1);
             }
             Ok(())
@@ -104,15 +107,15 @@ fn apply(group: &'static [u8], rows: impl IntoIterator<Item = String>, timestamp
     Apply { groups: vec![GroupWrite { group: group.into(), rows, fence: None }] }
 }
 
-fn check(answer: Option<&Body>) -> Result<(), Error> {
+fn check(answer: &store_message::Message) -> Result<(), Error> {
     match answer {
-        Some(Body::Store(StoreMessage { message: Some(store_message::Message::Applied(applied)) }))
-            if applied.failures.is_empty() =>
-        {
-            Ok(())
-        }
-        other => Err(Error::new("bench.wrong_answer", Class::Failed, format!("a write was answered with {other:?}"))),
+        store_message::Message::Applied(applied) if applied.failures.is_empty() => Ok(()),
+        other => Err(wrong(other)),
     }
+}
+
+fn wrong(answer: &impl std::fmt::Debug) -> Error {
+    Error::new("bench.wrong_answer", Class::Failed, format!("a write was answered with {answer:?}"))
 }
 
 /// Fills a directory through a server of its own, which is then killed.
@@ -128,7 +131,10 @@ async fn fill(data: &Path, rows: u64) -> Result<(), Error> {
             while first < rows {
                 let batch = (first..rows.min(first + FILL_BATCH)).map(|row| format!("row-{row:010}"));
                 let message = Some(store_message::Message::Apply(apply(b"rows", batch, 1)));
-                check(Some(&client.call(Body::Store(StoreMessage { message })).await?))?;
+                match client.call(Body::Store(StoreMessage { message })).await? {
+                    Body::Store(StoreMessage { message: Some(answer) }) => check(&answer)?,
+                    other => return Err(wrong(&other)),
+                }
                 first += FILLERS * FILL_BATCH;
             }
             Ok::<(), Error>(())

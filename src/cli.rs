@@ -10,7 +10,6 @@ use std::path::PathBuf;
     name = "tidings",
     version,
     max_term_width = 100,
-    disable_help_subcommand = true,
     after_help = "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 unreachable, 6 outcome unknown."
 )]
 pub struct Cli {
@@ -91,6 +90,12 @@ pub struct Serve {
     /// Listen beyond loopback although TLS or authentication is missing
     #[arg(long)]
     pub insecure_listen: bool,
+    /// Found a new cluster of several members: once, at the first start of each
+    #[arg(long, conflicts_with = "join")]
+    pub found: bool,
+    /// Join a running cluster that will add this node: once, at its first start
+    #[arg(long)]
+    pub join: bool,
     /// How to write the log, on standard error [default: text]
     #[arg(long, env = "TIDINGS_LOG_FORMAT", value_enum)]
     pub log_format: Option<LogFormat>,

@@ -63,6 +63,11 @@ pub fn run_without_store(args: Serve) -> Result<(), Error> {
 
 fn prepare(args: Serve) -> Result<Config, Error> {
     let mut config = configured(args.config.as_deref(), args.data.as_deref(), args.listen, args.insecure_listen)?;
+    config.entry = match (args.found, args.join) {
+        (true, _) => Some(config::Entry::Found),
+        (false, true) => Some(config::Entry::Join),
+        (false, false) => None,
+    };
     if let Some(format) = args.log_format {
         config.log.format = match format {
             LogFormat::Text => config::LogFormat::Text,

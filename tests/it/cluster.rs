@@ -1,7 +1,7 @@
 //! Three nodes from configuration files: the leader dies, acknowledged writes do not.
 
 use crate::load::{Load, Promised, assert_kept};
-use crate::process::{Deadline, Server, free_port, run, turn, until};
+use crate::process::{Deadline, Server, free_port, http, run, turn, until};
 use std::path::{Path, PathBuf};
 
 /// How often the leader is killed under load, in every run of the tests.
@@ -29,7 +29,7 @@ impl Cluster {
                 path
             })
             .collect();
-        let nodes = configs.iter().map(|config| Some(spawn(config))).collect();
+        let nodes = configs.iter().map(|config| Some(spawn(config, &["--found"]))).collect();
         let urls = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
         let cluster = Cluster { configs, nodes, urls };
         cluster.nodes.iter().flatten().for_each(Server::wait_ready);
@@ -49,8 +49,8 @@ impl Cluster {
     }
 }
 
-fn spawn(config: &Path) -> Server {
-    Server::spawn(&["--config", config.to_str().unwrap()])
+fn spawn(config: &Path, entry: &[&str]) -> Server {
+    Server::spawn(&[&["--config", config.to_str().unwrap()], entry].concat())
 }
 
 /// Kills the leader under load while `go_on` says so, then all at once; checks that nothing promised was lost.
@@ -66,7 +66,7 @@ fn kill_leaders_under_load(mut go_on: impl FnMut() -> bool) {
         cluster.nodes[leader].take().unwrap().kill();
         // The other two go on without it; then it comes back and catches up.
         runtime.block_on(load.until_promised(&promised, 100));
-        let back = spawn(&cluster.configs[leader]);
+        let back = spawn(&cluster.configs[leader], &[]);
         back.wait_ready();
         cluster.nodes[leader] = Some(back);
     }
@@ -75,7 +75,7 @@ fn kill_leaders_under_load(mut go_on: impl FnMut() -> bool) {
 
     // All of them at once: nobody is left who could remember but the disks.
     cluster.nodes.iter_mut().for_each(|node| node.take().unwrap().kill());
-    cluster.nodes = cluster.configs.iter().map(|config| Some(spawn(config))).collect();
+    cluster.nodes = cluster.configs.iter().map(|config| Some(spawn(config, &[]))).collect();
     cluster.nodes.iter().flatten().for_each(Server::wait_ready);
     runtime.block_on(assert_kept(&cluster.urls, &promised));
 }
@@ -93,6 +93,55 @@ fn kill_loop() {
     let _turn = turn();
     let deadline = Deadline::from_environment();
     kill_leaders_under_load(|| !deadline.has_passed());
+}
+
+#[test]
+fn a_member_that_lost_its_data_does_not_vote_again_but_is_replaced() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(dir.path());
+    let leader = cluster.leader();
+    let lost = (leader + 1) % 3;
+    cluster.nodes[lost].take().unwrap().kill();
+    std::fs::remove_dir_all(dir.path().join(format!("data-{}", lost + 1))).unwrap();
+    run(&["serve", "--config", cluster.configs[lost].to_str().unwrap()]).failed(4, "node.empty_member");
+
+    // The others remove it and add a new member under a number of its own.
+    let port = free_port();
+    let config = dir.path().join("node-4.toml");
+    std::fs::write(&config, format!("node = 4\ndata = \"data-4\"\nlisten = \"127.0.0.1:{port}\"\n")).unwrap();
+    let joined = spawn(&config, &["--join"]);
+    let members = "/v1/admin/groups/1/members";
+    let leads = cluster.nodes[leader].as_ref().unwrap().address;
+    let removed = http("DELETE", leads, &format!("{members}/{}", lost + 1), "");
+    assert_eq!(removed.map(|(status, _)| status), Some(204));
+    let added = http("POST", leads, members, &format!("{{\"node\": 4, \"address\": \"127.0.0.1:{port}\"}}"));
+    assert_eq!(added.map(|(status, _)| status), Some(204));
+    joined.wait_ready();
+    until("the new member votes and the lost one is gone", || {
+        let said = joined.run(&["status", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&said.out).ok()?;
+        let members = status["groups"][0]["members"].as_array()?;
+        let voters: Vec<u64> =
+            members.iter().filter(|m| m["voter"] == true).filter_map(|m| m["node"].as_u64()).collect();
+        (voters.len() == 3 && voters.contains(&4) && !voters.contains(&(lost as u64 + 1))).then_some(())
+    });
+}
+
+#[test]
+fn a_node_without_a_majority_says_so() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(dir.path());
+    let leader = cluster.leader();
+    let (follower, last) = ((leader + 1) % 3, (leader + 2) % 3);
+    cluster.nodes[follower].take().unwrap().kill();
+    cluster.nodes[last].take().unwrap().kill();
+    let left = cluster.nodes[leader].as_ref().unwrap();
+    until("it is not ready any more", || (http("GET", left.address, "/readyz", "")?.0 == 503).then_some(()));
+    assert!(!left.run(&["status"]).out.contains("no problems"));
+    cluster.nodes[last] = Some(spawn(&cluster.configs[last], &[]));
+    cluster.nodes.iter().flatten().for_each(Server::wait_ready);
 }
 
 #[test]

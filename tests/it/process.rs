@@ -190,9 +190,20 @@ fn pause() {
 
 /// The status and body of a plain GET, or nothing if nobody answered.
 pub fn http_get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    http("GET", address, path, "")
+}
+
+/// One HTTP request with a JSON body: status and body of the answer, `None` if there is none.
+pub fn http(method: &str, address: SocketAddr, path: &str, json: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    let length = json.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{json}"
+    )
+    .ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let status = answer.split_whitespace().nth(1)?.parse().ok()?;

@@ -114,6 +114,18 @@ impl Group {
         found.unwrap_or(Role::Follower { leader: None })
     }
 
+    /// Whether this replica is in touch with a majority: a leader by its lease, a follower by having heard its leader
+    /// within two leases.
+    pub fn in_touch(&self) -> bool {
+        let shared = &self.inner.shared;
+        let (now, term) = (shared.now(), shared.leading_term());
+        let mut leases = shared.leases.lock();
+        match term {
+            Some(term) => leases.hold(now, term).is_some(),
+            None => leases.heard_lately(now),
+        }
+    }
+
     /// The address of a member, as the group has agreed on it.
     pub fn address(&self, node: NodeId) -> Option<String> {
         self.inner.members().get_node(&node.0).map(|n| n.addr.clone())

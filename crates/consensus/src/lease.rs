@@ -120,6 +120,11 @@ impl Leases {
         true
     }
 
+    /// Whether a leader was heard within two leases.
+    pub fn heard_lately(&self, now: Mono) -> bool {
+        now < self.promised_until + self.lease
+    }
+
     /// Whether this replica has, or may have in a moment, a part in an election after that of `term`.
     fn is_outvoted(&self, term: u64) -> bool {
         self.elected > term || self.considering.iter().any(|considered| *considered > term)

@@ -155,6 +155,11 @@ impl LogStore {
         if let Some(torn) = &recovery.torn {
             tracing::warn!(group = config.group.0, %torn, "the last write before a crash was incomplete and was cut");
         }
+        // The first file of the log is durable before the first vote is.
+        if recovery.created && vote.is_some() {
+            let why = "its files are gone, although this replica has voted".to_owned();
+            return Err(StartError::Damaged { file: "the log".into(), why });
+        }
         // The note of a purge is written before the purge.
         if let Some(purged) = &purged {
             log.purge_through(index_of(purged).0).map_err(|e| StartError::disk("the log", e))?;

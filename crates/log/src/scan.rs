@@ -62,11 +62,11 @@ impl fmt::Display for Trouble {
 
 impl std::error::Error for Trouble {}
 
-pub(crate) const HINT_DAMAGE: &str = "the disk lost or changed bytes that had been written: check it; then restore this \
-     member from the others (stop it, move its directory away, let it rejoin) or from a backup";
+pub(crate) const HINT_DAMAGE: &str = "the disk lost or changed bytes that had been written: check it; then let the \
+     others remove this member and add it under a new number with an empty directory, or restore a backup";
 const HINT_TORN: &str = "nothing to do: opening the log cuts it, everything acknowledged is before it";
-const HINT_MISSING: &str = "put the file back if it was moved away; otherwise restore this member from the others \
-     (stop it, move its directory away, let it rejoin) or from a backup";
+const HINT_MISSING: &str = "put the file back if it was moved away; otherwise let the others remove this \
+     member and add it under a new number with an empty directory, or restore a backup";
 const HINT_OTHER: &str = "the directory holds files of another log: give this one its own directory, or put the right \
      files back";
 const HINT_NEWER: &str = "run the version of the program that wrote it, or a later one";

@@ -49,10 +49,7 @@ pub enum Resource {
 /// Allows an action or says who may do it.
 pub fn authorize(principal: &Principal, part: Part, action: Action, resource: &Resource) -> Result<(), Error> {
     let allowed = match principal {
-        Principal::Operator(_) => match part {
-            Part::Raft => false,
-            _ => true,
-        },
+        Principal::Operator(_) => part != Part::Raft,
         Principal::Node(_) => match part {
             Part::Control | Part::Raft => true,
             Part::Admin => action == Action::Read,

@@ -44,8 +44,12 @@ pub struct Config {
     /// carry the operator key.
     pub public_metrics: bool,
     /// The members that the cluster begins with, this node among them. None = this node alone. It is read once, when
-    /// the data directory is new; later changes go through `tidings cell member`.
+    /// the data directory is new; later changes go through `POST /v1/admin/groups/1/members`.
     pub members: Vec<Member>,
+    /// How a node with an empty data directory enters its cluster. Said by a flag, once, never by a file: see
+    /// [`Entry`].
+    #[serde(skip)]
+    pub entry: Option<Entry>,
     /// Encryption of the port. None = plain text, which only loopback may use.
     pub tls: Option<Tls>,
     /// Who may call. Nobody configured = on loopback everyone is the operator.
@@ -56,6 +60,19 @@ pub struct Config {
     pub timings: Timings,
     /// What is written about what happens.
     pub log: Log,
+}
+
+/// How a node with an empty data directory enters a cluster of several.
+///
+/// It must be said, because the directory itself cannot tell a new node from one that lost its disk. The latter has
+/// voted and acknowledged what it does not remember; were it to vote again under its old number, acknowledged writes
+/// could be lost although a majority of the disks survived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// The cluster is new, and this node one of its first members.
+    Found,
+    /// The cluster runs; it will add this node, under a number that it never knew.
+    Join,
 }
 
 /// A member of the cluster's first membership.
@@ -276,6 +293,7 @@ impl Default for Config {
             insecure_listen: false,
             public_metrics: false,
             members: Vec::new(),
+            entry: None,
             tls: None,
             auth: Auth::default(),
             limits: Limits::default(),

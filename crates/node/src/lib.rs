@@ -49,6 +49,7 @@ pub use gate::{Gate, Services};
 pub use principal::{AppName, Identity, Peer, Principal};
 
 use crate::auth::{Authenticator, Trust};
+use crate::config::Entry;
 use crate::connection::{ConnectionConfig, Connections, GateDispatcher};
 use crate::data_dir::DataDir;
 use crate::group::StoreGroup;
@@ -59,8 +60,10 @@ use crate::shell::{Facts, Shared};
 use crate::shutdown::Shutdown;
 use axum::Router;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tidings_base::disk::Disk;
 use tidings_base::{Class, Error, GroupId, NodeId};
 use tidings_consensus::{GroupConfig, Member, Timings};
 use tidings_log::RealDisk;
@@ -196,9 +199,15 @@ async fn start_services(
     let failed = |what: String| Error::new("node.bad_data_dir", Class::Failed, what);
     let log = data.log_of(GroupId::STORE)?;
     let disk = RealDisk::open(&log).map_err(|e| failed(format!("cannot open {}: {e}", log.display())))?;
+    let is_new = disk.list().map_err(|e| failed(format!("cannot read {}: {e}", log.display())))?.is_empty();
+    if is_new && config.entry.is_none() && config.members.len() > 1 {
+        return Err(entry_unsaid(&log));
+    }
     let kv = FjallKv::open(&data.state_of(GroupId::STORE)?, Default::default())?;
     let state = StoreState::open(kv).map_err(|e| failed(e.to_string()))?;
-    let members = if config.members.is_empty() {
+    let members = if config.entry == Some(Entry::Join) {
+        Vec::new()
+    } else if config.members.is_empty() {
         vec![Member { node: config.node_id(), address: config.advertised(bound) }]
     } else {
         config.members.iter().map(|m| Member { node: NodeId(m.node), address: m.address.clone() }).collect()
@@ -215,6 +224,15 @@ async fn start_services(
     let peers = Arc::new(Peers::new(config)?);
     let store = StoreGroup::start(group, state, peers.clone(), clock.clone()).await?;
     Ok(NodeServices::new(store, peers, clock))
+}
+
+fn entry_unsaid(log: &Path) -> Error {
+    let message = format!("{} is empty, and this node is one of several members", log.display());
+    Error::new("node.empty_member", Class::Refused, message).hint(
+        "If the whole cluster is new, start each member with --found, once. If this member lost its data, let the others \
+         remove it and add it under a new number, started with --join: under its old number it could undo what it \
+         promised.",
+    )
 }
 
 /// Serves until the shutdown is over: nothing new, what is in flight may end, the rest is closed.

@@ -115,8 +115,9 @@ pub(crate) fn describe(error: &fjall::Error) -> String {
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Error {
         let message = format!("{error}.");
-        let rebuild = "Stop the node and run `tidings doctor`. If other members hold the data, remove the directory: \
-                       the state comes back from them. Otherwise restore a backup.";
+        let rebuild = "Stop the node and run `tidings doctor`. If other members hold the data, let them \
+                       remove this member and add it under a new number with an empty directory. Otherwise restore a \
+                       backup.";
         let (code, class, hint) = match &error {
             OpenError::Newer { .. } => {
                 ("store.newer_format", Class::Refused, "Run the version of the program that wrote it, or a newer one.")

@@ -146,6 +146,11 @@ fn damage_is_named_and_refused() {
         started
     };
     assert!(start_on(&|_| ()).is_ok(), "an undamaged copy starts");
+    let gone = start_on(&|disk| {
+        let segments = disk.files().into_iter().filter(|(name, _)| name.ends_with(".seg"));
+        segments.for_each(|(name, _)| assert!(disk.lose_file(&name)));
+    });
+    assert!(matches!(&gone, Err(StartError::Damaged { file, .. }) if file == "the log"), "{gone:?}");
     let lost = start_on(&|disk| assert!(disk.lose_file(&snapshot)));
     assert!(matches!(lost, Err(StartError::Gap { .. })), "{lost:?}");
     let flipped = start_on(&|disk| assert!(disk.flip_bit(&snapshot, 8 * 300)));

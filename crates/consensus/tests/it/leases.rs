@@ -60,14 +60,12 @@ fn a_barrier_passes_by_the_lease_and_by_a_round_without_it() {
     world.sleep(LEASE);
     world.isolate(leader);
     assert!(world.wait(group.barrier()).unwrap() >= index, "the lease lasts a while");
-    let began = world.elapsed();
     world.sleep(LEASE);
     assert!(matches!(world.wait(group.barrier()), Err(Refusal::NotLeader { .. })), "nobody confirmed it");
     world.mend();
     let later = world.put("second");
     let (leader, _) = world.leader();
     assert!(world.wait(world.group(leader).barrier()).unwrap() >= later);
-    assert!(began < world.elapsed());
 }
 
 #[test]

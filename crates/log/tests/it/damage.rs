@@ -98,7 +98,7 @@ fn damage_is_named_by_file_and_offset() {
     let trouble = refusal(&disk);
     assert_eq!((trouble.kind, trouble.file.as_str(), trouble.offset), (TroubleKind::Damage, file, 4096));
     let said = trouble.to_string();
-    assert!(said.contains("payload of index 1 ") && said.contains("restore this member"), "{said}");
+    assert!(said.contains("payload of index 1 ") && said.contains("restore a backup"), "{said}");
     assert!(disk.flip_bit(file, (4096 + 40) * 8));
 
     assert!(disk.flip_bit(file, 20 * 8));

@@ -22,7 +22,7 @@ const READ_BUFFER: usize = 4 << 10;
 pub async fn accept(State(connections): State<Arc<Connections>>, mut request: Request) -> Response<Body> {
     let upgrade = match Upgrade::read(request.headers()) {
         Ok(upgrade) => upgrade,
-        Err(refusal) => return refusal,
+        Err((status, why)) => return refuse(status, why),
     };
     let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
     let arrival = Arrival::of(request.extensions(), request.headers());
@@ -53,10 +53,10 @@ struct Upgrade {
 }
 
 impl Upgrade {
-    fn read(headers: &HeaderMap) -> Result<Upgrade, Response<Body>> {
-        let bad = |why| refuse(StatusCode::BAD_REQUEST, why);
+    fn read(headers: &HeaderMap) -> Result<Upgrade, (StatusCode, &'static str)> {
+        let bad = |why| (StatusCode::BAD_REQUEST, why);
         if !has_token(headers, header::CONNECTION, "upgrade") || !has_token(headers, header::UPGRADE, "websocket") {
-            return Err(refuse(StatusCode::UPGRADE_REQUIRED, "this address speaks WebSocket"));
+            return Err((StatusCode::UPGRADE_REQUIRED, "this address speaks WebSocket"));
         }
         if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
             return Err(bad("version 13 of WebSocket is expected"));

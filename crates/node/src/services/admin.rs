@@ -70,6 +70,9 @@ fn problems(log: &Group, status: &Status) -> Vec<String> {
     if matches!(*log.role().borrow(), Role::Follower { leader: None }) {
         problems
             .push("The store's group has no leader: a majority of its members must run and reach each other.".into());
+    } else if !log.in_touch() {
+        problems
+            .push("This node is not in touch with a majority of the store's group: look at the other members.".into());
     }
     for member in &status.members {
         if let Some(lag) = member.lag.filter(|lag| *lag > WORTH_MENTIONING) {

@@ -81,13 +81,14 @@ impl Services for NodeServices {
     }
 
     fn ready(&self) -> Result<(), Error> {
-        match *self.stored.store.log().role().borrow() {
-            Role::Leader { .. } | Role::Follower { leader: Some(_) } => Ok(()),
-            Role::Follower { leader: None } => {
-                Err(Error::new("node.not_ready", Class::Unreachable, "no leader of the store's group is known")
-                    .hint("A majority of the members must run and reach each other."))
-            }
-        }
+        let log = self.stored.store.log();
+        let why = match *log.role().borrow() {
+            Role::Follower { leader: None } => "no leader of the store's group is known",
+            _ if !log.in_touch() => "this node is not in touch with a majority of the store's group",
+            _ => return Ok(()),
+        };
+        Err(Error::new("node.not_ready", Class::Unreachable, why)
+            .hint("A majority of the members must run and reach each other."))
     }
 
     async fn shutdown(&self) {

@@ -174,7 +174,6 @@ fn a_crash_ends_everything_that_was_under_way() {
     world.start(HostId(0), &mut Start).unwrap();
     let again = run(&mut world, 10 * SECOND);
     assert!(ticks(&again, HostId(0)) >= 9);
-    assert!(again.contains(&(again[0].0, again[0].1, again[0].2.clone())));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 use tidings_sim::faults::Kind;
-use tidings_sim::{Options, Printing, Report, run, run_seeds};
+use tidings_sim::{Options, Printing, run, run_seeds};
 
 fn short() -> Options {
     Options { simulated: Duration::from_secs(120), ..Options::default() }
@@ -78,5 +78,4 @@ fn a_kept_trace_changes_nothing_and_a_report_is_json() {
     for field in ["scenario", "seeds_run", "simulated_seconds", "faults", "invariants", "trace_hash", "failures"] {
         assert!(json.get(field).is_some(), "no {field} in {json}");
     }
-    assert!(Report::default().failures.is_empty());
 }

@@ -69,3 +69,29 @@ fn a_bad_configuration_is_one_failed_check() {
     assert_eq!(said.code, 1, "{said:?}");
     assert!(said.out.contains("FAILED   configuration:") && said.out.contains("node.toml:1:1"), "{said:?}");
 }
+
+#[test]
+fn a_half_written_vote_and_a_lost_log_are_named_by_doctor_and_refused_by_serve() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    assert_eq!(server.run(&["store", "put", "g", "a", "c", "value"]).code, 0);
+    assert_eq!(server.terminate(), 0);
+    let refused = |named: &str| {
+        let said = doctor(data.path());
+        assert_eq!(said.code, 1, "{said:?}");
+        let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        let failed = report["checks"].as_array().unwrap().iter().find(|check| check["state"] == "failed").unwrap();
+        assert!(failed["message"].as_str().unwrap().contains(named), "{failed}");
+        run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", "127.0.0.1:0"]).failed(1, named);
+    };
+
+    let vote = segment(data.path()).with_file_name("vote");
+    let whole = std::fs::read(&vote).unwrap();
+    std::fs::write(&vote, &whole[..whole.len() / 2]).unwrap();
+    refused("vote is damaged");
+    std::fs::write(&vote, &whole).unwrap();
+
+    std::fs::remove_file(segment(data.path())).unwrap();
+    refused("its files are gone");
+}

@@ -44,6 +44,7 @@ pub use codec::Malformed;
 pub use config::{Clock, Flush, GroupConfig, Limits, Member, Timings};
 pub use error::{ChangeError, ProposeError, StartError};
 pub use group::Group;
+pub use log_store::check;
 pub use metrics::{MemberStatus, Standing, Status};
 pub use network::{Transport, TransportError};
 pub use runtime::Runtime;

@@ -24,6 +24,7 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use tidings_base::LogIndex;
+use tidings_base::disk::Disk;
 use tidings_log::{Done, GroupCommit, GroupOptions, Log, Options, Refused, RefusedReason, SmallFile, SmallFileError};
 use tidings_wire::v1;
 use tokio::sync::{mpsc, oneshot};
@@ -157,8 +158,7 @@ impl LogStore {
         }
         // The first file of the log is durable before the first vote is.
         if recovery.created && vote.is_some() {
-            let why = "its files are gone, although this replica has voted".to_owned();
-            return Err(StartError::Damaged { file: "the log".into(), why });
+            return Err(files_gone());
         }
         // The note of a purge is written before the purge.
         if let Some(purged) = &purged {
@@ -277,6 +277,25 @@ fn decode(index: u64, bytes: Bytes) -> Result<Entry, Malformed> {
         return Err(Malformed(format!("it is entry {} in the place of entry {index}", index_of(&entry.log_id))));
     }
     Ok(entry)
+}
+
+/// Looks at the small files beside a log as a start would, and changes nothing: for `tidings doctor`, beside
+/// [`tidings_log::verify`], which counted the log's segments and records.
+pub fn check(disk: Arc<dyn Disk>, segments: usize, records: u64) -> Result<(), StartError> {
+    let vote = read_small::<v1::RaftBallot>(&SmallFile::new(disk.clone(), VOTE_FILE.0, VOTE_FILE.1), VOTE_FILE.0)?;
+    read_small::<v1::RaftLogId>(&SmallFile::new(disk, PURGED_FILE.0, PURGED_FILE.1), PURGED_FILE.0)?;
+    match vote {
+        Some(_) if segments == 0 => Err(files_gone()),
+        None if records > 0 => {
+            let why = "it is gone, although there is a log".to_owned();
+            Err(StartError::Damaged { file: VOTE_FILE.0.into(), why })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn files_gone() -> StartError {
+    StartError::Damaged { file: "the log".into(), why: "its files are gone, although this replica has voted".into() }
 }
 
 fn read_small<T: Message + Default>(file: &SmallFile, name: &str) -> Result<Option<T>, StartError> {

@@ -4,6 +4,7 @@
 use super::Check;
 use crate::output::broken;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tidings_base::Error;
 use tidings_log::{RealDisk, verify};
 use tidings_node::Config;
@@ -14,7 +15,7 @@ const NAME: &str = "data directory";
 /// One check of the directory and two for each group in it.
 pub fn check(config: &Config) -> Vec<Check> {
     let data = &config.data;
-    if !data.join("FORMAT").exists() && !data.is_file() {
+    if is_empty(data) {
         return vec![Check::ok(NAME, format!("{} is not there yet; `tidings serve` makes it", data.display()))];
     }
     // Held until all is looked at: a server that starts meanwhile would change what is read.
@@ -38,6 +39,10 @@ pub fn check(config: &Config) -> Vec<Check> {
     checks
 }
 
+fn is_empty(data: &Path) -> bool {
+    !data.exists() || std::fs::read_dir(data).is_ok_and(|mut entries| entries.next().is_none())
+}
+
 /// The directories of all groups: `group-N`.
 fn groups(data: &Path) -> Result<Vec<PathBuf>, Error> {
     let unreadable = |error| broken(format_args!("cannot read {}", data.display()), error);
@@ -53,6 +58,9 @@ fn groups(data: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 fn check_state(path: &Path) -> Check {
+    if is_empty(path) {
+        return Check::ok("state", format!("{} is not there; a start makes it from the log", path.display()));
+    }
     match tidings_store_local::check(path) {
         Ok(report) => Check::ok(
             "state",
@@ -85,6 +93,11 @@ fn check_log(path: &Path) -> Check {
         return Check::failed("log", message, worst.hint);
     }
     let records: u64 = report.segments.iter().map(|segment| segment.records).sum();
+    let disk = RealDisk::open(path).map_err(|e| broken(format_args!("cannot read {shown}"), e));
+    let beside = disk.and_then(|disk| Ok(tidings_consensus::check(Arc::new(disk), report.segments.len(), records)?));
+    if let Err(error) = beside {
+        return Check::from_error("log", error);
+    }
     let torn =
         if report.torn.is_some() { "; its torn last write will be cut, nothing acknowledged is in it" } else { "" };
     Check::ok(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidings_base::agreed::AgreedState;
 use tidings_store::MemoryStore;
+use tidings_store::faulty::{Faulty, Plan};
 use tidings_store::suite::{self, Subject};
 use tidings_store_local::{FjallKv, Options};
 
@@ -56,4 +57,15 @@ async fn the_state_in_fjall_keeps_the_rules() {
     suite::store(&subject).await;
     suite::feed(&subject).await;
     suite::store_and_feed(&subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_state_in_fjall_keeps_the_rules_under_faults() {
+    for seed in 0..4 {
+        let subject = OnDisk::new();
+        let make = move || open(subject.dir.path().join(subject.made.fetch_add(1, Ordering::Relaxed).to_string()));
+        let faulty = Faulty::new(make, Plan::rough(), seed);
+        suite::store_under_faults(&faulty, seed).await;
+        suite::feed_under_faults(&faulty, seed).await;
+    }
 }

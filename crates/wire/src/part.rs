@@ -79,6 +79,7 @@ impl Part {
     pub fn of(body: &Body) -> Part {
         match body {
             Body::Control(_) => Part::Control,
+            Body::Cell(_) => Part::Cell,
             Body::Store(_) => Part::Store,
             Body::Feed(_) => Part::Feed,
             Body::Raft(_) => Part::Raft,
@@ -102,6 +103,7 @@ impl fmt::Display for Part {
 pub fn is_known(body: &Body) -> bool {
     match body {
         Body::Control(m) => m.message.is_some(),
+        Body::Cell(m) => m.message.is_some(),
         Body::Store(m) => m.message.is_some(),
         Body::Feed(m) => m.message.is_some(),
         // Its binding decides: an empty one names the group and the sender.

@@ -1,0 +1,1 @@
+//! The cell's refusals, each with a sentence that says what to do.

@@ -1,0 +1,42 @@
+//! Deliberate faults in the product's place: they prove that the checks would notice. Never part of a normal run.
+
+/// A rule that is left out, by its number in the specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mutant {
+    /// R1: what a master does on its own account is applied whatever its epoch.
+    StaleEpochAccepted,
+    /// R2: the master reads and grants leases without a leader lease or barrier.
+    ReadWithoutLease,
+    /// R3: the client dates its lease from the reply's arrival, without (1−ρ).
+    LeaseFromArrival,
+    /// R4: a KeepAlive acknowledges whatever was sent.
+    ImplicitAck,
+    /// R4: a reply is cached however old its stamp.
+    StampIgnored,
+    /// R5: lock changes and child changes invalidate nothing.
+    LocksInvalidateNothing,
+    /// R6: leases are granted beyond the agreed ceiling; a new master waits for less than was granted.
+    CeilingIgnored,
+    /// R7: a session that was ended is safe again when its client comes back.
+    Resurrection,
+    /// R8: a repeat is applied again.
+    RepeatApplied,
+    /// R9: ephemerals outlive their sessions.
+    EphemeralsStay,
+    /// R10: a lost lock is free at once, without its delay.
+    NoLockDelay,
+    /// R11: a sequencer is valid as long as its generation is the newest, held or not.
+    SequencerOutlivesLock,
+    /// R12: a handle's MAC is not verified.
+    MacIgnored,
+    /// R15: interest beyond the bound is forgotten, and replies stay cacheable.
+    InterestForgotten,
+    /// A new master opens at once.
+    OpensAtOnce,
+    /// A write is proposed without waiting for acknowledgements.
+    NoInvalidationWait,
+    /// Caching goes on while a write is under way.
+    CachingDuringWrite,
+    /// Waiters are granted in any order.
+    QueueJumping,
+}

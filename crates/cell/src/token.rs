@@ -1,0 +1,1 @@
+//! Handle tokens (MAC) and sequencers (signature), under keys that the cell has agreed on.

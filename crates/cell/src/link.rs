@@ -1,5 +1,6 @@
 //! The short lease under which anything cached may be used: one for all sessions of a link.
 
+use crate::mutant::Mutant;
 use std::time::Duration;
 use tidings_base::{Error, Machine, Mono, Now, Outbox};
 use tidings_wire::v1;
@@ -58,12 +59,14 @@ pub struct Lease {
 pub struct LinkLease {
     /// The link's name.
     pub link: u64,
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
 }
 
 impl LinkLease {
     /// A link of this name.
     pub fn new(link: u64) -> LinkLease {
-        LinkLease { link }
+        LinkLease { link, mutant: None }
     }
 }
 

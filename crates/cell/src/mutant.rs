@@ -1,5 +1,8 @@
 //! Deliberate faults in the product's place: they prove that the checks would notice. Never part of a normal run.
 
+use std::fmt;
+use std::str::FromStr;
+
 /// A rule that is left out, by its number in the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mutant {
@@ -39,4 +42,69 @@ pub enum Mutant {
     CachingDuringWrite,
     /// Waiters are granted in any order.
     QueueJumping,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 18] = [
+        Mutant::StaleEpochAccepted,
+        Mutant::ReadWithoutLease,
+        Mutant::LeaseFromArrival,
+        Mutant::ImplicitAck,
+        Mutant::StampIgnored,
+        Mutant::LocksInvalidateNothing,
+        Mutant::CeilingIgnored,
+        Mutant::Resurrection,
+        Mutant::RepeatApplied,
+        Mutant::EphemeralsStay,
+        Mutant::NoLockDelay,
+        Mutant::SequencerOutlivesLock,
+        Mutant::MacIgnored,
+        Mutant::InterestForgotten,
+        Mutant::OpensAtOnce,
+        Mutant::NoInvalidationWait,
+        Mutant::CachingDuringWrite,
+        Mutant::QueueJumping,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutant::StaleEpochAccepted => "stale-epoch-accepted",
+            Mutant::ReadWithoutLease => "read-without-lease",
+            Mutant::LeaseFromArrival => "lease-from-arrival",
+            Mutant::ImplicitAck => "implicit-ack",
+            Mutant::StampIgnored => "stamp-ignored",
+            Mutant::LocksInvalidateNothing => "locks-invalidate-nothing",
+            Mutant::CeilingIgnored => "ceiling-ignored",
+            Mutant::Resurrection => "resurrection",
+            Mutant::RepeatApplied => "repeat-applied",
+            Mutant::EphemeralsStay => "ephemerals-stay",
+            Mutant::NoLockDelay => "no-lock-delay",
+            Mutant::SequencerOutlivesLock => "sequencer-outlives-lock",
+            Mutant::MacIgnored => "mac-ignored",
+            Mutant::InterestForgotten => "interest-forgotten",
+            Mutant::OpensAtOnce => "opens-at-once",
+            Mutant::NoInvalidationWait => "no-invalidation-wait",
+            Mutant::CachingDuringWrite => "caching-during-write",
+            Mutant::QueueJumping => "queue-jumping",
+        }
+    }
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mutant {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Mutant, String> {
+        let known = Mutant::ALL.iter().map(|mutant| mutant.name()).collect::<Vec<_>>().join(", ");
+        Mutant::ALL
+            .into_iter()
+            .find(|mutant| mutant.name() == name)
+            .ok_or_else(|| format!("there is no mutant `{name}`; there are: {known}"))
+    }
 }

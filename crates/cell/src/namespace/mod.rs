@@ -1,6 +1,7 @@
 //! The agreed state of the cell: the same commands in the same order make the same bytes at every replica.
 
 use crate::path::{CacheKey, Place};
+use crate::token::Keys;
 use crate::{HandleNumber, SessionId};
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -40,11 +41,13 @@ pub enum Touched {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRecord {
     /// Whose it is.
-    pub caller: v1::CellCaller,
+    pub caller: Arc<v1::CellCaller>,
     /// Its lease.
     pub lease: Duration,
     /// What its client chose.
     pub secret: u64,
+    /// How often it took a lock or opened an ephemeral node: `StopSession` names it.
+    pub gains: u64,
 }
 
 /// The lock of a node.
@@ -67,6 +70,8 @@ pub struct Delay {
     pub length: Duration,
     /// A lost shared holder holds back exclusive requests only.
     pub exclusive_only: bool,
+    /// Names this delay: `EndDelay` does not end a later one.
+    pub number: u64,
 }
 
 /// The agreed state.
@@ -166,6 +171,21 @@ impl Namespace {
 
     /// R11: whether a lock is still held as this sequencer says; if not, why.
     pub fn check_sequencer(&self, _sequencer: &v1::SequencerBody) -> Result<(), &'static str> {
+        unimplemented!()
+    }
+
+    /// R12: the keys of handles and sequencers.
+    pub fn keys(&self) -> &Keys {
+        unimplemented!()
+    }
+
+    /// Who has an ephemeral node open.
+    pub fn openers(&self, _place: &Place) -> &[(SessionId, HandleNumber)] {
+        unimplemented!()
+    }
+
+    /// The instance of a node; `None` = there is no such node.
+    pub fn instance(&self, _place: &Place) -> Option<u64> {
         unimplemented!()
     }
 

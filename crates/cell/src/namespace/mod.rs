@@ -1,19 +1,53 @@
 //! The agreed state of the cell: the same commands in the same order make the same bytes at every replica.
+//!
+//! ```text
+//!   CellCommand ─▶ apply: epoch (R1) ─▶ session and result window (R8) ─▶ rights ─▶ sequencers (R11) ─▶ quota ─▶ change
+//!        master ◀─ reads: stat, contents, children, lock, session, touches, …
+//! ```
+//! No clock reaches it: what needs one is decided by a master and comes as a command under its epoch. Everything is in
+//! maps whose clone is cheap ([`chunks`]), so that a snapshot is taken between two commands and written beside later
+//! ones.
 
-use crate::path::{CacheKey, Place};
+mod acl;
+mod apply;
+mod chunks;
+mod locks;
+mod nodes;
+mod quota;
+mod sessions;
+mod state;
+mod touches;
+mod tree;
+
+pub use locks::{Delay, LockState, MAX_LOCK_DELAY};
+pub use quota::{DEFAULT_BYTES, DEFAULT_NODES};
+pub use sessions::{MAX_EPHEMERALS, MAX_SESSIONS, SessionRecord, WINDOW};
+pub use state::CellState;
+pub use touches::Touched;
+
+use crate::mutant::Mutant;
+use crate::path::Place;
 use crate::token::Keys;
 use crate::{HandleNumber, SessionId};
+use acl::Lists;
 use bytes::Bytes;
+use chunks::ChunkMap;
 use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use prost::Message;
+use sessions::Sessions;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::agreed::{AgreedState, Entry, Position, SnapshotChunks, StateFailure};
-use tidings_base::{Epoch, Error, Incarnation};
+use tidings_base::{Epoch, Incarnation};
 use tidings_wire::v1;
+use tree::{NodeKey, Tree};
 
 /// The state as the master reads it and the log writes it.
 pub type SharedNamespace = Arc<RwLock<Namespace>>;
+
+/// The lease of a session that asks for none, and the first ceiling.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(12);
+/// R6: no ceiling is higher.
+pub const MAX_CEILING: Duration = Duration::from_secs(60);
 
 /// A right on a node, each governed by one of its three ACL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,227 +60,181 @@ pub enum Right {
     ChangeAcl,
 }
 
-/// What a command may change that somebody may have cached: a superset, fixed before it is proposed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Touched {
-    /// These.
-    Keys(Vec<CacheKey>),
-    /// Anything of this application (an ACL file changed).
-    App(Arc<str>),
-    /// Anything at all.
-    All,
-}
-
-/// A session as it is agreed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionRecord {
-    /// Whose it is.
-    pub caller: Arc<v1::CellCaller>,
-    /// Its lease.
-    pub lease: Duration,
-    /// What its client chose.
-    pub secret: u64,
-    /// How often it took a lock or opened an ephemeral node: `StopSession` names it.
-    pub gains: u64,
-}
-
-/// The lock of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LockState {
-    /// `Unspecified` = free.
-    pub mode: v1::LockMode,
-    /// Who holds it, with the lock-delay each asked for.
-    pub holders: BTreeMap<(SessionId, HandleNumber), Duration>,
-    /// Grows when the lock goes from free to held.
-    pub generation: u64,
-    /// Held back after a loss: for how long, and whether shared requests are held back too.
-    pub delay: Option<Delay>,
-}
-
-/// A lock held back after its holder was lost. A duration: each new master waits it in full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delay {
-    /// For how long.
-    pub length: Duration,
-    /// A lost shared holder holds back exclusive requests only.
-    pub exclusive_only: bool,
-    /// Names this delay: `EndDelay` does not end a later one.
-    pub number: u64,
+/// Whose command is applied.
+struct Acting {
+    session: SessionId,
+    caller: Arc<v1::CellCaller>,
 }
 
 /// The agreed state.
-#[derive(Clone, Debug, Default)]
-pub struct Namespace {}
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    tree: Tree,
+    sessions: Sessions,
+    /// The nodes whose locks are held or held back.
+    held: ChunkMap<NodeKey, ()>,
+    /// R9: ephemeral directories that are empty and that nobody has open.
+    idle: ChunkMap<NodeKey, ()>,
+    lists: Lists,
+    keys: Keys,
+    epoch: Epoch,
+    incarnation: Incarnation,
+    ceiling: Duration,
+    next_instance: u64,
+    next_session: u64,
+    next_delay: u64,
+    /// What the last command changed; not part of the state.
+    changed: Touched,
+    mutant: Option<Mutant>,
+}
+
+impl Default for Namespace {
+    fn default() -> Namespace {
+        Namespace::new()
+    }
+}
 
 impl Namespace {
     /// An empty cell.
     pub fn new() -> Namespace {
-        Namespace::default()
+        Namespace {
+            tree: Tree::default(),
+            sessions: Sessions::default(),
+            held: ChunkMap::default(),
+            idle: ChunkMap::default(),
+            lists: Lists::default(),
+            keys: Keys::default(),
+            epoch: Epoch(0),
+            incarnation: Incarnation(1),
+            ceiling: DEFAULT_LEASE,
+            next_instance: 0,
+            next_session: 0,
+            next_delay: 0,
+            changed: Touched::default(),
+            mutant: None,
+        }
     }
 
-    /// Applies one command. Refusals are results; they change nothing but the result window.
-    pub fn apply(&mut self, _command: &v1::CellCommand) -> v1::CellResult {
-        unimplemented!()
+    /// An empty cell that leaves a rule out.
+    #[doc(hidden)]
+    pub fn with_mutant(mutant: Option<Mutant>) -> Namespace {
+        let mut namespace = Namespace::new();
+        namespace.set_mutant(mutant);
+        namespace
+    }
+
+    fn set_mutant(&mut self, mutant: Option<Mutant>) {
+        self.mutant = mutant;
+        self.keys.set_mutant(mutant);
     }
 
     /// The agreed epoch: that of the last `NewMaster`.
     pub fn epoch(&self) -> Epoch {
-        unimplemented!()
+        self.epoch
     }
 
     /// Raised by restore; part of every sequencer and handle.
     pub fn incarnation(&self) -> Incarnation {
-        unimplemented!()
+        self.incarnation
     }
 
     /// R6: the longest session lease that may be in use.
     pub fn ceiling(&self) -> Duration {
-        unimplemented!()
-    }
-
-    /// A session, if it has not ended.
-    pub fn session(&self, _id: SessionId) -> Option<&SessionRecord> {
-        unimplemented!()
-    }
-
-    /// All sessions, in order.
-    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
-        std::iter::empty()
-    }
-
-    /// R8: what a mutation of this number was answered, if it was applied and its answer is still kept.
-    pub fn result(&self, _session: SessionId, _number: u64) -> Option<v1::CellResult> {
-        unimplemented!()
-    }
-
-    /// A node's metadata; `None` = there is no such node.
-    pub fn stat(&self, _place: &Place) -> Option<v1::NodeStat> {
-        unimplemented!()
-    }
-
-    /// A file's contents.
-    pub fn contents(&self, _place: &Place) -> Option<Bytes> {
-        unimplemented!()
-    }
-
-    /// A directory's children with their stats, in order; `None` if there is no such node.
-    pub fn children(&self, _place: &Place) -> Option<Vec<v1::Child>> {
-        unimplemented!()
-    }
-
-    /// Whether a caller has a right on a node (or, where there is none, on its nearest ancestor).
-    pub fn may(&self, _caller: &v1::CellCaller, _place: &Place, _right: Right) -> Result<(), Error> {
-        unimplemented!()
-    }
-
-    /// The lock of a node; `None` if there is no such node.
-    pub fn lock(&self, _place: &Place) -> Option<&LockState> {
-        unimplemented!()
-    }
-
-    /// All locks that are held or held back.
-    pub fn locks(&self) -> impl Iterator<Item = (Place, &LockState)> {
-        std::iter::empty()
-    }
-
-    /// The locks that a session holds, each with the handle that holds it.
-    pub fn locks_of(&self, _session: SessionId) -> Vec<(Place, HandleNumber)> {
-        unimplemented!()
-    }
-
-    /// The ephemeral nodes that a session has open, each with the handle.
-    pub fn ephemerals_of(&self, _session: SessionId) -> Vec<(Place, HandleNumber)> {
-        unimplemented!()
-    }
-
-    /// Ephemeral nodes that `ReapEphemeral` would delete now.
-    pub fn reapable(&self) -> Vec<(Place, u64)> {
-        unimplemented!()
-    }
-
-    /// What a command may change that somebody may have cached, whatever is applied before it.
-    pub fn touches(&self, _command: &v1::CellCommand) -> Touched {
-        unimplemented!()
-    }
-
-    /// R11: whether a lock is still held as this sequencer says; if not, why.
-    pub fn check_sequencer(&self, _sequencer: &v1::SequencerBody) -> Result<(), &'static str> {
-        unimplemented!()
+        self.ceiling
     }
 
     /// R12: the keys of handles and sequencers.
     pub fn keys(&self) -> &Keys {
-        unimplemented!()
+        &self.keys
     }
 
-    /// Who has an ephemeral node open.
-    pub fn openers(&self, _place: &Place) -> &[(SessionId, HandleNumber)] {
-        unimplemented!()
+    /// What the last command really changed: always within what [`Namespace::touches`] said of it.
+    pub fn changed(&self) -> &Touched {
+        &self.changed
+    }
+
+    /// A session, if it has not ended.
+    pub fn session(&self, id: SessionId) -> Option<&SessionRecord> {
+        self.sessions.get(id).map(|session| &session.record)
+    }
+
+    /// All sessions, in order.
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
+        self.sessions.iter().map(|(id, session)| (id, &session.record))
+    }
+
+    /// How many sessions there are.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many nodes there are, in all applications.
+    pub fn node_count(&self) -> usize {
+        self.tree.len()
+    }
+
+    /// R8: what a mutation of this number was answered, if it was applied and its answer is still kept.
+    pub fn result(&self, session: SessionId, number: u64) -> Option<v1::CellResult> {
+        let encoded = self.sessions.get(session)?.window.find(number)?;
+        v1::CellResult::decode(encoded).ok()
+    }
+
+    /// R8: the client has the answers of all numbers of a session below this.
+    pub fn answered_below(&self, session: SessionId) -> Option<u64> {
+        self.sessions.get(session).map(|session| session.window.floor)
+    }
+
+    /// A node's metadata; `None` = there is no such node.
+    pub fn stat(&self, place: &Place) -> Option<v1::NodeStat> {
+        self.tree.at(place).map(|node| node.stat())
     }
 
     /// The instance of a node; `None` = there is no such node.
-    pub fn instance(&self, _place: &Place) -> Option<u64> {
-        unimplemented!()
+    pub fn instance(&self, place: &Place) -> Option<u64> {
+        self.tree.at(place).map(|node| node.instance)
     }
 
-    /// Bounds and use of a directory.
-    pub fn quota(&self, _place: &Place) -> Option<v1::Quota> {
-        unimplemented!()
-    }
-}
-
-/// The state behind the log of group 0.
-pub struct CellState {
-    shared: SharedNamespace,
-    position: Position,
-}
-
-impl CellState {
-    /// An empty state.
-    pub fn new() -> CellState {
-        CellState { shared: Arc::default(), position: Position::default() }
+    /// Whether a node is there and ephemeral.
+    pub fn is_ephemeral(&self, place: &Place) -> bool {
+        self.tree.at(place).is_some_and(|node| node.ephemeral)
     }
 
-    /// An empty state with a rule left out of `apply` (R1, R8, R9, R10, R11 live there).
-    #[doc(hidden)]
-    pub fn with_mutant(_mutant: Option<crate::mutant::Mutant>) -> CellState {
-        CellState::new()
+    /// A file's contents.
+    pub fn contents(&self, place: &Place) -> Option<Bytes> {
+        self.tree.at(place).filter(|node| !node.directory).map(|node| node.contents.clone())
     }
 
-    /// The same state, to read.
-    pub fn shared(&self) -> SharedNamespace {
-        self.shared.clone()
-    }
-}
-
-impl Default for CellState {
-    fn default() -> CellState {
-        CellState::new()
-    }
-}
-
-impl AgreedState for CellState {
-    fn position(&self) -> Position {
-        self.position.clone()
+    /// A directory's children with their stats, in order; `None` if there is no such node.
+    pub fn children(&self, place: &Place) -> Option<Vec<v1::Child>> {
+        let node = self.tree.at(place)?;
+        let mut children = Vec::with_capacity(node.children as usize);
+        for (key, child) in self.tree.children(&place.app, place.path.as_str()) {
+            children.push(v1::Child { name: key.place.path.name().into(), stat: Some(child.stat()) });
+        }
+        Some(children)
     }
 
-    fn apply(&mut self, _entries: &[Entry<'_>], _note: Bytes) -> Result<Vec<Bytes>, StateFailure> {
-        unimplemented!()
+    /// The locks that a session holds, each with the handle that holds it.
+    pub fn locks_of(&self, session: SessionId) -> Vec<(Place, HandleNumber)> {
+        self.sessions.get(session).map(|session| session.locks.clone()).unwrap_or_default()
     }
 
-    fn is_durable(&self) -> bool {
-        false
+    /// The ephemeral nodes that a session has open, each with the handle.
+    pub fn ephemerals_of(&self, session: SessionId) -> Vec<(Place, HandleNumber)> {
+        self.sessions.get(session).map(|session| session.ephemerals.clone()).unwrap_or_default()
     }
 
-    fn flush(&mut self) -> Result<(), StateFailure> {
-        Ok(())
+    /// Who has an ephemeral node open.
+    pub fn openers(&self, place: &Place) -> &[(SessionId, HandleNumber)] {
+        self.tree.at(place).map(|node| node.openers.as_slice()).unwrap_or_default()
     }
 
-    fn snapshot(&mut self) -> Result<Box<dyn SnapshotChunks>, StateFailure> {
-        unimplemented!()
-    }
-
-    fn restore(&mut self, _position: Position, _chunks: &mut dyn SnapshotChunks) -> Result<(), StateFailure> {
-        unimplemented!()
+    /// Ephemeral nodes that `ReapEphemeral` would delete now, with their instances.
+    pub fn reapable(&self) -> Vec<(Place, u64)> {
+        if self.mutant == Some(Mutant::EphemeralsStay) {
+            return Vec::new();
+        }
+        let idle = self.idle.iter().filter_map(|(key, ())| Some((key.place.clone(), self.instance(&key.place)?)));
+        idle.collect()
     }
 }

@@ -31,6 +31,10 @@ const LONGEST_RETRY: Duration = Duration::from_millis(500);
 pub enum Retry {
     /// Nothing: the caller has its own mind. Without a connection it fails at once.
     Never,
+    /// Where somebody else can answer: redirects are followed, and a call waits for a connection. Everything else is
+    /// for the caller to decide, who comes again by itself; where it failed is forgotten, so that the next attempt
+    /// asks around.
+    Redirected,
     /// What certainly did not happen: never sent, redirected, or answered `unreachable`.
     #[default]
     IfNotDone,
@@ -303,6 +307,12 @@ impl Client {
                 attempt.last = Some(error);
                 return Ok(());
             }
+        }
+        if attempt.retry == Retry::Redirected {
+            if let (Some(address), Class::Unreachable | Class::OutcomeUnknown) = (&attempt.target, error.class) {
+                self.forget(address);
+            }
+            return Err(error);
         }
         let done = match error.class {
             Class::Unreachable => false,

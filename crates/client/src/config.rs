@@ -76,6 +76,27 @@ impl ClientConfig {
     }
 }
 
+/// One server, otherwise with defaults.
+impl From<&str> for ClientConfig {
+    fn from(server: &str) -> ClientConfig {
+        ClientConfig::new([server])
+    }
+}
+
+/// These servers, otherwise with defaults.
+impl<S: Into<String>, const N: usize> From<[S; N]> for ClientConfig {
+    fn from(servers: [S; N]) -> ClientConfig {
+        ClientConfig::new(servers)
+    }
+}
+
+/// These servers, otherwise with defaults.
+impl<S: Into<String>> From<Vec<S>> for ClientConfig {
+    fn from(servers: Vec<S>) -> ClientConfig {
+        ClientConfig::new(servers)
+    }
+}
+
 /// Secrets are not printed.
 impl fmt::Debug for ClientConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

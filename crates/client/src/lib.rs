@@ -10,12 +10,16 @@
 //! (it was never sent, was redirected, or was answered `unreachable`) is tried again until its deadline; one that may
 //! have happened ends with class `outcome_unknown`, unless its caller says that twice is as good as once.
 //!
+//! [`cell`] is the client of the lock service: sessions, files, locks, elections.
+//!
 //! [`link`] is one live connection, for either end: nodes accept connections with the same driver. [`grpc`] and [`ws`]
 //! are its carriers.
 //!
-//! What it deliberately does not do: know what the messages mean, or keep anything beyond the process.
+//! What it deliberately does not do: know what the messages mean (but for the cell's), or keep anything beyond the
+//! process.
 
 mod backoff;
+pub mod cell;
 mod client;
 mod config;
 mod dial;

@@ -4,6 +4,7 @@ use super::cache::Touch;
 use super::keepalive::{Own, opening_pause, pause};
 use super::lease::Phase;
 use super::{Event, Output, Session, Timer, closed, not_a_call, too_many_calls};
+use crate::HandleNumber;
 use crate::link::Ticket;
 use crate::path::NodePath;
 use std::collections::{BTreeMap, BTreeSet};
@@ -253,6 +254,13 @@ fn touches(keys: &[super::cache::Key], path: &str) -> bool {
 }
 
 impl Session {
+    /// Whether an acquire of this handle was given up, and the cell may still count on it.
+    pub fn is_cancelling(&self, handle: HandleNumber) -> bool {
+        let of_handle =
+            |call: &Call| matches!(&call.message, Message::CancelAcquire(cancel) if cancel.handle == handle.0);
+        self.calls.calls.values().any(of_handle)
+    }
+
     /// Whether calls may be sent now: the lease holds, and the master knows the session.
     fn may_send(&self) -> bool {
         matches!(self.phase, Phase::Active { .. }) && self.contact.next == Own::KeepAlive

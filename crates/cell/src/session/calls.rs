@@ -58,6 +58,8 @@ pub(super) struct Call {
     pub(super) flushes: u64,
     /// A cancel: the acquire that it ends.
     ends: Option<u64>,
+    /// A cancel that makes room in the window: the acquire to make anew.
+    anew: Option<Message>,
     /// An open: events that came before its answer.
     early: Vec<v1::CellEvent>,
 }
@@ -155,6 +157,7 @@ impl Calls {
             tainted: false,
             flushes: 0,
             ends: None,
+            anew: None,
             early: Vec::new(),
         };
         self.calls.insert(id, call);
@@ -173,6 +176,11 @@ impl Calls {
         self.waiting.remove(&id);
         self.reads.remove(&id);
         Some(call)
+    }
+
+    /// Whether a call may be sent with numbers below this. What nobody waits for may go beyond: it makes room.
+    fn fits(&self, id: u64, limit: u64) -> bool {
+        self.calls.get(&id).is_some_and(|call| call.number < limit || call.op.is_none() || call.anew.is_some())
     }
 
     /// Moves a call to another attempt; answers to the one before come too late.
@@ -304,14 +312,30 @@ impl Session {
             return;
         }
         let limit = self.calls.answered_below() + WINDOW;
-        let ready: Vec<u64> = self.calls.waiting.iter().copied().filter(|id| self.fits(*id, limit)).collect();
+        let (ready, late): (Vec<u64>, Vec<u64>) =
+            self.calls.waiting.iter().copied().partition(|id| self.calls.fits(*id, limit));
         for id in ready {
             self.send_call(now, id, out);
         }
+        if !late.is_empty() {
+            self.requeue_oldest(now, out);
+        }
     }
 
-    fn fits(&self, id: u64, limit: u64) -> bool {
-        self.calls.calls.get(&id).is_some_and(|call| call.number < limit || call.op.is_none())
+    /// An acquire may wait for hours, and results of every number after its own are kept for as long. When they fill the
+    /// window it is cancelled and made anew, at the end of the queue, rather than stop every other call.
+    fn requeue_oldest(&mut self, now: Mono, out: &mut Outbox<Output>) {
+        let Some(id) = self.calls.by_number.first_key_value().map(|(_, id)| *id) else { return };
+        let Some(call) = self.calls.calls.get_mut(&id) else { return };
+        if !matches!(call.message, Message::Acquire(_)) || !call.ever_sent {
+            return;
+        }
+        let (Some(op), anew) = (call.op.take(), call.message.clone()) else { return };
+        let cancel = self.give_up(now, id, out);
+        self.calls.by_op.insert(op, cancel);
+        if let Some(call) = self.calls.calls.get_mut(&cancel) {
+            (call.op, call.anew) = (Some(op), Some(anew));
+        }
     }
 
     fn send_call(&mut self, now: Mono, id: u64, out: &mut Outbox<Output>) {
@@ -364,28 +388,33 @@ impl Session {
             return self.forget(now, id, out);
         }
         // A change goes on until its outcome is known. An acquire would keep its place, and the lock when its turn comes.
-        if let Message::Acquire(acquire) = &call.message {
-            let cancel = v1::CancelAcquire { handle: acquire.handle, number: call.number };
-            self.calls.turn(id, Attempt::GivenUp);
-            self.timers.cancel(&Timer::Call(id));
-            let cancel = self.enqueue_cancel(cancel, id, out);
-            if self.may_send() {
-                self.send_call(now, cancel, out);
-            }
+        call.anew = None;
+        if matches!(call.message, Message::Acquire(_)) {
+            self.give_up(now, id, out);
         }
     }
 
-    fn enqueue_cancel(&mut self, cancel: v1::CancelAcquire, ends: u64, out: &mut Outbox<Output>) -> u64 {
-        let message = Message::CancelAcquire(cancel);
+    /// Leaves the queue of an acquire that was sent; the cancel's id.
+    fn give_up(&mut self, now: Mono, id: u64, out: &mut Outbox<Output>) -> u64 {
+        self.calls.turn(id, Attempt::GivenUp);
+        self.timers.cancel(&Timer::Call(id));
+        let (handle, number) = match self.calls.calls.get(&id).map(|call| (&call.message, call.number)) {
+            Some((Message::Acquire(acquire), number)) => (acquire.handle, number),
+            _ => (0, 0),
+        };
+        let message = Message::CancelAcquire(v1::CancelAcquire { handle, number });
         let touch = self.touched(&message);
         if let Some(touch) = &touch {
             self.block(touch, out);
         }
-        let id = self.calls.add(None, message, true, touch);
-        if let Some(call) = self.calls.calls.get_mut(&id) {
-            call.ends = Some(ends);
+        let cancel = self.calls.add(None, message, true, touch);
+        if let Some(call) = self.calls.calls.get_mut(&cancel) {
+            call.ends = Some(id);
         }
-        id
+        if self.may_send() {
+            self.send_call(now, cancel, out);
+        }
+        cancel
     }
 
     /// Drops a call without an answer.
@@ -462,7 +491,9 @@ impl Session {
             (None, Ok(Message::Opened(opened))) => Some(opened.handle),
             _ => None,
         };
-        if let Some(op) = call.op {
+        if let (Some(op), Some(acquire)) = (call.op, call.anew) {
+            self.enqueue(now, Some(op), acquire, out);
+        } else if let Some(op) = call.op {
             out.put(Output::Answer { op, result });
             for event in call.early {
                 out.put(Output::Tell(Event::Node(event)));

@@ -21,8 +21,11 @@ const SLACK: Duration = Duration::from_secs(5);
 const USUAL_LEASE: Duration = Duration::from_secs(12);
 
 /// A KeepAlive that is older than this is sent again when contact seems lost: the master that holds it may be gone
-/// without a word, and another one may be waiting to be resumed at.
+/// without a word, and another one may be waiting to be resumed at. The time doubles with every repeat.
 const DOUBT: Duration = Duration::from_secs(1);
+
+/// The most KeepAlives under way at a time: an answer to any of them counts.
+const MOST_SENT: usize = 4;
 
 /// A KeepAlive that carries nothing and comes back sooner than this was not held.
 const NOT_HELD: Duration = Duration::from_millis(20);
@@ -56,7 +59,9 @@ pub(super) struct Sent {
 pub(super) struct Contact {
     /// What is under way, or is sent next.
     pub(super) next: Own,
-    pub(super) sent: Option<Sent>,
+    /// Under way, the latest last. More than one only of KeepAlives that are in doubt.
+    pub(super) sent: Vec<Sent>,
+    doubts: u32,
     /// The lease as it was last granted.
     pub(super) lease: Duration,
     /// Why the last attempt failed.
@@ -72,7 +77,8 @@ impl Contact {
     pub(super) fn new(lease: Duration) -> Contact {
         Contact {
             next: Own::Create,
-            sent: None,
+            sent: Vec::new(),
+            doubts: 0,
             lease: if lease.is_zero() { USUAL_LEASE } else { lease },
             last_error: None,
             failures: 0,
@@ -81,9 +87,10 @@ impl Contact {
         }
     }
 
-    /// The message that this ticket names, if it is the one under way. Answers to older ones come too late to count.
+    /// The message that this ticket names, if it is under way. Those sent before it are waited for no more.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<Sent> {
-        self.sent.take_if(|sent| sent.ticket == ticket)
+        let at = self.sent.iter().position(|sent| sent.ticket == ticket)?;
+        self.sent.drain(..=at).next_back()
     }
 }
 
@@ -103,7 +110,7 @@ fn between(low: Duration, high: Duration, rng: &mut tidings_base::Seeded) -> Dur
 }
 
 impl Session {
-    /// Sends the session's next own message; one that is under way counts no more.
+    /// Sends the session's next own message.
     pub(super) fn send_contact(&mut self, now: Mono, out: &mut Outbox<Output>) {
         if self.is_over() || self.phase == Phase::New {
             return;
@@ -127,7 +134,11 @@ impl Session {
             Own::Close => Message::CloseSession(v1::CloseSession {}),
         };
         let within = if what == Own::KeepAlive { self.contact.lease.saturating_add(SLACK) } else { WITHIN };
-        self.contact.sent = Some(Sent { ticket, at: now, what });
+        self.contact.sent.retain(|sent| sent.what == what);
+        if self.contact.sent.len() >= MOST_SENT {
+            self.contact.sent.remove(0);
+        }
+        self.contact.sent.push(Sent { ticket, at: now, what });
         let message = v1::CellMessage { caller: None, call: self.header(0), message: Some(message) };
         out.put(Output::Send { ticket, message, within });
     }
@@ -150,6 +161,9 @@ impl Session {
         result: Result<v1::CellMessage, Error>,
         out: &mut Outbox<Output>,
     ) {
+        if self.is_over() {
+            return;
+        }
         match (sent.what, result.map(|answer| answer.message)) {
             (Own::Create, Ok(Some(Message::SessionCreated(created)))) => self.created(now, sent.at, &created, out),
             (Own::KeepAlive, Ok(Some(Message::KeptAlive(kept)))) => self.kept_alive(now, sent.at, kept, out),
@@ -167,10 +181,7 @@ impl Session {
                 return self.ended_by_master(now, &error, out);
             }
             "cell.resume" if matches!(what, Own::KeepAlive | Own::Close) => return self.begin_resume(now, out),
-            "cell.opening" | "cell.resume" => {
-                let at = now + opening_pause(&mut self.rng);
-                self.timers.set(Timer::Contact, at);
-            }
+            "cell.opening" | "cell.resume" => self.pause_briefly(now),
             _ => self.pause_contact(now),
         }
         // An existing session is worth asking for until its grace ends, whatever the answer; one that may not be
@@ -182,11 +193,21 @@ impl Session {
         self.contact.last_error = Some(error);
     }
 
-    /// Sends the next own message after a pause.
+    /// Sends the next own message after a pause, unless another one is under way.
     pub(super) fn pause_contact(&mut self, now: Mono) {
+        if !self.contact.sent.is_empty() {
+            return;
+        }
         let at = now + pause(self.contact.failures, &mut self.rng);
         self.contact.failures = self.contact.failures.saturating_add(1);
         self.timers.set(Timer::Contact, at);
+    }
+
+    fn pause_briefly(&mut self, now: Mono) {
+        if self.contact.sent.is_empty() {
+            let at = now + opening_pause(&mut self.rng);
+            self.timers.set(Timer::Contact, at);
+        }
     }
 
     fn created(&mut self, now: Mono, sent: Mono, created: &v1::SessionCreated, out: &mut Outbox<Output>) {
@@ -218,7 +239,7 @@ impl Session {
         if self.me.is_some_and(|me| me.epoch != kept.epoch) {
             return self.begin_resume(now, out);
         }
-        self.contact.failures = 0;
+        (self.contact.failures, self.contact.doubts) = (0, 0);
         let news = kept.batch.is_some();
         // R4: what is acknowledged was done before: entries go, events are told, and only then the next KeepAlive.
         if let Some(batch) = kept.batch.filter(|batch| batch.seq > self.contact.seq) {
@@ -236,12 +257,12 @@ impl Session {
             let until = self.date(sent, now, kept.held_us, kept.lease_us);
             self.extend(now, until, out);
         }
-        match news || (kept.lease_us > 0 && now.since(sent) >= NOT_HELD) {
-            true => self.send_contact(now, out),
-            false => {
-                let at = now + opening_pause(&mut self.rng);
-                self.timers.set(Timer::Contact, at);
-            }
+        // An acknowledgement goes at once; otherwise one KeepAlive under way is enough.
+        let was_held = kept.lease_us > 0 && now.since(sent) >= NOT_HELD;
+        if news || was_held && self.contact.sent.is_empty() {
+            self.send_contact(now, out);
+        } else {
+            self.pause_briefly(now);
         }
         self.send_waiting(now, out);
     }
@@ -262,11 +283,12 @@ impl Session {
 
     /// A master of another epoch does not know the session until it has flushed and presented its handles.
     pub(super) fn begin_resume(&mut self, now: Mono, out: &mut Outbox<Output>) {
-        let under_way = self.contact.sent.is_some() || self.timers.at(&Timer::Contact).is_some();
+        let under_way = !self.contact.sent.is_empty() || self.timers.at(&Timer::Contact).is_some();
         if self.contact.next == Own::Resume && under_way {
             return;
         }
         self.cache_reset(out);
+        self.contact.sent.clear();
         self.contact.next = Own::Resume;
         self.send_contact(now, out);
     }
@@ -298,18 +320,19 @@ impl Session {
         self.send_waiting(now, out);
     }
 
-    /// Contact seems lost: the message under way may never be answered.
+    /// Contact seems lost: the KeepAlive under way may never be answered. Another one may find another master.
     pub(super) fn doubt(&mut self, now: Mono, out: &mut Outbox<Output>) {
         let silent = self.phase == Phase::Jeopardy || self.cache.is_lapsed();
-        let Some(sent) = self.contact.sent.as_ref().filter(|sent| silent && sent.what == Own::KeepAlive) else {
+        let Some(sent) = self.contact.sent.last().filter(|sent| silent && sent.what == Own::KeepAlive) else {
             return;
         };
-        if now.since(sent.at) < DOUBT {
-            let at = sent.at + DOUBT;
-            return self.timers.set(Timer::Doubt, at);
+        let due = sent.at + DOUBT.saturating_mul(1 << self.contact.doubts.min(5));
+        if now < due {
+            return self.timers.set(Timer::Doubt, due);
         }
+        self.contact.doubts += 1;
         self.send_contact(now, out);
-        self.timers.set(Timer::Doubt, now + 2 * DOUBT);
+        self.timers.set(Timer::Doubt, now + DOUBT.saturating_mul(1 << self.contact.doubts.min(5)));
     }
 
     /// The link's cache lease moved. It counts if its master knows this session: granted in the session's epoch, asked

@@ -47,6 +47,8 @@ impl Session {
 
     /// A reply proved that the session exists and gave it a lease until then.
     pub(super) fn extend(&mut self, now: Mono, until: Mono, out: &mut Outbox<Output>) {
+        // Each reply is a promise of its own: one that arrives late takes nothing back.
+        let until = self.lease_until().map_or(until, |known| known.max(until));
         if until <= now {
             return;
         }
@@ -150,7 +152,7 @@ impl Session {
     fn leave(&mut self, why: &Error, out: &mut Outbox<Output>) {
         self.cache_off(out);
         out.put(Output::Cache(CacheChange::Until(Mono(0))));
-        self.contact.sent = None;
+        self.contact.sent.clear();
         self.timers = Default::default();
         self.calls.fail_all(why, out);
     }

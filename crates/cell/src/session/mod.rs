@@ -130,8 +130,6 @@ pub enum Event {
 }
 
 /// A change of the cache that readers see.
-// An entry is moved once, from here to the readers: a box would only cost.
-#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq)]
 pub enum CacheChange {
     /// A node's answer (absent nodes have no stat), or a listing, may be served from now on.
@@ -270,12 +268,17 @@ impl Machine for Session {
 
     fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
         let now = now.mono;
+        // What is answered now is not under way any more, whatever a due timer thinks of it.
+        let answered = match &input {
+            Input::Answered { ticket, .. } => self.contact.take(*ticket),
+            _ => None,
+        };
         self.pass(now, out);
         match input {
             Input::Begin => self.begin(now, out),
             Input::Call { op, message } => self.call(now, op, message, out),
             Input::Cancel { op } => self.cancel_call(now, op, out),
-            Input::Answered { ticket, result } => match self.contact.take(ticket) {
+            Input::Answered { ticket, result } => match answered {
                 Some(sent) => self.contact_answered(now, sent, result, out),
                 None => self.call_answered(now, ticket, result, out),
             },

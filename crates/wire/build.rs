@@ -9,6 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     compiler.open_file("tidings/v1/frame.proto")?;
     compiler.open_file("tidings/v1/store_command.proto")?;
     compiler.open_file("tidings/v1/cell_command.proto")?;
+    compiler.open_file("tidings/v1/cell_state.proto")?;
     let descriptors = compiler.file_descriptor_set();
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("tidings.bin"), compiler.encode_file_descriptor_set())?;

@@ -226,6 +226,12 @@ pub fn newer_backup(version: u32, known: u32) -> Error {
     Error::new("cell.newer_backup", Class::Invalid, message).hint("Upgrade the cell, then restore.")
 }
 
+/// A backup over what a restore can take.
+pub fn backup_too_large(bound: u64) -> Error {
+    Error::new("cell.too_large", Class::Invalid, format!("the backup is larger than {bound} bytes"))
+        .hint("A restore collects all of it first; restore a smaller backup.")
+}
+
 /// A call that only operators may make.
 pub fn operators_only(what: &str) -> Error {
     Error::new("cell.operators_only", Class::Refused, format!("only operators may {what}"))

@@ -220,6 +220,12 @@ impl PublicKeys {
     }
 }
 
+impl PartialEq for Keys {
+    fn eq(&self, other: &Keys) -> bool {
+        self.secrets().eq(other.secrets())
+    }
+}
+
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Secrets stay out of logs.

@@ -1,5 +1,6 @@
 //! The one way in: every command, refused or carried out.
 
+use super::backup::Staged;
 use super::sessions::{MAX_SESSIONS, SessionRecord, Window};
 use super::{Acting, DEFAULT_LEASE, MAX_CEILING, Namespace};
 use crate::SessionId;
@@ -87,6 +88,7 @@ impl Namespace {
             }
             Command::WriteQuota(c) => self.write_quota(c),
             Command::RotateKeys(c) => self.rotate_keys(c),
+            Command::RestorePiece(c) => self.restore_piece(c),
             _ => Err(error::bad_command("a session cannot do this")),
         };
         applied.map(Outcome::Applied)
@@ -101,6 +103,7 @@ impl Namespace {
             Command::SetCeiling(c) => Ok(self.set_ceiling(c)),
             Command::RotateKeys(c) => self.rotate_keys(c),
             Command::WriteQuota(c) => self.write_quota(c),
+            Command::RestorePiece(c) => self.restore_piece(c),
             _ => Err(error::bad_command("it needs a session")),
         };
         applied.map(Outcome::Applied)
@@ -113,6 +116,8 @@ impl Namespace {
             self.keys.add(secret);
         }
         self.epoch = self.epoch.next();
+        // A restore is one master's: what another one collected is not gone on with.
+        self.staged = Staged::default();
         Ok(Outcome::NewMaster(v1::NewMasterDone { epoch: self.epoch.0 }))
     }
 

@@ -29,6 +29,13 @@ impl<K, V> Default for ChunkMap<K, V> {
     }
 }
 
+/// Equal when their entries are, however those are cut into chunks.
+impl<K: Ord + Clone, V: Clone + PartialEq> PartialEq for ChunkMap<K, V> {
+    fn eq(&self, other: &ChunkMap<K, V>) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
+}
+
 impl<K: Ord + Clone, V: Clone> ChunkMap<K, V> {
     pub(super) fn len(&self) -> usize {
         self.len
@@ -133,6 +140,11 @@ impl<K: Ord + Clone, V: Clone> ChunkMap<K, V> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.chunks.iter().flat_map(|chunk| chunk.entries.iter()).map(|entry| (&entry.0, &entry.1))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        let chunks = self.chunks.iter_mut().flat_map(|chunk| Arc::make_mut(&mut chunk.entries).iter_mut());
+        chunks.map(|entry| (&entry.0, &mut entry.1))
     }
 
     /// Entries from the first key that `order` does not call less.

@@ -10,11 +10,14 @@
 
 mod acl;
 mod apply;
+pub mod backup;
 mod chunks;
 mod locks;
 mod nodes;
 mod quota;
+mod records;
 mod sessions;
+mod snapshot;
 mod state;
 mod touches;
 mod tree;
@@ -30,6 +33,7 @@ use crate::path::Place;
 use crate::token::Keys;
 use crate::{HandleNumber, SessionId};
 use acl::Lists;
+use backup::Staged;
 use bytes::Bytes;
 use chunks::ChunkMap;
 use parking_lot::RwLock;
@@ -83,6 +87,7 @@ pub struct Namespace {
     next_instance: u64,
     next_session: u64,
     next_delay: u64,
+    staged: Staged,
     /// What the last command changed; not part of the state.
     changed: Touched,
     mutant: Option<Mutant>,
@@ -91,6 +96,22 @@ pub struct Namespace {
 impl Default for Namespace {
     fn default() -> Namespace {
         Namespace::new()
+    }
+}
+
+/// Everything that is agreed, and everything that follows from it.
+impl PartialEq for Namespace {
+    fn eq(&self, other: &Namespace) -> bool {
+        let numbers = |state: &Namespace| (state.next_instance, state.next_session, state.next_delay);
+        let agreed = |state: &Namespace| (state.epoch, state.incarnation, state.ceiling, numbers(state));
+        agreed(self) == agreed(other)
+            && self.tree == other.tree
+            && self.sessions == other.sessions
+            && self.held == other.held
+            && self.idle == other.idle
+            && self.lists == other.lists
+            && self.keys == other.keys
+            && self.staged == other.staged
     }
 }
 
@@ -110,6 +131,7 @@ impl Namespace {
             next_instance: 0,
             next_session: 0,
             next_delay: 0,
+            staged: Staged::default(),
             changed: Touched::default(),
             mutant: None,
         }

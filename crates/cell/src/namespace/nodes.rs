@@ -29,19 +29,19 @@ impl Namespace {
 
     /// The root and `/acl` of an application are there from its first session on.
     pub(super) fn ensure_app(&mut self, app: &str) {
-        if self.tree.get(app, "/").is_some() {
-            return;
-        }
         let root = Place::new(app, NodePath::root());
-        let lists = Place { app: root.app.clone(), path: NodePath::acl_directory() };
-        let acl = Arc::new(AclNames::default());
-        let mut node = Node::directory(self.new_instance(), acl.clone());
-        node.bounds = super::quota::Bounds::ROOT;
-        self.changed.existence(&root);
-        self.changed.existence(&lists);
-        self.tree.insert(NodeKey::new(root), node);
-        let node = Node::directory(self.new_instance(), acl);
-        self.tree.insert(NodeKey::new(lists), node);
+        if self.tree.at(&root).is_none() {
+            let mut node = Node::directory(self.new_instance(), Arc::default());
+            node.bounds = super::quota::Bounds::ROOT;
+            self.changed.existence(&root);
+            self.tree.insert(NodeKey::new(root.clone()), node);
+        }
+        if self.tree.get(app, ACL_DIRECTORY).is_none() {
+            let lists = Place { app: root.app, path: NodePath::acl_directory() };
+            let node = Node::directory(self.new_instance(), Arc::default());
+            self.changed.existence(&lists);
+            self.tree.insert(NodeKey::new(lists), node);
+        }
     }
 
     fn new_instance(&mut self) -> u64 {

@@ -115,7 +115,7 @@ impl Ord for CallerKey {
 }
 
 /// All sessions.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sessions {
     all: ChunkMap<SessionId, Arc<Session>>,
     /// Callers, each with the number of its sessions.
@@ -137,6 +137,12 @@ impl Sessions {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.all.iter().map(|(id, session)| (*id, &**session))
+    }
+
+    /// The first session of a greater id.
+    pub(super) fn after(&self, id: SessionId) -> Option<(SessionId, &Session)> {
+        let next = self.all.from_by(|k| k.cmp(&id).then(Ordering::Less)).next();
+        next.map(|(id, session)| (*id, &**session))
     }
 
     /// Adds a session; its caller becomes the one that is shared. False = there is one of this id.

@@ -1,5 +1,6 @@
 //! The agreed state behind the log of group 0.
 
+use super::snapshot::{self, Writer};
 use super::{Namespace, SharedNamespace};
 use crate::error;
 use crate::mutant::Mutant;
@@ -70,12 +71,14 @@ impl AgreedState for CellState {
     }
 
     fn snapshot(&mut self) -> Result<Box<dyn SnapshotChunks>, StateFailure> {
-        let _ = self.mutant;
-        unimplemented!()
+        Ok(Box::new(Writer::new(self.shared.read().clone())))
     }
 
-    fn restore(&mut self, _position: Position, _chunks: &mut dyn SnapshotChunks) -> Result<(), StateFailure> {
-        unimplemented!()
+    fn restore(&mut self, position: Position, chunks: &mut dyn SnapshotChunks) -> Result<(), StateFailure> {
+        let state = snapshot::read(chunks, self.mutant)?;
+        *self.shared.write() = state;
+        self.position = position;
+        Ok(())
     }
 }
 

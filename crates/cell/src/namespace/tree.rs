@@ -124,7 +124,7 @@ impl<'a> Probe<'a> {
 }
 
 /// All nodes of all applications.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Tree {
     nodes: ChunkMap<NodeKey, Arc<Node>>,
 }
@@ -208,6 +208,28 @@ impl Tree {
         all.take_while(move |(key, _)| key.directory == directory)
             .filter(move |(key, _)| &*key.place.app == app && parent_str(key.place.path.as_str()) == Some(path))
             .map(|(key, node)| (key, &**node))
+    }
+
+    /// The first node after a key, or the very first.
+    pub(super) fn after(&self, key: Option<&NodeKey>) -> Option<(&NodeKey, &Node)> {
+        let next = match key {
+            Some(key) => self.nodes.from_by(|k| k.cmp(key).then(Ordering::Less)).next(),
+            None => self.nodes.iter().next(),
+        };
+        next.map(|(key, node)| (key, &**node))
+    }
+
+    /// The applications that have a tree.
+    pub(super) fn roots(&self) -> impl Iterator<Item = Arc<str>> {
+        self.nodes.iter().filter(|(key, _)| key.place.path.is_root()).map(|(key, _)| key.place.app.clone())
+    }
+
+    /// Gives every node a new instance.
+    pub(super) fn renumber(&mut self, last: &mut u64) {
+        for (_, node) in self.nodes.iter_mut() {
+            *last += 1;
+            Arc::make_mut(node).instance = *last;
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&NodeKey, &Node)> {

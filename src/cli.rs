@@ -1,5 +1,7 @@
 //! What can be typed. Names are stable: scripts depend on them.
 
+pub mod cell;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +12,8 @@ use std::path::PathBuf;
     name = "tidings",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 unreachable, 6 outcome unknown."
+    after_help = "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 unreachable, 6 outcome unknown, \
+                  7 lock lost."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -30,6 +33,12 @@ pub enum Command {
     /// Applications and their API keys
     #[command(subcommand)]
     App(App),
+    /// Small files, locks and elections
+    #[command(subcommand)]
+    Cell(cell::Cell),
+    /// Runs the command of `cell lock`, and ends it when its time is up
+    #[command(hide = true)]
+    CellGuard(CellGuard),
     /// Rows of the store
     #[command(subcommand)]
     Store(Store),
@@ -274,6 +283,16 @@ pub struct Sim {
 }
 
 #[derive(Args)]
+pub struct CellGuard {
+    /// Where deadlines come from: an inherited pipe
+    #[arg(long)]
+    pub control: PathBuf,
+    /// The command and its arguments
+    #[arg(last = true, required = true)]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Args)]
 pub struct Bench {
     /// What to measure
     #[arg(required = true, value_enum)]
@@ -296,6 +315,7 @@ pub struct Bench {
 pub enum BenchPart {
     Store,
     Wire,
+    Cell,
 }
 
 impl BenchPart {
@@ -303,6 +323,7 @@ impl BenchPart {
         match self {
             BenchPart::Store => "store",
             BenchPart::Wire => "wire",
+            BenchPart::Cell => "cell",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod app;
 mod bench;
+mod cell;
 mod completions;
 mod doctor;
 mod feed;
@@ -15,11 +16,15 @@ mod store;
 
 use crate::cli::Command;
 use crate::output::broken;
+use std::process::ExitCode;
 use tidings_base::Error;
 
 /// Runs what was typed.
-pub fn run(command: Command) -> Result<(), Error> {
-    match command {
+pub fn run(command: Command) -> Result<ExitCode, Error> {
+    let done = match command {
+        // These pass on how another program ended.
+        Command::Cell(command) => return cell::run(command),
+        Command::CellGuard(args) => return cell::guard::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Status(remote) => status::run(remote),
         Command::Doctor(args) => doctor::run(args),
@@ -31,7 +36,8 @@ pub fn run(command: Command) -> Result<(), Error> {
         Command::Bench(args) => bench::run(args),
         Command::BenchServer(args) => serve::run_without_store(args),
         Command::Completions { shell } => completions::run(shell),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// The runtime of commands that talk or serve: one worker a core.

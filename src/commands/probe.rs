@@ -107,6 +107,15 @@ pub fn resident(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
+/// The processor time that a process has used so far, if it runs and may be looked at.
+pub fn processor_time(pid: u32) -> Option<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; utime and stime are the 14th and 15th field, in hundredths (USER_HZ).
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut hundredths = || fields.next()?.parse::<u64>().ok();
+    Some(Duration::from_millis((hundredths()? + hundredths()?) * 10))
+}
+
 /// Raises the number of files this process may open as far as the system lets it; what it may open now.
 pub fn raise_open_files() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -8,9 +8,11 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 use tidings_base::{Class, Error};
-use tidings_client::{Client, ClientConfig, Tls};
+use tidings_client::{Answers, Client, ClientConfig, Tls};
 use tidings_wire::v1::frame::Body;
-use tidings_wire::v1::{AdminMessage, FeedMessage, StoreMessage, admin_message, feed_message, store_message};
+use tidings_wire::v1::{
+    AdminMessage, CellMessage, FeedMessage, StoreMessage, admin_message, cell_message, feed_message, store_message,
+};
 
 /// The most that `-` or `@FILE` may bring: more than the largest command of the agreed log would be refused anyway.
 const MAX_CONTENT: u64 = 4 << 20;
@@ -19,6 +21,7 @@ const MAX_CONTENT: u64 = 4 << 20;
 #[derive(Clone, Debug)]
 pub enum Asked {
     Admin(admin_message::Message),
+    Cell(cell_message::Message),
     Store(store_message::Message),
     Feed(feed_message::Message),
 }
@@ -27,6 +30,7 @@ impl From<Asked> for Body {
     fn from(asked: Asked) -> Body {
         match asked {
             Asked::Admin(message) => Body::Admin(AdminMessage { message: Some(message) }),
+            Asked::Cell(message) => Body::Cell(CellMessage { message: Some(message), ..CellMessage::default() }),
             Asked::Store(message) => Body::Store(StoreMessage { message: Some(message) }),
             Asked::Feed(message) => Body::Feed(FeedMessage { message: Some(message) }),
         }
@@ -37,6 +41,7 @@ impl Asked {
     fn from_body(body: Body) -> Option<Asked> {
         match body {
             Body::Admin(AdminMessage { message }) => message.map(Asked::Admin),
+            Body::Cell(CellMessage { message, .. }) => message.map(Asked::Cell),
             Body::Store(StoreMessage { message }) => message.map(Asked::Store),
             Body::Feed(FeedMessage { message }) => message.map(Asked::Feed),
             _ => None,
@@ -58,16 +63,33 @@ impl Caller {
 
     /// Asks, and takes what `pick` finds out of each frame of a long answer.
     pub async fn ask_many<T>(&self, asked: Asked, pick: impl Fn(Asked) -> Option<T>) -> Result<Vec<T>, Error> {
-        let mut stream = self.client.stream(Body::from(asked)).await?;
+        let mut stream = self.stream(asked).await?;
         let mut picked = Vec::new();
-        while let Some(body) = stream.next().await {
-            picked.push(Asked::from_body(body?).and_then(&pick).ok_or_else(unexpected)?);
+        while let Some(answer) = stream.next().await {
+            picked.push(pick(answer?).ok_or_else(unexpected)?);
         }
         Ok(picked)
     }
+
+    /// Asks for a long answer and takes its frames one by one.
+    pub async fn stream(&self, asked: Asked) -> Result<Frames, Error> {
+        Ok(Frames(self.client.stream(Body::from(asked)).await?))
+    }
 }
 
-fn unexpected() -> Error {
+/// The frames of a long answer.
+pub struct Frames(Answers);
+
+impl Frames {
+    /// The next one; `None` after the last.
+    pub async fn next(&mut self) -> Option<Result<Asked, Error>> {
+        let body = self.0.next().await?;
+        Some(body.and_then(|body| Asked::from_body(body).ok_or_else(unexpected)))
+    }
+}
+
+/// The answer is of another kind than the question.
+pub fn unexpected() -> Error {
     Error::new("cli.unexpected_answer", Class::Failed, "the server answered something else than was asked")
         .hint("Client and server may be of different versions: compare `tidings --version` and `tidings status`.")
 }
@@ -84,18 +106,23 @@ pub fn ask_many<T>(remote: &Remote, asked: Asked, pick: impl Fn(Asked) -> Option
 
 /// Connects and lets `work` ask as often as it likes.
 pub fn with_client<T>(remote: &Remote, work: impl AsyncFnOnce(&Caller) -> Result<T, Error>) -> Result<T, Error> {
+    let config = config(remote)?;
+    runtime()?.block_on(async {
+        let client = Client::connect(config).await?;
+        work(&Caller { client }).await
+    })
+}
+
+/// How to connect as the flags say.
+pub fn config(remote: &Remote) -> Result<ClientConfig, Error> {
     let ca = remote.ca.as_deref().map(read_file).transpose()?;
-    let config = ClientConfig {
+    Ok(ClientConfig {
         credential: remote.key.clone(),
         tls: ca.map(|ca| Tls { ca, ..Tls::default() }),
         agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
         deadline: Duration::from_secs(remote.timeout),
         connect_timeout: Duration::from_secs(remote.timeout),
         ..ClientConfig::new(remote.server.clone())
-    };
-    runtime()?.block_on(async {
-        let client = Client::connect(config).await?;
-        work(&Caller { client }).await
     })
 }
 

@@ -167,6 +167,12 @@ fn decode_sequencer(token: &[u8]) -> Result<v1::SignedSequencer, Error> {
     }
 }
 
+/// What a sequencer (token or text) says, whoever made it: for looking at, not for deciding by.
+pub fn unverified_sequencer(token: &[u8]) -> Result<v1::SequencerBody, Error> {
+    let signed = decode_sequencer(token)?;
+    v1::SequencerBody::decode(signed.body).map_err(|_| error::bad_sequencer("it cannot be read"))
+}
+
 /// A sequencer's token as text that can be printed, pasted and put into an environment.
 pub fn sequencer_text(token: &[u8]) -> String {
     format!("{TEXT_PREFIX}{}", URL_SAFE_NO_PAD.encode(token))

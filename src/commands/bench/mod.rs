@@ -3,6 +3,8 @@
 //! A figure is the median of several repetitions, with their spread. What cannot be run is an error, never a gap in the
 //! report. Benches of durable writes refuse file systems that live in memory and say how long the disk takes to sync.
 
+mod cell;
+mod cluster;
 mod members;
 mod rate;
 mod report;
@@ -30,10 +32,12 @@ pub struct Effort {
     pub rows: u64,
     /// Idle connections to hold.
     pub idle: usize,
+    /// What the cell is measured with.
+    pub cell: cell::Sizes,
 }
 
-const FULL: Effort = Effort { repetitions: 3, seconds: 5.0, rows: 1_000_000, idle: 10_000 };
-const QUICK: Effort = Effort { repetitions: 2, seconds: 0.5, rows: 20_000, idle: 500 };
+const FULL: Effort = Effort { repetitions: 3, seconds: 5.0, rows: 1_000_000, idle: 10_000, cell: cell::Sizes::FULL };
+const QUICK: Effort = Effort { repetitions: 2, seconds: 0.5, rows: 20_000, idle: 500, cell: cell::Sizes::QUICK };
 
 /// Runs the named benches and prints one report.
 pub fn run(args: Bench) -> Result<(), Error> {
@@ -43,7 +47,7 @@ pub fn run(args: Bench) -> Result<(), Error> {
         .tempdir_in(args.dir.clone().unwrap_or_else(default_dir))
         .map_err(|error| broken("cannot make a directory to measure in", error))?;
     let machine = probe::machine(place.path())?;
-    if args.parts.contains(&BenchPart::Store) {
+    if args.parts.iter().any(|part| matches!(part, BenchPart::Store | BenchPart::Cell)) {
         refuse_memory(place.path(), &machine.file_system)?;
     }
     if machine.build != "optimised" {
@@ -59,6 +63,7 @@ pub fn run(args: Bench) -> Result<(), Error> {
         match part {
             BenchPart::Store => store::run(place.path(), effort, &mut figures)?,
             BenchPart::Wire => wire::run(place.path(), effort, &mut figures)?,
+            BenchPart::Cell => cell::run(place.path(), effort, &mut figures)?,
         }
     }
     let bench = parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(" ");
@@ -105,6 +110,12 @@ fn config(quick: bool, effort: Effort) -> Map<String, Value> {
     config.insert("value_bytes".into(), store::VALUE_BYTES.into());
     config.insert("writers".into(), store::WRITERS.into());
     config.insert("in_flight".into(), wire::IN_FLIGHT.into());
+    config.insert("cell_clients".into(), cell::load::CLIENTS.into());
+    config.insert("cell_sessions".into(), effort.cell.sessions.into());
+    config.insert("cell_connections".into(), cell::CONNECTIONS.into());
+    config.insert("cell_watchers".into(), effort.cell.watchers.into());
+    config.insert("cell_kills".into(), effort.cell.kills.into());
+    config.insert("cell_caching_sessions".into(), effort.cell.caching.into());
     config
 }
 

@@ -2,6 +2,7 @@
 
 use crate::output::broken;
 use crate::stopwatch::Stopwatch;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -18,6 +19,7 @@ const LOOK: Duration = Duration::from_millis(5);
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
+    started: Stopwatch,
     /// From starting the process to the first answer that it is ready.
     pub ready_after: Duration,
 }
@@ -25,21 +27,31 @@ pub struct Server {
 impl Server {
     /// Starts `serve` on this data directory and waits until it is ready.
     pub fn start(data: &Path) -> Result<Server, Error> {
-        Server::run("serve", data)
+        let args = [OsStr::new("--listen"), OsStr::new("127.0.0.1:0"), OsStr::new("--data"), data.as_os_str()];
+        Server::run("serve", &args)?.wait_ready()
+    }
+
+    /// Starts the member that this file configures; it is ready once it has found the others.
+    pub fn member(config: &Path, found: bool) -> Result<Server, Error> {
+        let args = [OsStr::new("--config"), config.as_os_str(), OsStr::new("--found")];
+        Server::run("serve", if found { &args } else { &args[..2] })
     }
 
     /// Starts a node with services in memory and waits until it is ready.
     pub fn without_store(data: &Path) -> Result<Server, Error> {
-        Server::run("bench-server", data)
+        let args = [OsStr::new("--listen"), OsStr::new("127.0.0.1:0"), OsStr::new("--data"), data.as_os_str()];
+        Server::run("bench-server", &args)?.wait_ready()
     }
 
-    fn run(command: &str, data: &Path) -> Result<Server, Error> {
+    fn run(command: &str, args: &[&OsStr]) -> Result<Server, Error> {
         let watch = Stopwatch::start();
         let binary = std::env::current_exe().map_err(|error| broken("cannot find this program's own file", error))?;
         let mut child = Command::new(binary)
-            .args([command, "--log", "warn", "--listen", "127.0.0.1:0", "--data"])
-            .arg(data)
+            .args([command, "--log", "warn"])
+            .args(args)
             .env_remove("TIDINGS_CONFIG")
+            .env_remove("TIDINGS_DATA")
+            .env_remove("TIDINGS_LISTEN")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -47,18 +59,24 @@ impl Server {
             .map_err(|error| broken("cannot start a server", error))?;
         let out = child.stdout.take();
         // From here on it is killed whatever happens.
-        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), ready_after: Duration::ZERO };
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut server = Server { child, address, started: watch, ready_after: Duration::ZERO };
         server.address = out.and_then(listening).ok_or_else(|| {
             Error::new("bench.no_server", Class::Failed, "the server under test did not say where it listens")
         })?;
-        while !is_ready(server.address) {
-            if watch.elapsed() > PATIENCE {
+        Ok(server)
+    }
+
+    /// Waits until it can take calls.
+    pub fn wait_ready(mut self) -> Result<Server, Error> {
+        while !is_ready(self.address) {
+            if self.started.elapsed() > PATIENCE {
                 return Err(Error::new("bench.no_server", Class::Failed, "the server under test did not become ready"));
             }
             pause();
         }
-        server.ready_after = watch.elapsed();
-        Ok(server)
+        self.ready_after = self.started.elapsed();
+        Ok(self)
     }
 
     pub fn pid(&self) -> u32 {

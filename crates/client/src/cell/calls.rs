@@ -14,7 +14,7 @@ use crate::{Client, ClientConfig};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::Error;
+use tidings_base::{Error, Mono};
 use tidings_cell::token::PublicKeys;
 use tidings_cell::{NodePath, error};
 use tidings_wire::v1::{self, cell_message::Message};
@@ -118,6 +118,12 @@ impl Cell {
     /// How the session stands.
     pub fn state(&self) -> State {
         self.core().state()
+    }
+
+    /// Until when the session's owner may count on it, on this host's boot clock; `None` unless it is active. Locks are
+    /// held back for their delay after that (R10).
+    pub fn lease_until(&self) -> Option<Mono> {
+        self.core().lease_until()
     }
 
     /// What happens to the session from now on: jeopardy, safety, its end.

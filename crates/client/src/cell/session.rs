@@ -164,6 +164,10 @@ impl Core {
         *self.state.borrow()
     }
 
+    pub(crate) fn lease_until(&self) -> Option<Mono> {
+        self.inner.lock().machine.lease_until()
+    }
+
     pub(crate) fn states(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }

@@ -1,0 +1,200 @@
+//! `tidings cell lock` and `elect`: something that runs only while a lock is held.
+
+use super::connect::{FAREWELL, make_parents, open_making_parents, staying};
+use super::signals::Signals;
+use super::supervise::{Ended, Environment, Guarded, Held};
+use crate::cli::Remote;
+use crate::cli::cell::{Elect, Holding, Lock as Args};
+use crate::output;
+use serde_json::json;
+use std::process::ExitCode;
+use tidings_base::{Class, Error, Mono};
+use tidings_cell::error;
+use tidings_client::cell::{Cell, Election, Leadership, Lock, Mode, SessionEvent, SessionOptions};
+
+/// The lock was lost while the command ran.
+const LOCK_LOST: u8 = 7;
+
+/// Runs a command while a lock is held.
+pub fn lock(args: &Args) -> Result<ExitCode, Error> {
+    staying(&args.remote, options(args.holding), async |cell| {
+        let mut signals = Signals::listen()?;
+        let path = &args.path;
+        let open = || cell.open(path).lock().create_file("").lock_delay(args.holding.lock_delay);
+        let handle = open_making_parents(cell, path, open).await?;
+        let mode = if args.shared { Mode::Shared } else { Mode::Exclusive };
+        let lock = match handle.try_acquire(mode).await? {
+            Some(lock) => lock,
+            None if args.try_only => return Err(error::lock_held(path, false)),
+            None => {
+                eprintln!("waiting for the lock of {path}");
+                tokio::select! {
+                    lock = handle.acquire(mode) => lock?,
+                    told = signals.next() => return Ok(told.exit_code()),
+                }
+            }
+        };
+        drop(signals);
+        let told = tokio::spawn(tell_jeopardy(cell.clone()));
+        let mut held = OfLock { cell, lock: &lock };
+        let environment = environment(path, lock.sequencer().to_string());
+        let ended = guarded(&args.command, environment, args.holding).run(&mut held).await;
+        told.abort();
+        released(path, ended?, lock.release()).await
+    })
+}
+
+/// Stands for election, or says who is elected.
+pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
+    let Some(name) = args.name.as_deref().filter(|_| !args.who) else { return who(&args.path, &args.remote) };
+    staying(&args.remote, options(args.holding), async |cell| {
+        let mut signals = Signals::listen()?;
+        let election = Election::new(cell, &args.path);
+        if let Some(leader) = leader(&election).await? {
+            eprintln!("waiting: {} is elected", leader);
+        }
+        let leadership = tokio::select! {
+            elected = campaign(cell, &election, name, &args.path) => elected?,
+            told = signals.next() => return Ok(told.exit_code()),
+        };
+        let sequencer = leadership.sequencer().to_string();
+        if args.command.is_empty() {
+            if args.remote.json {
+                let generation = leadership.generation();
+                output::json(&json!({ "elected": name, "generation": generation, "sequencer": sequencer }));
+            } else {
+                output::line(format_args!("{name} is elected"));
+            }
+            return hold(leadership, signals, &args.path).await;
+        }
+        drop(signals);
+        let told = tokio::spawn(tell_jeopardy(cell.clone()));
+        let mut held = OfLeadership { cell, leadership: &leadership };
+        let environment = environment(&args.path, sequencer);
+        let ended = guarded(&args.command, environment, args.holding).run(&mut held).await;
+        told.abort();
+        released(&args.path, ended?, leadership.resign()).await
+    })
+}
+
+async fn campaign(cell: &Cell, election: &Election, name: &str, path: &str) -> Result<Leadership, Error> {
+    match election.campaign(name).await {
+        Err(error) if error.code == "cell.no_parent" => {
+            make_parents(cell, path).await?;
+            election.campaign(name).await
+        }
+        elected => elected,
+    }
+}
+
+/// Without a command, this process is the winner for as long as it runs.
+async fn hold(leadership: Leadership, mut signals: Signals, path: &str) -> Result<ExitCode, Error> {
+    tokio::select! {
+        _ = signals.next() => {
+            leadership.resign().await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        why = leadership.lost() => Ok(ended_as(path, Ended::Lost(why.to_string()))),
+    }
+}
+
+fn who(path: &str, remote: &Remote) -> Result<ExitCode, Error> {
+    let leader = super::connect::looking(remote, async |cell| Election::new(cell, path).leader().await)?;
+    let Some(leader) = leader else {
+        return Err(Error::new("cell.nobody", Class::NotFound, format!("nobody is elected at {path}"))
+            .hint("`tidings cell elect PATH --as NAME` stands for election."));
+    };
+    if remote.json {
+        output::json(&json!({ "elected": leader.identity, "generation": leader.generation }));
+    } else {
+        output::line(leader.identity);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn leader(election: &Election) -> Result<Option<String>, Error> {
+    Ok(election.leader().await?.map(|leader| leader.identity))
+}
+
+fn options(holding: Holding) -> SessionOptions {
+    let lease = holding.lease.unwrap_or_default();
+    SessionOptions { lease, lock_delay: Some(holding.lock_delay), ..SessionOptions::default() }
+}
+
+fn environment(path: &str, sequencer: String) -> Environment {
+    vec![("TIDINGS_SEQUENCER", sequencer), ("TIDINGS_LOCK_PATH", path.to_owned())]
+}
+
+fn guarded(command: &[String], environment: Environment, holding: Holding) -> Guarded<'_> {
+    Guarded { command, environment, lock_delay: holding.lock_delay, kill_after: holding.kill_after }
+}
+
+fn ended_as(path: &str, ended: Ended) -> ExitCode {
+    match ended {
+        Ended::Exited(code) => ExitCode::from(code),
+        Ended::Lost(why) => {
+            eprintln!("error: the lock of {path} was lost: {why}");
+            eprintln!("hint: The command has ended; run it again to wait for the lock anew.");
+            ExitCode::from(LOCK_LOST)
+        }
+    }
+}
+
+/// The command has ended either way; a lock that cannot be released in time is freed with the session.
+async fn released(
+    path: &str,
+    ended: Ended,
+    release: impl Future<Output = Result<(), Error>>,
+) -> Result<ExitCode, Error> {
+    if let Ended::Exited(_) = ended {
+        match tokio::time::timeout(FAREWELL, release).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => eprintln!("the lock was not released: {error}"),
+            Err(_) => eprintln!("the lock was not released in time; it is freed when the session's lease ends"),
+        }
+    }
+    Ok(ended_as(path, ended))
+}
+
+/// Says when nobody knows whether the lock is held.
+async fn tell_jeopardy(cell: Cell) {
+    let mut events = cell.events();
+    drop(cell);
+    while let Some(event) = events.next().await {
+        match event {
+            SessionEvent::Jeopardy => eprintln!("the cell is out of reach; the command goes on while the lock is safe"),
+            SessionEvent::Safe { .. } => eprintln!("the cell is back"),
+            SessionEvent::Expired | SessionEvent::Closed => return,
+        }
+    }
+}
+
+struct OfLock<'a> {
+    cell: &'a Cell,
+    lock: &'a Lock,
+}
+
+impl Held for OfLock<'_> {
+    fn lease_until(&self) -> Option<Mono> {
+        self.cell.lease_until()
+    }
+
+    async fn lost(&mut self) -> String {
+        self.lock.lost().await.to_string()
+    }
+}
+
+struct OfLeadership<'a> {
+    cell: &'a Cell,
+    leadership: &'a Leadership,
+}
+
+impl Held for OfLeadership<'_> {
+    fn lease_until(&self) -> Option<Mono> {
+        self.cell.lease_until()
+    }
+
+    async fn lost(&mut self) -> String {
+        self.leadership.lost().await.to_string()
+    }
+}

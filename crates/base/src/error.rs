@@ -112,8 +112,9 @@ impl Error {
     pub fn http_status(&self) -> u16 {
         match self.code.as_ref() {
             "control.unauthenticated" => 401,
-            "control.forbidden" => 403,
-            "control.too_large" => 413,
+            "control.forbidden" | "cell.denied" | "cell.operators_only" | "cell.not_your_session" => 403,
+            "cell.wrong_generation" => 412,
+            "control.too_large" | "cell.too_large" => 413,
             "control.busy" => 429,
             _ => self.class.http_status(),
         }
@@ -123,7 +124,7 @@ impl Error {
     pub fn grpc_status(&self) -> u8 {
         match self.code.as_ref() {
             "control.unauthenticated" => 16,
-            "control.forbidden" => 7,
+            "control.forbidden" | "cell.denied" | "cell.operators_only" | "cell.not_your_session" => 7,
             "control.busy" => 8,
             "control.unsupported" => 12,
             _ => self.class.grpc_status(),

@@ -19,7 +19,7 @@ use openraft::errors::{ClientWriteError, ForwardToLeader};
 use openraft::raft::ClientWriteResult;
 use openraft::{BasicNode, SnapshotPolicy, StepDownPolicy};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -124,6 +124,19 @@ impl Group {
             Some(term) => leases.hold(now, term).is_some(),
             None => leases.heard_lately(now),
         }
+    }
+
+    /// The other voters that have accepted nothing of this leader within the last lease; `None` if this replica does
+    /// not lead, or leads without being in touch with a majority.
+    pub fn silent(&self) -> Option<BTreeSet<NodeId>> {
+        let shared = &self.inner.shared;
+        let (now, term) = (shared.now(), shared.leading_term()?);
+        let mut leases = shared.leases.lock();
+        leases.hold(now, term)?;
+        let heard = leases.in_touch(now, term);
+        let members = self.inner.members();
+        let others = members.voter_ids().filter(|node| *node != shared.node.0 && !heard.contains(node));
+        Some(others.map(NodeId).collect())
     }
 
     /// The address of a member, as the group has agreed on it.

@@ -279,9 +279,10 @@ fn decode(index: u64, bytes: Bytes) -> Result<Entry, Malformed> {
     Ok(entry)
 }
 
-/// Looks at the small files beside a log as a start would, and changes nothing: for `tidings doctor`, beside
-/// [`tidings_log::verify`], which counted the log's segments and records.
-pub fn check(disk: Arc<dyn Disk>, segments: usize, records: u64) -> Result<(), StartError> {
+/// Looks at the files beside a log as a start would, and changes nothing: for `tidings doctor`, beside
+/// [`tidings_log::verify`], which counted the log's segments and records. Says how many whole snapshots there are.
+pub fn check(disk: Arc<dyn Disk>, segments: usize, records: u64) -> Result<usize, StartError> {
+    let snapshots = crate::snapshot::check(disk.clone())?;
     let vote = read_small::<v1::RaftBallot>(&SmallFile::new(disk.clone(), VOTE_FILE.0, VOTE_FILE.1), VOTE_FILE.0)?;
     read_small::<v1::RaftLogId>(&SmallFile::new(disk, PURGED_FILE.0, PURGED_FILE.1), PURGED_FILE.0)?;
     match vote {
@@ -290,7 +291,7 @@ pub fn check(disk: Arc<dyn Disk>, segments: usize, records: u64) -> Result<(), S
             let why = "it is gone, although there is a log".to_owned();
             Err(StartError::Damaged { file: VOTE_FILE.0.into(), why })
         }
-        _ => Ok(()),
+        _ => Ok(snapshots),
     }
 }
 

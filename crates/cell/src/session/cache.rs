@@ -240,32 +240,35 @@ impl Session {
     /// What a call changes, at most; `None` if nothing.
     pub(super) fn touched(&self, message: &Message) -> Option<Touch> {
         let of_handle = |handle: u64| self.handles.get(handle).map(|handle| handle.path.clone());
-        let (path, tree) = match message {
+        let (path, existence) = match message {
             Message::Open(open) => (open.create.as_ref().and_then(|_| NodePath::parse(&open.path).ok())?, true),
             Message::SetContents(set) => (self.target(set.target.as_ref())?, false),
-            Message::SetAcl(set) => (self.target(set.target.as_ref())?, true),
+            Message::SetAcl(set) => (self.target(set.target.as_ref())?, false),
             Message::Delete(delete) => (self.target(delete.target.as_ref())?, true),
             Message::Acquire(acquire) => (of_handle(acquire.handle)?, false),
             Message::CancelAcquire(cancel) => (of_handle(cancel.handle)?, false),
             Message::Release(release) => (of_handle(release.handle)?, false),
             Message::Close(close) => {
                 let handle = self.handles.get(close.handle).filter(|handle| handle.ephemeral || handle.lock)?;
-                (handle.path.clone(), handle.ephemeral)
+                (handle.path.clone(), true)
             }
             Message::Restore(_) | Message::EndSession(_) => return Some(Touch::All),
             _ => return None,
         };
         // An access list decides who may read anything.
-        if path.as_str().starts_with("/acl/") {
+        if path.is_acl() {
             return Some(Touch::All);
         }
-        let parent = path.parent();
-        let mut keys = vec![(path.clone(), false)];
-        keys.extend(parent.clone().map(|parent| (parent, true)));
-        if tree {
-            keys.push((path, true));
-            keys.extend(parent.map(|parent| (parent, false)));
+        // At least what `Namespace::touches` says: the master counts on it that these are gone here.
+        let mut keys = Vec::new();
+        if let Some(parent) = path.parent() {
+            if existence {
+                keys.extend(parent.parent().map(|above| (above, true)));
+                keys.push((parent.clone(), false));
+            }
+            keys.push((parent, true));
         }
+        keys.extend([(path.clone(), false), (path, true)]);
         Some(Touch::Keys(keys))
     }
 

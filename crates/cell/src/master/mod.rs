@@ -1,9 +1,47 @@
 //! The master: what the leader of the cell adds to the agreed state, in memory.
+//!
+//! ```text
+//!   Request ──▶ session known? ──▶ read: leader lease, or one barrier for many ──▶ from the state ──▶ Reply
+//!                             └──▶ change: block its keys ──▶ invalidate ──▶ acknowledged, or cache leases over
+//!                                           ──▶ Propose ──▶ Applied ──▶ events, unblock, Reply
+//!   KeepAlive ──▶ held: a slot of the session ──▶ something to carry, or the lease is due ──▶ KeptAlive
+//! ```
+//! A replica that leads has a [`Reign`](reign::Reign): everything in memory that belongs to one leadership. It begins
+//! with a committed `NewMaster`, whose result is its epoch (R1), waits for the sessions of the state to come back or
+//! to be unable to hold a cached copy ([`failover`]), serves, and is dropped whole when the role is lost.
+//!
+//! One file per role: [`sessions`] and [`leases`] (who lives, until when), [`caching`] and [`batches`] (who may hold a
+//! copy of what, and how it is told), [`handles`], [`reads`], [`mutations`], [`locks`], [`events`], [`operate`]; and
+//! beneath them [`gate`] (fresh enough to answer?), [`wheel`] (timers by the hundred thousand), [`places`] (paths as
+//! small numbers).
+//!
+//! What it deliberately does not do: change the state (only the log does), trust a grant (apply checks it again), or
+//! answer from memory what the log has to decide.
 
+mod batches;
+mod caching;
+mod events;
+mod failover;
+mod gate;
+mod handles;
+mod leases;
+mod locks;
+mod mutations;
+mod operate;
+mod places;
+mod reads;
+mod reign;
+mod sessions;
+#[cfg(test)]
+mod tests;
+mod wheel;
+
+use crate::error;
 use crate::mutant::Mutant;
 use crate::namespace::{Namespace, SharedNamespace};
+use reign::Reign;
 use std::time::Duration;
-use tidings_base::agreed::{Ask, Heard};
+use tidings_base::agreed::{Ask, Heard, Role};
 use tidings_base::{Error, Machine, Mono, NodeId, Now, OpId, Outbox};
 use tidings_wire::v1;
 use tidings_wire::v1::cell_message::Message;
@@ -106,28 +144,92 @@ pub enum Measure {
 /// The master of a cell, or a replica that is not it.
 #[derive(Clone, Debug)]
 pub struct Master {
-    _options: Options,
+    options: Options,
+    /// The leader as this replica last heard, while it is not that itself.
+    leader: Option<NodeId>,
+    /// Everything of the present leadership.
+    reign: Option<Box<Reign>>,
+    /// The last number given to a proposal or barrier: even, and never used twice.
+    last_op: u64,
 }
 
 impl Master {
     /// A replica that has heard of no leader yet.
     pub fn new(options: Options) -> Master {
-        Master { _options: options }
+        Master { options, leader: None, reign: None, last_op: 0 }
     }
 
     /// Takes one input; `state` is the agreed state as it is applied here, at least as far as what was heard.
-    pub fn handle(&mut self, _now: Now, _input: Input, _state: &Namespace, _out: &mut Outbox<Output>) {
-        unimplemented!()
+    pub fn handle(&mut self, now: Now, input: Input, state: &Namespace, out: &mut Outbox<Output>) {
+        match input {
+            Input::Heard(Heard::Role(role)) => self.role(now, role, state, out),
+            Input::Request { op, request, deadline } => match &mut self.reign {
+                Some(reign) => {
+                    let mut turn = reign.turn(now, state, out);
+                    reign.request(&mut turn, op, request, deadline);
+                    reign.finish(&mut turn);
+                }
+                None => out.put(Output::Fail { op, error: error::not_master(), leader: self.leader }),
+            },
+            Input::Cancel { op } => {
+                if let Some(reign) = &mut self.reign {
+                    reign.cancel(op);
+                }
+            }
+            Input::Heard(heard) => {
+                if let Some(reign) = &mut self.reign {
+                    if let Heard::LeaseUntil(until) = heard {
+                        reign.lease_until = until;
+                    }
+                    let mut turn = reign.turn(now, state, out);
+                    reign.heard(&mut turn, heard);
+                    reign.finish(&mut turn);
+                }
+            }
+        }
     }
 
     /// Lets due timers act.
-    pub fn wake(&mut self, _now: Now, _state: &Namespace, _out: &mut Outbox<Output>) {
-        unimplemented!()
+    pub fn wake(&mut self, now: Now, state: &Namespace, out: &mut Outbox<Output>) {
+        if let Some(reign) = &mut self.reign {
+            let mut turn = reign.turn(now, state, out);
+            reign.wake(&mut turn);
+            reign.finish(&mut turn);
+        }
     }
 
     /// When it next wants to be woken.
     pub fn deadline(&self) -> Option<Mono> {
-        unimplemented!()
+        self.reign.as_ref()?.deadline()
+    }
+
+    fn role(&mut self, now: Now, role: Role, state: &Namespace, out: &mut Outbox<Output>) {
+        self.depose(
+            match role {
+                Role::Leader { .. } => None,
+                Role::Follower { leader } => leader,
+            },
+            now,
+            state,
+            out,
+        );
+        if let Role::Leader { .. } = role {
+            let mut reign = Box::new(Reign::new(self.options.clone(), now.mono, self.last_op));
+            let mut turn = reign.turn(now, state, out);
+            reign.begin(&mut turn);
+            self.reign = Some(reign);
+        }
+    }
+
+    /// Ends a reign: whoever waits asks the next master. Proposals under way may still be applied; the next master
+    /// answers their repeats from the result window (R8).
+    fn depose(&mut self, leader: Option<NodeId>, now: Now, state: &Namespace, out: &mut Outbox<Output>) {
+        self.leader = leader;
+        if let Some(mut reign) = self.reign.take() {
+            self.last_op = reign.last_op;
+            let mut turn = reign.turn(now, state, out);
+            reign.abandon(&mut turn, leader);
+        }
     }
 }
 

@@ -102,8 +102,12 @@ impl Namespace {
         match &command.command {
             Some(Command::StartSession(c)) => {
                 let app: Arc<str> = c.caller.as_ref().map_or("", |caller| &caller.app).into();
-                touched.stat(&Place { app: app.clone(), path: NodePath::root() });
-                touched.existence(&Place { app, path: NodePath::acl_directory() });
+                let root = Place { app: app.clone(), path: NodePath::root() };
+                // Nothing but a restore takes an application's root away, and that ends whoever could cache it.
+                if self.tree.at(&root).is_none() {
+                    touched.stat(&root);
+                    touched.existence(&Place { app, path: NodePath::acl_directory() });
+                }
             }
             Some(Command::StopSession(c)) => self.end_touches(SessionId(c.session), blind, &mut touched),
             Some(Command::Open(c)) if c.create.is_some() => existence(&c.app, &c.path, blind, &mut touched),

@@ -1,0 +1,143 @@
+//! Reads, from the state, by handle or by path; cacheable where nothing stands against it.
+
+use super::handles::Rights;
+use super::reign::{Asker, Flow, Reign, Turn, Waiting, bad_call};
+use super::sessions::Slot;
+use crate::error;
+use crate::namespace::Right;
+use crate::path::{NodePath, Place};
+use bytes::Bytes;
+use tidings_base::Error;
+use tidings_wire::v1;
+use tidings_wire::v1::cell_message::Message;
+use tidings_wire::v1::node_target::Target;
+
+/// So many names in one `read_many`.
+const MAX_PATHS: usize = 128;
+
+/// What a read asks for.
+#[derive(Clone, Copy)]
+struct Parts {
+    contents: bool,
+    children: bool,
+    cacheable: bool,
+}
+
+impl Reign {
+    pub(super) fn read(
+        &mut self,
+        t: &mut Turn<'_>,
+        asker: Asker,
+        slot: Option<Slot>,
+        caller: &v1::CellCaller,
+        read: v1::ReadNode,
+    ) -> Result<Flow, Error> {
+        if t.fresh.is_none() {
+            return Ok(Flow::Fresh);
+        }
+        let (place, rights) = self.read_target(t, slot, caller, read.target.as_ref())?;
+        if let Some(key) = self.is_crowded(&place, read.children) {
+            self.keep_open(t, asker, Waiting::Parked);
+            let call = slot.and_then(|slot| self.call_header(t, slot));
+            let message = Some(Message::Read(read));
+            self.park(key, asker, v1::CellMessage { caller: Some(caller.clone()), call, message });
+            return Ok(Flow::Taken);
+        }
+        let cacheable = !read.uncached && !rights.uncached;
+        let parts = Parts { contents: read.contents, children: read.children, cacheable };
+        let found = self.look(t, slot, &place, parts)?;
+        self.reply(t, asker.op, Message::NodeRead(found));
+        Ok(Flow::Taken)
+    }
+
+    /// The node to be read, if the caller may: by its handle's rights and, each time anew, by the ACLs (R12).
+    fn read_target(
+        &self,
+        t: &Turn<'_>,
+        slot: Option<Slot>,
+        caller: &v1::CellCaller,
+        target: Option<&v1::NodeTarget>,
+    ) -> Result<(Place, Rights), Error> {
+        let (place, rights) = match (target.and_then(|target| target.target.as_ref()), slot) {
+            (Some(Target::Handle(number)), Some(slot)) => {
+                let handle = self.handle(slot, *number)?;
+                let place = self.places.get(handle.place).clone();
+                if !handle.rights.read {
+                    return Err(error::denied("to read through a handle that was not opened for reading"));
+                }
+                if t.state.instance(&place) != Some(handle.instance) {
+                    return Err(error::node_gone(&place));
+                }
+                (place, handle.rights)
+            }
+            (Some(Target::Path(path)), Some(slot)) => (self.place(slot, path)?, Rights::default()),
+            (Some(Target::Path(path)), None) => {
+                (Place { app: caller.app.as_str().into(), path: NodePath::parse(path)? }, Rights::default())
+            }
+            (Some(Target::Handle(_)), None) => return Err(error::bad_handle("it belongs to a session")),
+            (None, _) => return Err(bad_call("it names no node")),
+        };
+        t.state.may(caller, &place, Right::Read)?;
+        Ok((place, rights))
+    }
+
+    pub(super) fn read_many(
+        &mut self,
+        t: &mut Turn<'_>,
+        asker: Asker,
+        slot: Option<Slot>,
+        caller: &v1::CellCaller,
+        read: v1::ReadMany,
+    ) -> Result<Flow, Error> {
+        if t.fresh.is_none() {
+            return Ok(Flow::Fresh);
+        }
+        if read.paths.len() > MAX_PATHS {
+            return Err(bad_call("at most 128 paths are read at once"));
+        }
+        let mut places = Vec::with_capacity(read.paths.len());
+        for path in read.paths {
+            let target = v1::NodeTarget { target: Some(Target::Path(path)) };
+            places.push(self.read_target(t, slot, caller, Some(&target))?.0);
+        }
+        let mut nodes = Vec::with_capacity(places.len());
+        for place in &places {
+            let file = t.state.stat(place).is_some_and(|stat| !stat.directory);
+            nodes.push(self.look(t, slot, place, Parts { contents: file, children: false, cacheable: true })?);
+        }
+        self.reply(t, asker.op, Message::ManyRead(v1::ManyRead { nodes }));
+        Ok(Flow::Taken)
+    }
+
+    fn look(&mut self, t: &Turn<'_>, slot: Option<Slot>, place: &Place, parts: Parts) -> Result<v1::NodeRead, Error> {
+        let stat = t.state.stat(place);
+        let (mut contents, mut children) = (Bytes::new(), Vec::new());
+        if let Some(stat) = &stat {
+            if parts.contents && stat.directory {
+                return Err(error::is_a_directory(place));
+            }
+            if parts.children && !stat.directory {
+                return Err(error::not_a_directory(place));
+            }
+            if parts.contents {
+                contents = t.state.contents(place).unwrap_or_default();
+            }
+            if parts.children {
+                children = t.state.children(place).unwrap_or_default();
+            }
+        }
+        let stamp = slot.filter(|_| parts.cacheable).and_then(|slot| {
+            let both =
+                self.note_interest(slot, place, false) && (!parts.children || self.note_interest(slot, place, true));
+            if both { self.stamp(slot) } else { None }
+        });
+        Ok(v1::NodeRead { stat, contents, children, stamp })
+    }
+
+    /// What a parked request of a session says about itself when it goes on.
+    fn call_header(&self, t: &Turn<'_>, slot: Slot) -> Option<v1::CellCall> {
+        let id = self.sessions.get(slot)?.id;
+        let secret = t.state.session(id)?.secret;
+        Some(v1::CellCall { session: id.0, secret, epoch: self.epoch, ..Default::default() })
+    }
+}

@@ -69,9 +69,12 @@ impl AclList {
     }
 }
 
-/// All access lists, parsed: by application, then by name.
+/// The access lists of one application, by name.
+type ListsOfApp = BTreeMap<Box<str>, Arc<AclList>>;
+
+/// All access lists, parsed, by application.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lists(Arc<BTreeMap<Arc<str>, BTreeMap<Box<str>, Arc<AclList>>>>);
+pub(super) struct Lists(Arc<BTreeMap<Arc<str>, ListsOfApp>>);
 
 impl Lists {
     fn get(&self, app: &str, name: &str) -> Option<&AclList> {

@@ -62,13 +62,13 @@ impl Namespace {
             Err(refusal) if refusal.code == "cell.lock_held" => return Err(refusal),
             Err(refusal) => Outcome::Error(refusal.into()),
         };
+        let result = v1::CellResult { result: Some(outcome) };
         if actor.number > 0
             && let Some(session) = self.sessions.get_mut(id)
         {
-            let result = v1::CellResult { result: Some(outcome.clone()) };
             session.window.keep(actor.number, result.encode_to_vec().into_boxed_slice());
         }
-        Ok(outcome)
+        result.result.ok_or_else(|| error::bad_command("it has no answer"))
     }
 
     fn session_command(&mut self, acting: &Acting, body: &Command) -> Result<Outcome, Error> {

@@ -148,7 +148,7 @@ impl<K: Ord + Clone, V: Clone> ChunkMap<K, V> {
     }
 
     /// Entries from the first key that `order` does not call less.
-    pub(super) fn from_by(&self, order: impl Fn(&K) -> Ordering) -> impl Iterator<Item = (&K, &V)> {
+    pub(super) fn starting_by(&self, order: impl Fn(&K) -> Ordering) -> impl Iterator<Item = (&K, &V)> {
         let after = self.chunks.partition_point(|chunk| order(&chunk.from) != Ordering::Greater);
         let chunk = after.saturating_sub(1);
         let at = match self.chunks.get(chunk) {
@@ -185,7 +185,7 @@ mod tests {
                 prop_assert_eq!(map.len(), model.len());
                 prop_assert_eq!(map.get(&key), model.get(&key));
                 if step % 97 == 0 {
-                    prop_assert!(map.from_by(|k| k.cmp(&key)).eq(model.range(key..)));
+                    prop_assert!(map.starting_by(|k| k.cmp(&key)).eq(model.range(key..)));
                 }
             }
             prop_assert!(map.iter().eq(model.iter()));

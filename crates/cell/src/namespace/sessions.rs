@@ -141,7 +141,7 @@ impl Sessions {
 
     /// The first session of a greater id.
     pub(super) fn after(&self, id: SessionId) -> Option<(SessionId, &Session)> {
-        let next = self.all.from_by(|k| k.cmp(&id).then(Ordering::Less)).next();
+        let next = self.all.starting_by(|k| k.cmp(&id).then(Ordering::Less)).next();
         next.map(|(id, session)| (*id, &**session))
     }
 

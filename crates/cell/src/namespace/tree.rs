@@ -204,7 +204,7 @@ impl Tree {
     /// The children of a directory in the order of their names.
     pub(super) fn children<'a>(&'a self, app: &'a str, path: &'a str) -> impl Iterator<Item = (&'a NodeKey, &'a Node)> {
         let directory = siblings(app, Some(path));
-        let all = self.nodes.from_by(move |key| key.directory.cmp(&directory).then(Ordering::Greater));
+        let all = self.nodes.starting_by(move |key| key.directory.cmp(&directory).then(Ordering::Greater));
         all.take_while(move |(key, _)| key.directory == directory)
             .filter(move |(key, _)| &*key.place.app == app && parent_str(key.place.path.as_str()) == Some(path))
             .map(|(key, node)| (key, &**node))
@@ -213,7 +213,7 @@ impl Tree {
     /// The first node after a key, or the very first.
     pub(super) fn after(&self, key: Option<&NodeKey>) -> Option<(&NodeKey, &Node)> {
         let next = match key {
-            Some(key) => self.nodes.from_by(|k| k.cmp(key).then(Ordering::Less)).next(),
+            Some(key) => self.nodes.starting_by(|k| k.cmp(key).then(Ordering::Less)).next(),
             None => self.nodes.iter().next(),
         };
         next.map(|(key, node)| (key, &**node))

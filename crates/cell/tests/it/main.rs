@@ -2,5 +2,7 @@
 
 mod backup;
 mod common;
+mod model;
 mod namespace;
+mod random;
 mod snapshot;

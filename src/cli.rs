@@ -223,6 +223,17 @@ pub enum Store {
         #[command(flatten)]
         remote: Remote,
     },
+    /// Show the store's incarnation; raise it after a loss
+    Incarnation {
+        /// Raise it: whatever was learnt under an earlier one is out of date then, everywhere
+        #[arg(long)]
+        raise: bool,
+        /// Confirm the raise
+        #[arg(long, requires = "raise")]
+        yes: bool,
+        #[command(flatten)]
+        remote: Remote,
+    },
 }
 
 #[derive(Subcommand)]

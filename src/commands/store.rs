@@ -1,12 +1,15 @@
-//! `tidings store put|get|scan`: rows of the store from the command line.
+//! `tidings store put|get|scan|incarnation`: the store from the command line.
 
 use super::remote::{Asked, ask, ask_many, content, shown};
 use crate::cli::{Remote, Store};
 use crate::{output, stopwatch};
 use serde_json::{Map, Value, json};
 use tidings_base::{Class, Error};
+use tidings_wire::v1::admin_message::Message as AdminMessage;
 use tidings_wire::v1::store_message::Message;
-use tidings_wire::v1::{Apply, Cell, CompareAndSet, Get, GroupWrite, Row, RowKey, RowWrite, Scan};
+use tidings_wire::v1::{
+    Apply, Cell, CompareAndSet, Get, GroupWrite, IncarnationRaise, Row, RowKey, RowWrite, Scan, StoreStatus,
+};
 
 /// Runs one of the sub-commands.
 pub fn run(command: Store) -> Result<(), Error> {
@@ -29,6 +32,11 @@ pub fn run(command: Store) -> Result<(), Error> {
         }
         Store::Get { group, row, remote } => get(&remote, group, row),
         Store::Scan { group, start, end, limit, remote } => scan(&remote, group, start, end, limit),
+        Store::Incarnation { raise: true, yes: false, .. } => {
+            Err(output::usage("raising the incarnation makes everybody who keeps copies fetch them anew")
+                .hint("Add --yes if something acknowledged was lost; there is no way back."))
+        }
+        Store::Incarnation { raise, yes: _, remote } => incarnation(&remote, raise),
     }
 }
 
@@ -96,6 +104,25 @@ fn scan(remote: &Remote, group: String, start: String, end: String, limit: u32) 
         output::json(&rows.iter().map(as_json).collect::<Vec<_>>());
     } else {
         print(&rows);
+    }
+    Ok(())
+}
+
+fn incarnation(remote: &Remote, raise: bool) -> Result<(), Error> {
+    let asked = match raise {
+        true => Asked::Admin(AdminMessage::IncarnationRaise(IncarnationRaise {})),
+        false => Asked::Store(Message::Status(StoreStatus {})),
+    };
+    let incarnation = ask(remote, asked, |answer| match answer {
+        Asked::Admin(AdminMessage::IncarnationRaised(raised)) => Some(raised.incarnation),
+        Asked::Store(Message::StatusReply(status)) => Some(status.incarnation),
+        _ => None,
+    })?;
+    if remote.json {
+        output::json(&json!({ "incarnation": incarnation, "raised": raise }));
+    } else {
+        let how = if raise { "raised to " } else { "" };
+        output::line(format_args!("incarnation {how}{incarnation}"));
     }
     Ok(())
 }

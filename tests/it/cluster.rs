@@ -129,6 +129,24 @@ fn a_member_that_lost_its_data_does_not_vote_again_but_is_replaced() {
 }
 
 #[test]
+fn an_incarnation_raised_through_a_follower_outlives_the_leader() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(dir.path());
+    let leader = cluster.leader();
+    let follower = (leader + 1) % 3;
+    let asked = cluster.nodes[follower].as_ref().unwrap();
+    let raised = asked.run(&["store", "incarnation", "--raise", "--yes", "--json"]).json();
+    cluster.nodes[leader].take().unwrap().kill();
+    let left = cluster.nodes[follower].as_ref().unwrap();
+    let shown = until("the others go on", || {
+        let said = left.run(&["store", "incarnation", "--json"]);
+        (said.code == 0).then(|| said.json())
+    });
+    assert_eq!(shown["incarnation"], raised["incarnation"]);
+}
+
+#[test]
 fn a_node_without_a_majority_says_so() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();

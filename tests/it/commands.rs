@@ -1,6 +1,6 @@
 //! The command line as scripts use it: names, JSON, exit codes.
 
-use crate::process::{Server, free_port, run, tidings, turn};
+use crate::process::{Server, free_port, http, run, tidings, turn};
 use std::io::Write;
 use std::process::Stdio;
 
@@ -125,4 +125,33 @@ fn applications_get_keys_that_work_until_revoked() {
     let revoked: Vec<bool> = keys.as_array().unwrap().iter().map(|key| key["revoked"].as_bool().unwrap()).collect();
     assert_eq!(revoked.iter().filter(|revoked| **revoked).count(), 1, "{keys}");
     assert_eq!(server.run(&["app", "ls", "--json"]).json(), serde_json::json!([{ "app": "shop", "keys": 1 }]));
+}
+
+#[test]
+fn operators_raise_the_incarnation_and_nobody_else_does() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    let shown = || server.run(&["store", "incarnation", "--json"]).json()["incarnation"].as_u64().unwrap();
+    let first = shown();
+    let key = server.run(&["app", "create", "shop", "--json"]).json()["key"].as_str().unwrap().to_owned();
+    server.run(&["store", "incarnation", "--raise", "--yes", "--key", &key]).failed(4, "may not write admin");
+    server.run(&["store", "incarnation", "--raise"]).failed(2, "raising the incarnation");
+    assert_eq!(shown(), first, "what was refused changed nothing");
+
+    // Never below the wall clock's milliseconds, so that it grows even where the earlier one was lost.
+    let clock = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec.unsigned_abs() * 1_000;
+    let raised = server.run(&["store", "incarnation", "--raise", "--yes", "--json"]).json();
+    assert_eq!(raised["raised"], true);
+    let raised = raised["incarnation"].as_u64().unwrap();
+    assert!(raised > first && raised >= clock, "{first}, {clock}, {raised}");
+    assert_eq!(server.run(&["store", "incarnation"]).out, format!("incarnation {raised}\n"));
+
+    // The same by REST.
+    let (status, body) = http("POST", server.address, "/v1/admin/incarnation", "").unwrap();
+    let again = serde_json::from_str::<serde_json::Value>(&body).unwrap()["incarnation"].as_u64().unwrap();
+    assert!(status == 200 && again > raised, "{status} {body}");
+    server.kill();
+    let server = Server::embedded(data.path());
+    assert_eq!(server.run(&["store", "incarnation", "--json"]).json()["incarnation"], again, "it outlives the process");
 }

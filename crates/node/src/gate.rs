@@ -251,9 +251,13 @@ fn admit_admin(caller: &Principal, message: &v1::AdminMessage) -> Result<(), Err
     let action = match &message.message {
         Some(Message::Status(_)) => Action::Read,
         Some(Message::AppList(_)) => Action::Read,
-        Some(Message::AppCreate(_) | Message::KeyCreate(_) | Message::KeyRevoke(_) | Message::MemberChange(_)) => {
-            Action::Write
-        }
+        Some(
+            Message::AppCreate(_)
+            | Message::KeyCreate(_)
+            | Message::KeyRevoke(_)
+            | Message::MemberChange(_)
+            | Message::IncarnationRaise(_),
+        ) => Action::Write,
         Some(_) | None => {
             authorize(caller, Part::Admin, Action::Read, &Resource::Cluster)?;
             return Err(unsupported("this admin message"));

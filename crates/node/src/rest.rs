@@ -82,6 +82,7 @@ pub(crate) fn routes(body_bytes: usize) -> Routes {
         .routes(routes!(admin::revoke_key))
         .routes(routes!(admin::add_member))
         .routes(routes!(admin::remove_member))
+        .routes(routes!(admin::raise_incarnation))
         .routes(routes!(store::status, store::apply))
         .routes(routes!(store::scan))
         .routes(routes!(store::get, store::put))

@@ -191,6 +191,7 @@ async fn the_document_is_whole_and_lists_every_route() {
         "DELETE /v1/admin/apps/{app}/keys/{id}",
         "POST /v1/admin/groups/{group}/members",
         "DELETE /v1/admin/groups/{group}/members/{node}",
+        "POST /v1/admin/incarnation",
         "GET /v1/store",
         "POST /v1/store",
         "GET /v1/store/{group}",

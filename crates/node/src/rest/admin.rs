@@ -103,6 +103,12 @@ pub(super) struct NewMember {
     address: String,
 }
 
+/// The store's incarnation after it was raised.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Raised {
+    incarnation: u64,
+}
+
 async fn ask(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
     match call(app, caller, Body::Admin(v1::AdminMessage { message: Some(message) })).await? {
         Body::Admin(v1::AdminMessage { message: Some(answer) }) => Ok(answer),
@@ -241,6 +247,18 @@ async fn change_member(
 ) -> Result<StatusCode, Refusal> {
     let change = v1::MemberChange { group, change: Some(change) };
     done(ask(app, caller, Message::MemberChange(change)).await?)
+}
+
+/// Raises the store's incarnation: to be called after a loss of what was acknowledged. Everything that was learnt under an
+/// earlier one is then known to be out of date.
+#[utoipa::path(post, path = "/v1/admin/incarnation", operation_id = "admin_raise_incarnation", tag = "admin", responses(
+    (status = 200, body = Raised), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn raise_incarnation(State(app): State<App>, caller: Caller) -> Result<Json<Raised>, Refusal> {
+    match ask(&app, &caller, Message::IncarnationRaise(v1::IncarnationRaise {})).await? {
+        Message::IncarnationRaised(raised) => Ok(Json(Raised { incarnation: raised.incarnation })),
+        answer => Err(other(answer)),
+    }
 }
 
 fn done(answer: Message) -> Result<StatusCode, Refusal> {

@@ -1,8 +1,11 @@
-//! What operators ask of a member: its status, and changes of membership.
+//! What operators ask of a member: its status, changes of membership, and a new incarnation after a loss.
 
+use crate::clock::Clock;
+use crate::group::StoreGroup;
 use tidings_base::agreed::Role;
-use tidings_base::{Error, GroupId, NodeId};
+use tidings_base::{Error, GroupId, Incarnation, NodeId};
 use tidings_consensus::{ChangeError, Group, Status};
+use tidings_store::Store;
 use tidings_wire::v1::admin_message::Message;
 use tidings_wire::v1::member_change::Change;
 use tidings_wire::{error, v1};
@@ -11,10 +14,17 @@ use tidings_wire::{error, v1};
 const WORTH_MENTIONING: u64 = 10_000;
 
 /// Answers a message about the cluster itself.
-pub async fn call(log: &Group, message: Message) -> Result<Message, Error> {
+pub async fn call(store: &StoreGroup, clock: &dyn Clock, message: Message) -> Result<Message, Error> {
     match message {
-        Message::Status(_) => Ok(Message::StatusReply(status(log))),
-        Message::MemberChange(change) => member_change(log, change).await,
+        Message::Status(_) => Ok(Message::StatusReply(status(store.log()))),
+        Message::MemberChange(change) => member_change(store.log(), change).await,
+        Message::IncarnationRaise(_) => {
+            // The state adds one to what it has; the wall clock is read here, where the call meets the log.
+            let at_least = Incarnation(clock.now().wall.millis());
+            let Incarnation(incarnation) = store.raise_incarnation(at_least).await?;
+            tracing::warn!(incarnation, "an operator raised the store's incarnation");
+            Ok(Message::IncarnationRaised(v1::IncarnationRaised { incarnation }))
+        }
         _ => Err(error::unsupported()),
     }
 }

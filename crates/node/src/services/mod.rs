@@ -3,7 +3,7 @@
 //! ```text
 //!   Gate ─▶ NodeServices ─┬─ store, feed ─▶ StoreGroup (leads here) or the leader, through Peers
 //!                         ├─ raft ────────▶ consensus::Group::receive
-//!                         └─ admin ───────▶ status, members; Apps on the keys in the store
+//!                         └─ admin ───────▶ status, members, incarnation; Apps on the keys in the store
 //! ```
 
 mod admin;
@@ -36,14 +36,15 @@ const ANSWER_SLACK: Duration = Duration::from_secs(10);
 pub struct NodeServices {
     stored: Stored,
     apps: Apps,
+    clock: Arc<dyn Clock>,
 }
 
 impl NodeServices {
     /// Services on these members' store.
     pub fn new(store: StoreGroup, peers: Arc<Peers>, clock: Arc<dyn Clock>) -> NodeServices {
         let stored = Stored { store, peers };
-        let apps = Apps::new(Arc::new(stored.clone()), clock);
-        NodeServices { stored, apps }
+        let apps = Apps::new(Arc::new(stored.clone()), clock.clone());
+        NodeServices { stored, apps, clock }
     }
 
     /// The store as the node itself uses it, wherever its leader is.
@@ -60,7 +61,7 @@ impl Services for NodeServices {
             Body::Admin(v1::AdminMessage { message: Some(message) }) => {
                 let answer = match self.apps.call(&message).await {
                     Some(answer) => answer?,
-                    None => admin::call(self.stored.store.log(), message).await?,
+                    None => admin::call(&self.stored.store, &*self.clock, message).await?,
                 };
                 Ok(Body::Admin(v1::AdminMessage { message: Some(answer) }))
             }

@@ -3,17 +3,17 @@
 mod certificates;
 mod data;
 
-use super::probe;
 use super::serve::configured;
+use super::{probe, runtime};
 use crate::cli::Doctor;
 use crate::{output, stopwatch};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidings_base::{Class, Error};
+use tidings_node::port::tidings_at;
 
 /// Below this a full disk is near.
 const LITTLE_SPACE: u64 = 1 << 30;
@@ -21,6 +21,8 @@ const LITTLE_SPACE: u64 = 1 << 30;
 const SLOW_SYNC: Duration = Duration::from_millis(20);
 /// Below this a server runs out of connections before its own limit.
 const FEW_FILES: u64 = 4_096;
+/// How long whoever has our port may take to say that it is a Tidings.
+const NEIGHBOUR: Duration = Duration::from_secs(2);
 /// 2025-01-01: a clock before this has never been set.
 const CLOCK_FLOOR_MICROS: u64 = 1_735_689_600_000_000;
 
@@ -176,25 +178,14 @@ fn existing_part(data: &Path) -> PathBuf {
 }
 
 fn port(listen: SocketAddr) -> Check {
-    match TcpListener::bind(listen) {
-        Ok(_) => Check::ok("port", format!("{listen} is free")),
-        Err(_) if is_tidings(listen) => Check::ok("port", format!("a Tidings server answers on {listen}")),
-        Err(error) => Check::failed(
+    let Err(error) = TcpListener::bind(listen) else { return Check::ok("port", format!("{listen} is free")) };
+    let answering = runtime().map(|runtime| runtime.block_on(tidings_at(listen, NEIGHBOUR)));
+    match answering {
+        Ok(Some(url)) => Check::ok("port", format!("a Tidings server answers on {url}")),
+        _ => Check::failed(
             "port",
             format!("cannot listen on {listen}: {error}"),
             format!("`ss -ltnp 'sport = :{}'` shows who does; or choose another with --listen ADDR.", listen.port()),
         ),
     }
-}
-
-fn is_tidings(address: SocketAddr) -> bool {
-    let ask = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        write!(stream, "GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-        let mut start = [0; 12];
-        stream.read_exact(&mut start)?;
-        Ok(String::from_utf8_lossy(&start).into_owned())
-    };
-    ask().is_ok_and(|start| start.ends_with(" 200"))
 }

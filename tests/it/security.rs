@@ -53,6 +53,11 @@ fn a_secured_node_knows_its_operator_and_refuses_everybody_else() {
     });
     assert_eq!(status["node"], 1);
 
+    // Its own node behind TLS is no stranger on the port.
+    let report = run(&["doctor", "--config", &config, "--json"]).json();
+    let port = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "port").unwrap();
+    assert_eq!(port["message"], format!("a Tidings server answers on https://{}", secured.address));
+
     let put = ["store", "put", "g", "r", "c", "v"];
     assert_eq!(secured.ask(Some(&key), &put).code, 0);
     secured.ask(None, &put).failed(4, "");

@@ -8,10 +8,12 @@
 //! Everything up to the router happens before anybody has said who they are, and is bounded in memory and time.
 
 mod admission;
+mod neighbour;
 mod stream;
 mod tls;
 
 pub use admission::{Admission, Refused, Slot};
+pub use neighbour::tidings_at;
 pub use stream::{Patience, Stream};
 
 use crate::clock::Clock;
@@ -34,7 +36,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -250,12 +251,12 @@ async fn cannot_listen(address: SocketAddr, e: &io::Error) -> Error {
         return cannot_use(address, e);
     }
     let port = address.port();
-    let (who, hint) = match timeout(PROBE, is_tidings(address)).await {
-        Ok(Ok(true)) => (
+    let (who, hint) = match tidings_at(address, PROBE).await {
+        Some(url) => (
             "another Tidings",
-            format!("`tidings status --server http://{address}` shows it; use it, stop it, or pass another --listen."),
+            format!("`tidings status --server {url}` shows it; use it, stop it, or pass another --listen."),
         ),
-        _ => (
+        None => (
             "another program",
             format!("`ss -ltnp 'sport = :{port}'` tells which one; stop it, or pass another --listen."),
         ),
@@ -270,13 +271,4 @@ fn cannot_use(address: SocketAddr, e: &io::Error) -> Error {
         _ => "",
     };
     Error::new("node.cannot_listen", Class::Failed, format!("cannot listen on {address}: {e}")).hint(hint)
-}
-
-/// Whether whoever listens there answers like one of us.
-async fn is_tidings(address: SocketAddr) -> io::Result<bool> {
-    let mut socket = TcpStream::connect(address).await?;
-    socket.write_all(b"GET /healthz HTTP/1.0\r\nhost: localhost\r\n\r\n").await?;
-    let mut answer = Vec::new();
-    socket.take(1_024).read_to_end(&mut answer).await?;
-    Ok(String::from_utf8_lossy(&answer).to_lowercase().contains("server: tidings"))
 }

@@ -1,6 +1,8 @@
 //! `doctor`: what is well, what is damaged, and what to do.
 
 use crate::process::{Server, run, turn};
+use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 fn doctor(data: &Path) -> crate::process::Said {
@@ -58,6 +60,54 @@ fn damage_in_the_middle_of_the_log_is_named_by_doctor_and_refused_by_serve() {
     let said = run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", "127.0.0.1:0"]);
     said.failed(1, file);
     assert_eq!(std::fs::read(&path).unwrap(), bytes, "what is damaged is left as it is");
+}
+
+/// Every file below a directory with its content.
+fn content(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        match path.is_dir() {
+            true => found.extend(content(&path)),
+            false => drop(found.insert(path.clone(), std::fs::read(&path).unwrap())),
+        }
+    }
+    found
+}
+
+#[test]
+fn looking_changes_nothing() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    for row in ["a", "b", "c", "d"] {
+        assert_eq!(server.run(&["store", "put", "g", row, "c", "value"]).code, 0);
+    }
+    // No goodbye: a start would have something to mend here.
+    server.kill();
+    let before = content(data.path());
+    let report = doctor(data.path()).json();
+    assert_eq!(report["healthy"], true, "{report}");
+    let after = content(data.path());
+    let changed: Vec<&PathBuf> =
+        before.keys().chain(after.keys()).filter(|path| before.get(*path) != after.get(*path)).collect();
+    assert!(changed.is_empty(), "{changed:?}");
+
+    // A log that is gone altogether is no fresh start if a state was made from it.
+    assert_eq!(Server::embedded(data.path()).terminate(), 0);
+    std::fs::remove_dir_all(data.path().join("group-1/log")).unwrap();
+    let said = doctor(data.path());
+    assert!(said.code == 1 && said.out.contains("its files are gone"), "{said:?}");
+    assert!(!data.path().join("group-1/log").exists());
+}
+
+#[test]
+fn a_port_that_somebody_else_has_is_a_failed_check() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said = run(&["doctor", "--data", dir.path().join("none").to_str().unwrap(), "--listen", &address]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.out.contains(&format!("FAILED   port: cannot listen on {address}")), "{said:?}");
 }
 
 #[test]

@@ -257,19 +257,42 @@ impl DirLock {
         let fail = |source| LockError::Io { path: path.clone(), source };
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(fail)?;
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut text = String::new();
-                // The number only helps the reader of the message; without it the message says less.
-                let _ = file.read_to_string(&mut text);
-                return Err(LockError::Held { path: directory.to_owned(), pid: text.trim().parse().ok() });
-            }
-            Err(e) => return Err(fail(e.into())),
-        }
+        hold(directory, &mut file)?;
         file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(fail)?;
         Ok(DirLock { _file: file })
     }
+
+    /// Locks the directory without writing to it, for one who only looks; `None` if nobody ever locked it, so that
+    /// there is nothing to lock.
+    pub fn take_to_look(directory: &Path) -> Result<Option<DirLock>, LockError> {
+        let path = directory.join(LOCK_FILE);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(LockError::Io { path, source }),
+        };
+        hold(directory, &mut file)?;
+        Ok(Some(DirLock { _file: file }))
+    }
+}
+
+fn hold(directory: &Path, file: &mut File) -> Result<(), LockError> {
+    match rustix::fs::flock(&*file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut text = String::new();
+            // The number only helps the reader of the message; without it the message says less.
+            let _ = file.read_to_string(&mut text);
+            Err(LockError::Held { path: directory.to_owned(), pid: text.trim().parse().ok().filter(is_alive) })
+        }
+        Err(e) => Err(LockError::Io { path: directory.join(LOCK_FILE), source: e.into() }),
+    }
+}
+
+/// Whether there is such a process. Who only looks leaves no number, and that of an earlier holder would mislead.
+fn is_alive(pid: &u32) -> bool {
+    let pid = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 /// Whether a file was being made when a process died: nothing refers to it.

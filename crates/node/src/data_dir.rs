@@ -33,6 +33,12 @@ pub struct DataDir {
     _lock: DirLock,
 }
 
+/// A data directory that is only looked at. No node starts on it meanwhile.
+#[derive(Debug)]
+pub struct Look {
+    _lock: Option<DirLock>,
+}
+
 impl DataDir {
     /// Opens a directory, making it if it is not there.
     pub fn open(path: &Path) -> Result<DataDir, Error> {
@@ -41,8 +47,21 @@ impl DataDir {
         }
         check_permissions(path)?;
         let lock = lock(path)?;
-        check_format(path)?;
+        if !has_format(path)? {
+            refuse_foreign(path)?;
+            begin_format(path)?;
+        }
         Ok(DataDir { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Checks a directory as [`DataDir::open`] does, and writes nothing.
+    pub fn look(path: &Path) -> Result<Look, Error> {
+        check_permissions(path)?;
+        let lock = DirLock::take_to_look(path).map_err(cannot_lock)?;
+        if !has_format(path)? {
+            refuse_foreign(path)?;
+        }
+        Ok(Look { _lock: lock })
     }
 
     /// Where it is.
@@ -98,7 +117,11 @@ fn lock(path: &Path) -> Result<DirLock, Error> {
 }
 
 fn try_lock(path: &Path) -> Result<DirLock, Error> {
-    DirLock::take(path).map_err(|e| match e {
+    DirLock::take(path).map_err(cannot_lock)
+}
+
+fn cannot_lock(e: LockError) -> Error {
+    match e {
         LockError::Held { path, pid } => {
             let holder = pid.map_or("another process".to_owned(), |pid| format!("process {pid}"));
             let message = format!("the data directory {} is in use by {holder}", path.display());
@@ -106,19 +129,20 @@ fn try_lock(path: &Path) -> Result<DirLock, Error> {
                 .hint("Stop that process, or give this one a directory of its own with --data.")
         }
         LockError::Io { path, source } => cannot(&path, "lock", &source),
-    })
+    }
 }
 
-fn check_format(path: &Path) -> Result<(), Error> {
+/// Whether the directory says its format, and that it is one we read.
+fn has_format(path: &Path) -> Result<bool, Error> {
     let file = path.join("FORMAT");
     let text = match fs::read_to_string(&file) {
         Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return begin_format(path, &file),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(cannot(&file, "read", &e)),
     };
     let number = text.strip_prefix(FORMAT_MARK).and_then(|rest| rest.trim_end().parse::<u32>().ok());
     match number {
-        Some(FORMAT) => Ok(()),
+        Some(FORMAT) => Ok(true),
         Some(newer) if newer > FORMAT => {
             let message = format!(
                 "{} has format {newer}, written by a newer version; this one reads up to {FORMAT}",
@@ -135,8 +159,8 @@ fn check_format(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Marks a directory as ours, if there is nothing else in it.
-fn begin_format(path: &Path, file: &Path) -> Result<(), Error> {
+/// A directory without a format can become ours only if there is nothing else in it.
+fn refuse_foreign(path: &Path) -> Result<(), Error> {
     let mut entries = fs::read_dir(path).map_err(|e| cannot(path, "read", &e))?;
     let foreign =
         entries.find_map(|entry| entry.ok().filter(|e| e.file_name() != "LOCK" && e.file_name() != "FORMAT.new"));
@@ -146,13 +170,19 @@ fn begin_format(path: &Path, file: &Path) -> Result<(), Error> {
         return Err(Error::new("node.bad_data_dir", Class::Refused, message)
             .hint("Name an empty directory, or one of a Tidings node, with --data."));
     }
+    Ok(())
+}
+
+/// Marks a directory as ours.
+fn begin_format(path: &Path) -> Result<(), Error> {
+    let file = path.join("FORMAT");
     // Written beside and renamed: a crash leaves no half-written number.
     let temporary = path.join("FORMAT.new");
     let written = File::create(&temporary)
         .and_then(|mut new| writeln!(new, "{FORMAT_MARK}{FORMAT}").and_then(|()| new.sync_all()))
-        .and_then(|()| fs::rename(&temporary, file))
+        .and_then(|()| fs::rename(&temporary, &file))
         .and_then(|()| File::open(path)?.sync_all());
-    written.map_err(|e| cannot(file, "write", &e))
+    written.map_err(|e| cannot(&file, "write", &e))
 }
 
 fn cannot(path: &Path, what: &str, e: &io::Error) -> Error {

@@ -85,8 +85,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let state = StoreState::open(FjallKv::open(dir.path(), Options::default())?)?;
     report(&format!("reopened at entry {}", state.position().index), 1, began);
     drop(state);
+    let scratch = tempfile::tempdir()?;
     let began = begin();
-    let whole = tidings_store_local::check(dir.path())?;
+    let whole = tidings_store_local::check(dir.path(), scratch.path())?;
     report("pairs checked", whole.pairs, began);
 
     front();

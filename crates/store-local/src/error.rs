@@ -70,6 +70,20 @@ impl OpenError {
         OpenError::Damaged { path: path.to_owned(), what: what.into() }
     }
 
+    /// The same error about the original, where it was found in a copy.
+    pub(crate) fn moved(self, copy: &Path, original: &Path) -> OpenError {
+        let there = |path: PathBuf| path.strip_prefix(copy).map(|rest| original.join(rest)).unwrap_or(path);
+        let said = |what: String| what.replace(&*copy.to_string_lossy(), &original.to_string_lossy());
+        match self {
+            OpenError::Newer { path, found, known } => OpenError::Newer { path: there(path), found, known },
+            OpenError::Foreign { path, what } => OpenError::Foreign { path: there(path), what: said(what) },
+            OpenError::Damaged { path, what } => OpenError::Damaged { path: there(path), what: said(what) },
+            OpenError::Lost { path, has, flushed } => OpenError::Lost { path: there(path), has, flushed },
+            OpenError::Locked { path } => OpenError::Locked { path: there(path) },
+            OpenError::Io { path, error } => OpenError::Io { path: there(path), error },
+        }
+    }
+
     /// What an error of the engine means: bad luck with the file system, or damage.
     pub(crate) fn engine(path: &Path, error: fjall::Error) -> OpenError {
         if matches!(error, fjall::Error::Locked) {

@@ -13,6 +13,9 @@ const FORMAT_NAME: &str = "tidings-store";
 const CURRENT: &str = "CURRENT";
 const GENERATION: &str = "generation-";
 
+/// What lies beside the generations.
+pub(crate) const SMALL_FILES: [&str; 2] = [FORMAT, CURRENT];
+
 /// What `CURRENT` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Current {

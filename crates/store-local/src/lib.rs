@@ -15,14 +15,14 @@
 //! is behind that is named damaged instead of used.
 //!
 //! Damage is found at open (format, `CURRENT`, journals, tables' heads and indices, a lost suffix), when the damaged
-//! block is read (a checksum each), or all at once by [`check`], which reads everything.
+//! block is read (a checksum each), or all at once by [`check`], which reads everything in a copy.
 
 mod check;
 mod error;
 mod kv;
 mod layout;
 
-pub use check::{Report, check};
+pub use check::{Report, check, copied_bytes};
 pub use error::OpenError;
 pub use kv::{FjallKv, FjallReader, FjallView, Options};
 pub use layout::FORMAT_VERSION;

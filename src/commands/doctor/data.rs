@@ -1,7 +1,8 @@
-//! Can the data directory be used, and is every log and every state in it whole? Logs are only looked at; opening a
-//! state does what starting a node does first.
+//! Can the data directory be used, and is every log and every state in it whole? It is only looked at: what cannot be
+//! opened without writing to it is copied first, and the copy is removed again.
 
-use super::Check;
+use super::{Check, LITTLE_SPACE};
+use crate::commands::probe;
 use crate::output::broken;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +13,9 @@ use tidings_node::data_dir::DataDir;
 
 const NAME: &str = "data directory";
 
+/// What the directories of copies begin with.
+const SCRATCH: &str = ".doctor-";
+
 /// One check of the directory, one for the log of each group in it with its snapshots, one for each state on disk.
 pub fn check(config: &Config) -> Vec<Check> {
     let data = &config.data;
@@ -19,21 +23,22 @@ pub fn check(config: &Config) -> Vec<Check> {
         return vec![Check::ok(NAME, format!("{} is not there yet; `tidings serve` makes it", data.display()))];
     }
     // Held until all is looked at: a server that starts meanwhile would change what is read.
-    let _held = match DataDir::open(data) {
+    let _held = match DataDir::look(data) {
         Ok(held) => held,
         Err(error) if error.code == "node.data_dir_locked" => {
             return vec![Check::ok(NAME, format!("{}, so its logs were not looked at", error.message))];
         }
         Err(error) => return vec![Check::from_error(NAME, error)],
     };
+    remove_leftovers(data);
     let mut checks = vec![Check::ok(NAME, format!("{} is ours and not in use", data.display()))];
     match groups(data) {
         Ok(groups) => {
             for group in groups {
-                checks.push(check_log(&group.join("log")));
                 // The cell's state is in memory, with snapshot files beside its log.
-                if !group.ends_with("group-0") {
-                    checks.push(check_state(&group.join("state")));
+                match group.ends_with("group-0") {
+                    true => checks.push(check_log(&group.join("log"))),
+                    false => checks.extend(check_group(data, &group)),
                 }
             }
         }
@@ -44,6 +49,16 @@ pub fn check(config: &Config) -> Vec<Check> {
 
 fn is_empty(data: &Path) -> bool {
     !data.exists() || std::fs::read_dir(data).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Removes the copies of an earlier check that was killed.
+fn remove_leftovers(data: &Path) {
+    for entry in std::fs::read_dir(data).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
+            // One that stays takes some space and disturbs nobody.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// The directories of all groups: `group-N`.
@@ -60,17 +75,42 @@ fn groups(data: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(groups)
 }
 
-fn check_state(path: &Path) -> Check {
-    if is_empty(path) {
-        return Check::ok("state", format!("{} is not there; a start makes it from the log", path.display()));
+fn check_group(data: &Path, group: &Path) -> [Check; 2] {
+    let (log, state) = (group.join("log"), group.join("state"));
+    let (state, pairs) = check_state(data, &state);
+    if !is_empty(&log) {
+        return [check_log(&log), state];
     }
-    match tidings_store_local::check(path) {
-        Ok(report) => Check::ok(
-            "state",
-            format!("{}: {} pairs, {} bytes, all readable", path.display(), report.pairs, report.bytes),
+    let log = match pairs {
+        0 => Check::ok("log", format!("{} is not there; a start makes it", log.display())),
+        _ => Check::failed(
+            "log",
+            format!("{}: its files are gone, although a state was made from them", log.display()),
+            "If other members hold the data, let them replace this one; otherwise restore a backup.",
         ),
-        Err(error) => Check::from_error("state", error.into()),
+    };
+    [log, state]
+}
+
+/// How a state fares, and how many pairs were seen in it.
+fn check_state(data: &Path, path: &Path) -> (Check, u64) {
+    if is_empty(path) {
+        return (Check::ok("state", format!("{} is not there; a start makes it from the log", path.display())), 0);
     }
+    let read = || -> Result<(Check, u64), Error> {
+        let (needed, free) = (tidings_store_local::copied_bytes(path)?, probe::free_bytes(data)?);
+        if free < needed + LITTLE_SPACE {
+            let message = format!("{} was not looked at: it is read in a copy of {} MiB", path.display(), needed >> 20);
+            let hint = format!("{} MiB are free; free some space and run it again.", free >> 20);
+            return Ok((Check::warning("state", message, hint), 0));
+        }
+        let scratch = tempfile::Builder::new().prefix(SCRATCH).tempdir_in(data);
+        let scratch = scratch.map_err(|e| broken(format_args!("cannot make a copy in {}", data.display()), e))?;
+        let report = tidings_store_local::check(path, scratch.path())?;
+        let message = format!("{}: {} pairs, {} bytes, all readable", path.display(), report.pairs, report.bytes);
+        Ok((Check::ok("state", message), report.pairs))
+    };
+    read().unwrap_or_else(|error| (Check::from_error("state", error), 0))
 }
 
 fn check_log(path: &Path) -> Check {

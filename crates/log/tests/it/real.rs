@@ -73,3 +73,24 @@ fn a_directory_is_locked_once_and_says_by_whom() {
     let nowhere = DirLock::take(&directory.path().join("nowhere")).unwrap_err();
     assert!(matches!(nowhere, LockError::Io { .. }), "{nowhere}");
 }
+
+#[test]
+fn who_only_looks_locks_without_writing() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(DirLock::take_to_look(directory.path()).unwrap().is_none(), "nobody was ever here");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    let lock = directory.path().join("LOCK");
+    let held = DirLock::take(directory.path()).unwrap();
+    let refused = DirLock::take_to_look(directory.path()).unwrap_err();
+    assert!(matches!(refused, LockError::Held { pid: Some(pid), .. } if pid == std::process::id()), "{refused}");
+    drop(held);
+
+    // No process has this number: whoever wrote it is gone, and is not blamed for the look.
+    std::fs::write(&lock, "4194999\n").unwrap();
+    let looking = DirLock::take_to_look(directory.path()).unwrap();
+    assert!(looking.is_some());
+    assert_eq!(std::fs::read_to_string(&lock).unwrap(), "4194999\n");
+    assert!(matches!(DirLock::take(directory.path()), Err(LockError::Held { pid: None, .. })));
+    drop(looking);
+    DirLock::take(directory.path()).unwrap();
+}

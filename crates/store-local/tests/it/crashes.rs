@@ -1,6 +1,6 @@
 //! fjall against memory on the same commands, with crashes, restores and replay.
 
-use crate::copy_dir;
+use crate::{check, copy_dir};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use tidings_store::messages::*;
 use tidings_store::read::all_pairs;
 use tidings_store::suite::random_commands;
 use tidings_store::{Kv, KvReader, KvView, MemoryKv, StoreState, command};
-use tidings_store_local::{FjallKv, Options, check};
+use tidings_store_local::{FjallKv, Options};
 use tidings_wire::v1::store_command::Command;
 
 fn open(dir: &Path) -> StoreState<FjallKv> {

@@ -1,6 +1,6 @@
 //! Damaged, foreign, newer and locked directories: each has a name and a hint, none is used.
 
-use crate::copy_dir;
+use crate::{check, copy_dir, read_dir};
 use bytes::Bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tidings_base::agreed::{AgreedState, Entry};
 use tidings_base::{Class, Error, LogIndex};
 use tidings_store::messages::*;
 use tidings_store::{StoreState, command};
-use tidings_store_local::{FjallKv, OpenError, Options, check};
+use tidings_store_local::{FjallKv, OpenError, Options};
 use tidings_wire::v1::store_command::Command;
 
 fn open(dir: &Path) -> Result<FjallKv, OpenError> {
@@ -103,6 +103,19 @@ fn a_damaged_or_missing_current_is_named() {
     assert!(refused(dir.path()).message.contains("CURRENT"));
     fs::write(&current, good).unwrap();
     assert_eq!(check(dir.path()).unwrap().pairs, 4001);
+}
+
+#[test]
+fn the_check_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path());
+    // A generation that a crash left behind: a start would remove it.
+    copy_dir(&dir.path().join("generation-1"), &dir.path().join("generation-9"));
+    let before = read_dir(dir.path());
+    assert_eq!(check(dir.path()).unwrap().pairs, 4001);
+    assert!(read_dir(dir.path()) == before, "something was written");
+    drop(open(dir.path()).unwrap());
+    assert!(read_dir(dir.path()) != before, "an open is no mere look");
 }
 
 #[test]

@@ -4,11 +4,35 @@ mod conformance;
 mod crashes;
 mod damage;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use tidings_store_local::{OpenError, Report};
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Checks the state in `dir`, with room for the copy.
+fn check(dir: &Path) -> Result<Report, OpenError> {
+    let scratch = tempfile::tempdir().unwrap();
+    tidings_store_local::check(dir, scratch.path())
+}
+
+/// Every file below a directory with its content, and every directory.
+fn read_dir(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(read_dir(&path));
+            found.insert(path, None);
+        } else {
+            let content = fs::read(&path).unwrap();
+            found.insert(path, Some(content));
+        }
+    }
+    found
+}
 
 /// Copies a directory as it is, even while the process that wrote it still runs: the picture that SIGKILL leaves behind.
 fn copy_dir(from: &Path, to: &Path) {

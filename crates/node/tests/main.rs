@@ -5,6 +5,7 @@ mod carriers;
 mod configuration;
 mod conformance;
 mod identity;
+mod members;
 mod mistakes;
 mod rest;
 mod start;

@@ -2,10 +2,12 @@
 
 use crate::harness::{LEASE, World};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::NodeId;
 use tidings_base::agreed::Refusal;
 use tidings_consensus::{Flush, ProposeError, Standing, StartError};
+use tidings_log::testing::SimDisk;
 
 const ALL: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 
@@ -166,4 +168,37 @@ fn damage_is_named_and_refused() {
     let purged = start_on(&|disk| assert!(disk.lose_file("purged")));
     assert!(matches!(&purged, Err(StartError::Damaged { file, .. }) if file == "purged"), "{purged:?}");
     world.sleep(LEASE);
+}
+
+/// What `tidings doctor` looks at without starting: it must name what a start would refuse.
+#[test]
+fn the_check_names_lost_and_damaged_small_files_and_a_lost_log() {
+    let mut world = World::running(1, 61);
+    for n in 0..300 {
+        world.put(format!("{n}"));
+    }
+    world.shut_down(NodeId(1));
+    let whole = world.disk(NodeId(1));
+    let checked = |damage: &dyn Fn(&SimDisk)| {
+        let disk = whole.duplicate();
+        damage(&disk);
+        let before = disk.files();
+        let report = tidings_log::verify(&disk, None).unwrap();
+        let records = report.segments.iter().map(|segment| segment.records).sum();
+        let result = tidings_consensus::check(Arc::new(disk.clone()), report.segments.len(), records);
+        assert_eq!(disk.files(), before, "a check only looks");
+        result.map_err(|error| match error {
+            StartError::Damaged { file, .. } => file,
+            other => panic!("{other}"),
+        })
+    };
+    assert_eq!(checked(&|_| ()), Ok(()));
+    assert_eq!(checked(&|disk| assert!(disk.lose_file("vote"))), Err("vote".into()));
+    assert_eq!(checked(&|disk| assert!(disk.flip_bit("vote", 100))), Err("vote".into()));
+    assert_eq!(checked(&|disk| assert!(disk.flip_bit("purged", 100))), Err("purged".into()));
+    let gone = checked(&|disk| {
+        let segments = disk.files().into_iter().filter(|(name, _)| name.ends_with(".seg"));
+        segments.for_each(|(name, _)| assert!(disk.lose_file(&name)));
+    });
+    assert_eq!(gone, Err("the log".into()));
 }

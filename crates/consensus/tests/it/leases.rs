@@ -6,6 +6,7 @@ use tidings_base::agreed::{Heard, MAX_COMMAND, Refusal, Role};
 use tidings_base::time::stretched;
 use tidings_base::{Epoch, NodeId};
 use tidings_consensus::{ProposeError, Standing};
+use tidings_wire::v1::{self, RaftMessage, raft_message::Body};
 
 #[test]
 fn one_member_is_ready_at_once_and_its_epoch_grows_with_every_start() {
@@ -212,4 +213,77 @@ fn a_follower_names_the_leader_and_status_tells_how_things_stand() {
     assert_eq!(status.members.iter().filter(|m| m.voter && m.lag == Some(0)).count(), 3);
     assert_eq!(world.group(follower).status().standing, Standing::Follower);
     assert_eq!(world.group(follower).address(leader), Some(format!("host-{leader}")));
+}
+
+/// Whether a replica finds itself in touch with a majority. Asked inside: only there the clocks are the world's.
+fn in_touch(world: &World, node: NodeId) -> bool {
+    let group = world.group(node);
+    world.wait(async move { group.in_touch() })
+}
+
+#[test]
+fn who_is_cut_off_from_the_majority_knows_it() {
+    let world = World::running(3, 32);
+    world.put("first");
+    world.sleep(LEASE);
+    let (leader, epoch) = world.leader();
+    let all = [1, 2, 3].map(NodeId);
+    assert!(all.into_iter().all(|node| in_touch(&world, node)));
+    world.isolate(leader);
+    world.sleep(LEASE * 3);
+    assert!(!in_touch(&world, leader), "it may still believe that it leads");
+    world.until("another leads", |world| world.leader().1 > epoch);
+    let others = all.into_iter().filter(|node| *node != leader);
+    world.until("the others are in touch", |world| others.clone().all(|node| in_touch(world, node)));
+    // A follower knows it too.
+    let (next, _) = world.leader();
+    let follower = others.clone().find(|node| *node != next).unwrap();
+    world.isolate(follower);
+    world.sleep(LEASE * 3);
+    assert!(!in_touch(&world, follower));
+    world.mend();
+    world.until("all are in touch", |world| all.into_iter().all(|node| in_touch(world, node)));
+}
+
+/// An append and a vote for a later term reach a follower together. While the vote is being considered, the leader must
+/// not take the append for a promise that it is not given. (openraft's own lease happens to refuse this vote; it is
+/// trusted for nothing.)
+#[test]
+fn an_append_that_is_accepted_beside_a_vote_is_not_answered_as_a_promise() {
+    let world = World::running(3, 33);
+    world.put("first");
+    world.sleep(LEASE);
+    let (leader, _) = world.leader();
+    let [follower, candidate] = [1, 2, 3].map(NodeId).into_iter().filter(|n| *n != leader).collect::<Vec<_>>()[..]
+    else {
+        panic!("two others")
+    };
+    let group = world.group(follower);
+    let term = group.status().term;
+    let message = |from: NodeId, body| RaftMessage { group: 7, from: from.0, body: Some(body) };
+    let append = || {
+        let ballot = v1::RaftBallot { term, node: leader.0, committed: true };
+        message(leader, Body::Append(v1::RaftAppend { ballot: Some(ballot), ..Default::default() }))
+    };
+    let vote = || {
+        let ballot = v1::RaftBallot { term: term + 1, node: candidate.0, committed: false };
+        let last = v1::RaftLogId { term, index: group.status().last.0 };
+        message(candidate, Body::Vote(v1::RaftVote { ballot: Some(ballot), last: Some(last), ..Default::default() }))
+    };
+    world.isolate(follower);
+    world.sleep(LEASE * 3);
+    let alone = world.wait(group.receive(append())).body;
+    assert!(matches!(alone, Some(Body::AppendReply(_))), "it follows this leader still: {alone:?}");
+    let promised = world.wait(group.receive(vote())).body;
+    assert!(matches!(promised, Some(Body::Unavailable(_))), "and has promised not to vote: {promised:?}");
+
+    world.sleep(LEASE * 3);
+    let call = |message| {
+        let group = group.clone();
+        tokio::spawn(async move { group.receive(message).await.body })
+    };
+    let (appended, voted) = world.wait(async { tokio::join!(call(append()), call(vote())) });
+    let (appended, voted) = (appended.unwrap(), voted.unwrap());
+    assert!(matches!(voted, Some(Body::VoteReply(_))), "the vote was considered: {voted:?}");
+    assert!(matches!(appended, Some(Body::Unavailable(_))), "a promise beside a vote: {appended:?}");
 }

@@ -170,6 +170,7 @@ fn admit(caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
     match request {
         Body::Control(_) => Err(unsupported("this control message")),
         Body::Cell(_) => Err(unsupported("messages of the cell")),
+        Body::Placement(_) => Err(unsupported("messages of placement")),
         Body::Store(message) => admit_store(caller, &scope, message),
         Body::Feed(message) => admit_feed(caller, &scope, message),
         Body::Raft(_) => authorize(caller, Part::Raft, Action::Write, &Resource::Cluster),

@@ -80,6 +80,7 @@ impl Part {
         match body {
             Body::Control(_) => Part::Control,
             Body::Cell(_) => Part::Cell,
+            Body::Placement(_) => Part::Placement,
             Body::Store(_) => Part::Store,
             Body::Feed(_) => Part::Feed,
             Body::Raft(_) => Part::Raft,
@@ -104,6 +105,7 @@ pub fn is_known(body: &Body) -> bool {
     match body {
         Body::Control(m) => m.message.is_some(),
         Body::Cell(m) => m.message.is_some(),
+        Body::Placement(m) => m.message.is_some(),
         Body::Store(m) => m.message.is_some(),
         Body::Feed(m) => m.message.is_some(),
         // Its binding decides: an empty one names the group and the sender.

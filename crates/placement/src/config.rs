@@ -1,0 +1,66 @@
+//! Lease times of a namespace.
+
+use std::time::Duration;
+use tidings_base::time::stretched;
+use tidings_base::{Class, Error};
+
+/// How long owners hold leases, and how often they renew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// For how long an owner may use a lease, on its own clock, from the send time of the message it answers.
+    pub lease: Duration,
+    /// How often an owner renews, and the longest that a manager holds its poll.
+    pub renew: Duration,
+}
+
+impl Times {
+    /// The paper's: 60 s leases, renewed every 15 s, so that three renewals in a row must be lost (§2.3).
+    pub const PAPER: Times = Times { lease: Duration::from_secs(60), renew: Duration::from_secs(15) };
+    /// For fast fail-over, and for our own parts.
+    pub const FAST: Times = Times { lease: Duration::from_secs(12), renew: Duration::from_millis(2_500) };
+
+    /// Times from a namespace's configuration: zero means the default.
+    pub fn new(lease_ms: u32, renew_ms: u32) -> Times {
+        let lease = if lease_ms == 0 { Times::PAPER.lease } else { Duration::from_millis(lease_ms.into()) };
+        let renew = if renew_ms == 0 { lease / 4 } else { Duration::from_millis(renew_ms.into()) };
+        Times { lease, renew }
+    }
+
+    /// For how long the manager must honour a lease after its last renewal left: the owner's clock may run slow by ρ.
+    pub fn honoured(&self) -> Duration {
+        stretched(self.lease)
+    }
+
+    /// F10: a leader's fail-over must fit between the last renewal and the lease's end, or a healthy owner would lose
+    /// its leases whenever a manager dies.
+    pub fn check(&self, session: Duration, fail_over: Duration, round_trip: Duration) -> Result<(), Error> {
+        let needed = session + fail_over + round_trip;
+        if self.renew.is_zero() || self.lease.saturating_sub(self.renew) < needed {
+            let what = format!(
+                "a lease of {:?} renewed every {:?} does not outlast a fail-over of the manager ({needed:?})",
+                self.lease, self.renew
+            );
+            return Err(Error::new("placement.bad_times", Class::Invalid, what)
+                .hint("Use longer leases or shorter renewals; 12 s and 2.5 s are known to work."));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_recommended_settings_outlast_a_fail_over() {
+        let (session, fail_over, trip) = (Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(1));
+        for times in [Times::PAPER, Times::FAST, Times::new(0, 0)] {
+            times.check(session, fail_over, trip).unwrap();
+        }
+        assert_eq!(Times::PAPER.honoured(), Duration::from_secs(66));
+        assert_eq!(Times::FAST.honoured(), Duration::from_millis(13_200));
+        let tight = Times::new(10_000, 2_000).check(session, fail_over, trip).unwrap_err();
+        assert_eq!(tight.code, "placement.bad_times");
+        assert!(Times { lease: Times::PAPER.lease, renew: Duration::ZERO }.check(session, fail_over, trip).is_err());
+    }
+}

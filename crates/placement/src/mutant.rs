@@ -1,0 +1,22 @@
+//! Deliberate faults in the product's place: they prove that the checks would notice. Never part of a normal run.
+
+/// A rule that is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mutant {
+    /// The manager honours a lease for as long as the owner uses it: no share for ρ.
+    NoSkewMargin,
+    /// F5: messages are taken whatever their sequence numbers.
+    NoSequenceNumbers,
+    /// F6: leases are dated from the answer's receipt.
+    LeaseFromReceipt,
+    /// F1: a leader sends leases without a valid cell session.
+    NoLeaderCheck,
+    /// F2: a new leader takes an absent range for released whatever epoch the owner spoke under.
+    NoHello,
+    /// F5: a racing message does not advance "latest heard".
+    HeardNotAdvanced,
+    /// F6: a renewal revives a lapsed lease.
+    LapseRevived,
+    /// F7: one flag instead of `lost_lsn`: a clean move hides an earlier crash.
+    CleanFlag,
+}

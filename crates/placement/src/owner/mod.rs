@@ -1,0 +1,538 @@
+//! The owner: what a server holds, and until when.
+//!
+//! ```text
+//!   Output::Send(OwnerPoll: claims, refused, released …) ──▶ manager
+//!   Input::Answered(renewals + grants = the complete set) ◀─┘   one request at a time; the manager only answers
+//!        └─▶ Output::Holdings ─▶ check::Checks     └─▶ Output::Changed ─▶ application
+//! ```
+//! Rules that live here: F2 (lower epochs are refused), F5 (sequence numbers, nonce, races), F6 (everything is dated
+//! from the send time of the message that an answer echoes; a lapsed lease is never revived), F9 (freeze, export,
+//! release under a token). It knows only its own ranges, and there is no call that asks for a lease.
+
+mod conversation;
+mod holdings;
+#[cfg(test)]
+mod tests;
+
+use crate::check::Holding;
+use crate::mutant::Mutant;
+use crate::{Leased, Ticket, To};
+use conversation::{Conversation, Verdict};
+use holdings::Holdings;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+use tidings_base::{Error, Machine, Mono, Now, Outbox, Seeded, Timers};
+use tidings_wire::v1;
+
+/// The first pause after a failed or racing request, and the longest: random, doubling, longer than a round trip.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How much longer than the manager may hold a poll its answer may take.
+const ANSWER_SLACK: Duration = Duration::from_secs(2);
+
+/// Failures in a row after which all managers are asked (§2.1.1: when the leader is silent).
+const SILENT_AFTER: u32 = 2;
+
+/// How an owner behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The namespace.
+    pub namespace: String,
+    /// The owner's name in it: one live process at a time.
+    pub owner: String,
+    /// Where requests for its keys go.
+    pub address: String,
+    /// Grows with every start of this owner's process.
+    pub incarnation: u64,
+    /// Random: the conversation's nonce and the pauses come from it.
+    pub seed: u64,
+    /// F4: proves that no earlier incarnation lives.
+    pub proof: Option<v1::ExclusivityProof>,
+    /// Whether the application hands state over and takes it (F9); if not, what moves is lost.
+    pub hands_over: bool,
+    /// How often to renew until a manager says otherwise.
+    pub renew: Duration,
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
+}
+
+/// What the owner hears.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Begin to poll.
+    Start,
+    /// The transport's answer.
+    Answered {
+        /// The request.
+        ticket: Ticket,
+        /// The answer, or why there is none.
+        result: Result<v1::OwnerAnswer, Error>,
+    },
+    /// The application's hand-over of a frozen range ended: the other side has acknowledged it, or not.
+    Exported {
+        /// The move.
+        token: u64,
+        /// Whether the other side has it all.
+        done: bool,
+    },
+    /// The application took over state from another owner, or could not.
+    Imported {
+        /// The move.
+        token: u64,
+        /// Whether all of it arrived.
+        done: bool,
+    },
+    /// Hand everything over and leave.
+    Drain,
+    /// What the application measured.
+    Load(v1::OwnerLoad),
+    /// The application's own judgement: while it is unhealthy nothing is renewed.
+    Healthy(bool),
+}
+
+/// What the owner wants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Ask a manager, and give up after so long.
+    Send {
+        /// Comes back with the answer.
+        ticket: Ticket,
+        /// Whom.
+        to: To,
+        /// The request.
+        poll: Box<v1::OwnerPoll>,
+        /// For how long.
+        within: Duration,
+    },
+    /// All that is held, and until when: to be published before anything that comes after this in the outbox.
+    Holdings(Vec<Holding>),
+    /// Tell the application; it may hear late and must not take it for an authority.
+    Changed(OwnershipChange),
+    /// Hand this frozen range to another owner, and report [`Input::Exported`].
+    Export(Move),
+    /// Expect this range from another owner, and report [`Input::Imported`].
+    Import(Move),
+    /// Everything is handed over: the process may go.
+    Drained,
+    /// A manager refused this owner: another incarnation of its name lives, the namespace is gone, …
+    Refused(Error),
+}
+
+/// What was granted and what was revoked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnershipChange {
+    /// Ranges that are held from now on; `true` = with their state, by a clean move.
+    pub granted: Vec<(Leased, bool)>,
+    /// Ranges that are held no more.
+    pub revoked: Vec<Leased>,
+}
+
+/// One side of a clean migration (F9).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Names the move at both owners.
+    pub token: u64,
+    /// What moves.
+    pub leased: Leased,
+    /// The other owner.
+    pub owner: String,
+    /// Where it is.
+    pub address: String,
+    /// Its incarnation: the token is bound to it.
+    pub incarnation: u64,
+    /// How long it may take.
+    pub within: Duration,
+}
+
+/// The timers of the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// Ask (again).
+    Poll,
+    /// The outstanding request has taken too long.
+    Silence,
+    /// A lease lapses.
+    Lapse,
+    /// An export has taken too long.
+    Export(u64),
+}
+
+/// How far an export has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Export {
+    /// Frozen; the application copies.
+    Copying,
+    /// The other side has it: released, until a manager confirms.
+    Released,
+    /// It failed: the range is served here again, and the manager is told until it has heard.
+    Failed,
+}
+
+/// The owner machine of one namespace.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    options: Options,
+    timers: Timers<Timer>,
+    rng: Seeded,
+    talk: Conversation,
+    held: Holdings,
+    exports: BTreeMap<u64, (Leased, Export)>,
+    /// Moves into this owner: whether all has arrived.
+    imports: BTreeMap<u64, (Leased, bool)>,
+    refused: Vec<Leased>,
+    renew: Duration,
+    draining: bool,
+    healthy: bool,
+    load: Option<v1::OwnerLoad>,
+    failures: u32,
+    pause: Duration,
+    next_ticket: u64,
+    started: bool,
+}
+
+impl Owner {
+    /// An owner that holds nothing.
+    pub fn new(options: Options) -> Owner {
+        let mut rng = Seeded::new(options.seed).fork("owner");
+        Owner {
+            talk: Conversation::new(rng.next_u64()),
+            renew: options.renew,
+            held: Holdings::new(options.mutant),
+            options,
+            timers: Timers::new(),
+            rng,
+            exports: BTreeMap::new(),
+            imports: BTreeMap::new(),
+            refused: Vec::new(),
+            draining: false,
+            healthy: true,
+            load: None,
+            failures: 0,
+            pause: FIRST_PAUSE,
+            next_ticket: 0,
+            started: false,
+        }
+    }
+
+    /// All that is held at an instant, frozen ranges included.
+    pub fn claims(&self, now: Mono) -> Vec<Leased> {
+        self.held.claims(now)
+    }
+
+    // ---- asking -----------------------------------------------------------------------------------------------------
+
+    fn poll(&mut self, now: Now, out: &mut Outbox<Output>) {
+        if !self.healthy && !self.draining {
+            // It has said that it holds nothing; from then on an unhealthy owner is silent.
+            return self.timers.set(Timer::Poll, now.mono + self.renew);
+        }
+        self.ask(now, out);
+    }
+
+    /// Sends a poll. One that the manager holds is overtaken by it: its answer, if it comes, is a race.
+    fn ask(&mut self, now: Now, out: &mut Outbox<Output>) {
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        let (seq, heard) = self.talk.ask(ticket, now.mono);
+        let wait = self.renew;
+        let poll = v1::OwnerPoll {
+            namespace: self.options.namespace.clone(),
+            owner: self.options.owner.clone(),
+            address: self.options.address.clone(),
+            incarnation: self.options.incarnation,
+            nonce: self.talk.nonce(),
+            epoch: self.talk.epoch(),
+            seq,
+            heard,
+            claims: self.held.claims(now.mono).into_iter().map(Into::into).collect(),
+            refused: self.refused.iter().copied().map(Into::into).collect(),
+            released: self.handovers_out(),
+            imported: self.handovers_in(),
+            draining: self.draining,
+            load: self.load.take(),
+            wait_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
+            proof: self.options.proof.clone(),
+            hands_over: self.options.hands_over,
+        };
+        let to = if self.failures >= SILENT_AFTER { To::Everyone } else { To::Leader };
+        let within = wait + ANSWER_SLACK;
+        self.timers.cancel(&Timer::Poll);
+        self.timers.set(Timer::Silence, now.mono + within);
+        out.put(Output::Send { ticket, to, poll: Box::new(poll), within });
+    }
+
+    fn handovers_out(&self) -> Vec<v1::Handover> {
+        let ended = self.exports.iter().filter(|(_, (_, export))| *export != Export::Copying);
+        let message = |(token, (leased, export)): (&u64, &(Leased, Export))| v1::Handover {
+            range: Some((*leased).into()),
+            token: *token,
+            failed: *export == Export::Failed,
+        };
+        ended.map(message).collect()
+    }
+
+    fn handovers_in(&self) -> Vec<v1::Handover> {
+        let done = self.imports.iter().filter(|(_, (_, done))| *done);
+        done.map(|(token, (leased, _))| v1::Handover { range: Some((*leased).into()), token: *token, failed: false })
+            .collect()
+    }
+
+    fn again_after_pause(&mut self, now: Now) {
+        let pause = self.pause / 2 + Duration::from_nanos(self.rng.below(self.pause.as_nanos() as u64));
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.timers.set(Timer::Poll, now.mono + pause.max(self.talk.round_trip()));
+    }
+
+    // ---- hearing ----------------------------------------------------------------------------------------------------
+
+    fn answered(&mut self, now: Now, ticket: Ticket, result: Result<v1::OwnerAnswer, Error>, out: &mut Outbox<Output>) {
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(error) => {
+                if self.talk.failed(ticket) {
+                    self.failed(now, error, out);
+                }
+                return;
+            }
+        };
+        match self.talk.heard(ticket, &answer, now.mono, self.options.mutant) {
+            Verdict::Ignore => {}
+            Verdict::Race => {
+                self.timers.cancel(&Timer::Silence);
+                self.again_after_pause(now);
+            }
+            Verdict::Hello => {
+                self.settle();
+                self.poll(now, out);
+            }
+            Verdict::Take { asked } => {
+                self.settle();
+                self.take(now, asked, answer, out);
+            }
+        }
+    }
+
+    /// A manager has answered: it is not silent.
+    fn settle(&mut self) {
+        self.timers.cancel(&Timer::Silence);
+        self.failures = 0;
+        self.pause = FIRST_PAUSE;
+    }
+
+    fn failed(&mut self, now: Now, error: Error, out: &mut Outbox<Output>) {
+        self.timers.cancel(&Timer::Silence);
+        self.failures = self.failures.saturating_add(1);
+        self.again_after_pause(now);
+        if error.code.starts_with("placement.") && error.code != "placement.not_leader" {
+            out.put(Output::Refused(error));
+        }
+    }
+
+    fn take(&mut self, now: Now, asked: Mono, answer: v1::OwnerAnswer, out: &mut Outbox<Output>) {
+        if answer.renew_ms > 0 {
+            self.renew = Duration::from_millis(answer.renew_ms.into());
+        }
+        let lease = Duration::from_micros(answer.lease_us);
+        let dated = if self.options.mutant == Some(Mutant::LeaseFromReceipt) { now.mono } else { asked };
+        let set = self.complete_set(&answer);
+        let frozen: Vec<Leased> =
+            self.exports.values().filter(|(_, e)| *e == Export::Copying).map(|(l, _)| *l).collect();
+        let taken = self.held.take(now.mono, dated + lease, set, &frozen);
+        for token in &answer.confirmed {
+            self.exports.remove(token);
+            self.imports.remove(token);
+        }
+        self.refused = taken.refused;
+        self.begin_moves(now, &answer, out);
+        self.publish(now, out);
+        if !taken.change.granted.is_empty() || !taken.change.revoked.is_empty() {
+            out.put(Output::Changed(taken.change.clone()));
+        }
+        if answer.drained && self.held.is_empty() {
+            self.timers.cancel(&Timer::Poll);
+            return out.put(Output::Drained);
+        }
+        // What changed is reported at once; otherwise the next poll is held by the manager, so there is no hurry.
+        let news = !taken.change.granted.is_empty() || !taken.change.revoked.is_empty() || !self.refused.is_empty();
+        let idle = if news { Duration::ZERO } else { self.next_renewal(asked, now.mono) };
+        self.timers.set(Timer::Poll, now.mono + idle);
+    }
+
+    /// A manager that holds polls was asked long ago: ask again at once. One that answers at once is asked again when
+    /// the next renewal is due.
+    fn next_renewal(&self, asked: Mono, now: Mono) -> Duration {
+        (asked + self.renew).since(now)
+    }
+
+    fn complete_set(&self, answer: &v1::OwnerAnswer) -> Vec<holdings::Wanted> {
+        let renewals = answer.renewals.iter().filter_map(Leased::of).map(holdings::Wanted::Renewal);
+        let grants = answer.grants.iter().filter_map(|grant| {
+            let leased = Leased::of(grant.range.as_ref()?)?;
+            if !grant.clean {
+                return Some(holdings::Wanted::Grant { leased, clean: false });
+            }
+            // F9: without the token the state is missing here; the manager must grant anew, with a loss.
+            Some(match self.imports.get(&grant.token) {
+                Some((_, true)) => holdings::Wanted::Grant { leased, clean: true },
+                _ => holdings::Wanted::Missing(leased),
+            })
+        });
+        renewals.chain(grants).collect()
+    }
+
+    fn begin_moves(&mut self, now: Now, answer: &v1::OwnerAnswer, out: &mut Outbox<Output>) {
+        for message in &answer.moves {
+            let Some(to) = move_of(message) else { continue };
+            if self.exports.contains_key(&to.token) || !self.held.covers(to.leased, now.mono) {
+                continue;
+            }
+            self.exports.insert(to.token, (to.leased, Export::Copying));
+            self.timers.set(Timer::Export(to.token), now.mono + to.within);
+            self.held.freeze(to.leased);
+            out.put(Output::Export(to));
+        }
+        for message in &answer.imports {
+            let Some(from) = move_of(message) else { continue };
+            if let Entry::Vacant(new) = self.imports.entry(from.token) {
+                new.insert((from.leased, false));
+                out.put(Output::Import(from));
+            }
+        }
+        // The manager names every move that is under way: what it names no more was given up.
+        let named: Vec<u64> = answer.moves.iter().map(|m| m.token).collect();
+        let given_up: Vec<u64> = self
+            .exports
+            .iter()
+            .filter(|(token, (_, export))| !named.contains(token) && *export != Export::Released)
+            .map(|(token, _)| *token)
+            .collect();
+        for token in given_up {
+            if let Some((leased, _)) = self.exports.remove(&token) {
+                self.timers.cancel(&Timer::Export(token));
+                self.held.unfreeze(leased);
+            }
+        }
+        let expected: Vec<u64> = answer.imports.iter().map(|m| m.token).collect();
+        let granted: Vec<u64> = answer.grants.iter().map(|grant| grant.token).collect();
+        self.imports.retain(|token, _| expected.contains(token) || granted.contains(token));
+    }
+
+    fn exported(&mut self, now: Now, token: u64, done: bool, out: &mut Outbox<Output>) {
+        let Some((leased, export)) = self.exports.get_mut(&token) else { return };
+        if *export != Export::Copying {
+            return;
+        }
+        self.timers.cancel(&Timer::Export(token));
+        let leased = *leased;
+        if done {
+            // From here on the range is not ours, whatever happens: the other side may be serving it soon.
+            *export = Export::Released;
+            self.held.give_up(leased);
+            self.publish(now, out);
+            out.put(Output::Changed(OwnershipChange { granted: Vec::new(), revoked: vec![leased] }));
+        } else {
+            *export = Export::Failed;
+            self.held.unfreeze(leased);
+            self.publish(now, out);
+        }
+        self.ask(now, out);
+    }
+
+    fn drop_everything(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let revoked = self.held.drop_all();
+        if !revoked.is_empty() {
+            self.publish(now, out);
+            out.put(Output::Changed(OwnershipChange { granted: Vec::new(), revoked }));
+        }
+    }
+
+    fn publish(&mut self, now: Now, out: &mut Outbox<Output>) {
+        out.put(Output::Holdings(self.held.served(now.mono)));
+        match self.held.next_lapse() {
+            Some(at) => self.timers.set(Timer::Lapse, at),
+            None => {
+                self.timers.cancel(&Timer::Lapse);
+            }
+        }
+    }
+
+    fn lapse(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let revoked = self.held.lapse(now.mono);
+        self.publish(now, out);
+        if !revoked.is_empty() {
+            out.put(Output::Changed(OwnershipChange { granted: Vec::new(), revoked }));
+        }
+    }
+}
+
+fn move_of(message: &v1::Move) -> Option<Move> {
+    Some(Move {
+        token: message.token,
+        leased: Leased::of(message.range.as_ref()?)?,
+        owner: message.owner.clone(),
+        address: message.address.clone(),
+        incarnation: message.incarnation,
+        within: Duration::from_millis(message.within_ms.into()),
+    })
+}
+
+impl Machine for Owner {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
+        match input {
+            Input::Start if !self.started => {
+                self.started = true;
+                self.poll(now, out);
+            }
+            Input::Start => {}
+            Input::Answered { ticket, result } => self.answered(now, ticket, result, out),
+            Input::Exported { token, done } => self.exported(now, token, done, out),
+            Input::Imported { token, done } => {
+                if let Some((_, arrived)) = self.imports.get_mut(&token)
+                    && done
+                {
+                    *arrived = true;
+                    self.ask(now, out);
+                }
+            }
+            Input::Drain => {
+                self.draining = true;
+                if self.started {
+                    self.ask(now, out);
+                }
+            }
+            Input::Load(load) => self.load = Some(load),
+            Input::Healthy(healthy) => {
+                let fell_ill = self.healthy && !healthy;
+                self.healthy = healthy;
+                if fell_ill && self.started {
+                    self.drop_everything(now, out);
+                    self.ask(now, out);
+                }
+            }
+        }
+    }
+
+    fn wake(&mut self, now: Now, out: &mut Outbox<Output>) {
+        while let Some(timer) = self.timers.pop_due(now.mono) {
+            match timer {
+                Timer::Poll => self.poll(now, out),
+                Timer::Silence => {
+                    self.talk.give_up();
+                    self.failures = self.failures.saturating_add(1);
+                    self.poll(now, out);
+                }
+                Timer::Lapse => self.lapse(now, out),
+                Timer::Export(token) => self.exported(now, token, false, out),
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.timers.deadline()
+    }
+}

@@ -1,0 +1,259 @@
+use super::*;
+use tidings_base::{KeyHash, KeyRange, LeaseNumber, Wall};
+
+const LEASE: Duration = Duration::from_secs(12);
+
+struct Bench {
+    owner: Owner,
+    now: Mono,
+    out: Outbox<Output>,
+    seq: u64,
+}
+
+fn leased(start: u64, last: u64, lease: u32) -> Leased {
+    let range = KeyRange::new(KeyHash(start), KeyHash(last));
+    Leased { range, lease: LeaseNumber::new(lease).unwrap() }
+}
+
+impl Bench {
+    fn new(mutant: Option<Mutant>) -> Bench {
+        let options = Options {
+            namespace: "n".into(),
+            owner: "a".into(),
+            address: "a:1".into(),
+            incarnation: 1,
+            seed: 7,
+            proof: None,
+            hands_over: true,
+            renew: Duration::from_millis(2_500),
+            mutant,
+        };
+        let mut bench = Bench { owner: Owner::new(options), now: Mono(1_000), out: Outbox::new(), seq: 0 };
+        bench.input(Input::Start);
+        bench
+    }
+
+    fn now(&self) -> Now {
+        Now { mono: self.now, wall: Wall(0) }
+    }
+
+    fn input(&mut self, input: Input) {
+        let now = self.now();
+        self.owner.handle(now, input, &mut self.out);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.owner.deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            let now = self.now();
+            self.owner.wake(now, &mut self.out);
+        }
+        self.now = end;
+    }
+
+    /// What was put out so far: the last poll, if there is one, and the rest.
+    fn polls(&mut self) -> Vec<(Ticket, v1::OwnerPoll)> {
+        let polls = self.out.drain().filter_map(|output| match output {
+            Output::Send { ticket, poll, .. } => Some((ticket, *poll)),
+            _ => None,
+        });
+        polls.collect()
+    }
+
+    fn last_poll(&mut self) -> (Ticket, v1::OwnerPoll) {
+        self.polls().pop().expect("a poll")
+    }
+
+    fn answer(&mut self, poll: &v1::OwnerPoll) -> v1::OwnerAnswer {
+        self.seq += 1;
+        v1::OwnerAnswer {
+            epoch: 1,
+            nonce: poll.nonce,
+            seq: self.seq,
+            heard: poll.seq,
+            lease_us: LEASE.as_micros() as u64,
+            ..Default::default()
+        }
+    }
+
+    /// Gets the owner past the first hello; the poll that carries the epoch.
+    fn greeted(&mut self) -> (Ticket, v1::OwnerPoll) {
+        let (ticket, poll) = self.last_poll();
+        let hello = v1::OwnerAnswer { hello: true, ..self.answer(&poll) };
+        self.input(Input::Answered { ticket, result: Ok(hello) });
+        let (ticket, poll) = self.last_poll();
+        assert_eq!(poll.epoch, 1);
+        (ticket, poll)
+    }
+
+    fn granted(&mut self, lease: Leased) {
+        let (ticket, poll) = self.greeted();
+        let grants = vec![v1::Grant { range: Some(lease.into()), ..Default::default() }];
+        let answer = v1::OwnerAnswer { grants, ..self.answer(&poll) };
+        self.input(Input::Answered { ticket, result: Ok(answer) });
+    }
+
+    fn claims(&self) -> Vec<Leased> {
+        self.owner.claims(self.now)
+    }
+}
+
+#[test]
+fn a_grant_is_dated_from_the_send_time_of_the_poll_it_answers() {
+    for (mutant, held) in [(None, false), (Some(Mutant::LeaseFromReceipt), true)] {
+        let mut bench = Bench::new(mutant);
+        let lease = leased(0, 99, 1);
+        let (ticket, poll) = bench.greeted();
+        bench.now = bench.now + Duration::from_secs(2);
+        let grants = vec![v1::Grant { range: Some(lease.into()), ..Default::default() }];
+        let answer = v1::OwnerAnswer { grants, ..bench.answer(&poll) };
+        bench.input(Input::Answered { ticket, result: Ok(answer) });
+        assert_eq!(bench.claims(), [lease]);
+        bench.now = bench.now + (LEASE - Duration::from_secs(1));
+        assert_eq!(bench.claims() == [lease], held, "{mutant:?}");
+    }
+}
+
+#[test]
+fn a_lapsed_lease_is_refused_and_not_revived() {
+    for (mutant, revived) in [(None, false), (Some(Mutant::LapseRevived), true)] {
+        let mut bench = Bench::new(mutant);
+        let lease = leased(0, 99, 1);
+        bench.granted(lease);
+        bench.pass(LEASE + Duration::from_secs(1));
+        assert_eq!(bench.claims(), []);
+        let (ticket, poll) = bench.last_poll();
+        let answer = v1::OwnerAnswer { renewals: vec![lease.into()], ..bench.answer(&poll) };
+        bench.input(Input::Answered { ticket, result: Ok(answer) });
+        assert_eq!(bench.claims() == [lease], revived, "{mutant:?}");
+        bench.pass(Duration::from_secs(1));
+        if !revived {
+            assert_eq!(bench.last_poll().1.refused, [v1::LeasedRange::from(lease)]);
+        }
+    }
+}
+
+#[test]
+fn a_repeated_grant_does_not_revive_what_lapsed() {
+    let mut bench = Bench::new(None);
+    let lease = leased(0, 99, 1);
+    bench.granted(lease);
+    bench.pass(LEASE + Duration::from_secs(1));
+    let (ticket, poll) = bench.last_poll();
+    let grants = vec![v1::Grant { range: Some(lease.into()), ..Default::default() }];
+    let answer = v1::OwnerAnswer { grants, ..bench.answer(&poll) };
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    assert_eq!(bench.claims(), []);
+}
+
+#[test]
+fn an_answer_that_crossed_a_later_poll_is_dropped_for_good() {
+    for (mutant, taken) in [(None, false), (Some(Mutant::NoSequenceNumbers), true)] {
+        let mut bench = Bench::new(mutant);
+        let (ticket, poll) = bench.greeted();
+        let grants = vec![v1::Grant { range: Some(leased(0, 99, 1).into()), ..Default::default() }];
+        let late = v1::OwnerAnswer { grants, ..bench.answer(&poll) };
+        // The owner gives up waiting and asks again before the answer comes.
+        bench.pass(Duration::from_secs(5));
+        bench.input(Input::Answered { ticket, result: Ok(late) });
+        assert_eq!(!bench.claims().is_empty(), taken, "{mutant:?}");
+    }
+}
+
+#[test]
+fn a_racing_answer_still_counts_as_heard() {
+    for (mutant, heard) in [(None, 2), (Some(Mutant::HeardNotAdvanced), 1)] {
+        let mut bench = Bench::new(mutant);
+        let (ticket, poll) = bench.greeted();
+        let late = bench.answer(&poll);
+        bench.pass(Duration::from_secs(5));
+        bench.input(Input::Answered { ticket, result: Ok(late) });
+        bench.pass(Duration::from_secs(5));
+        assert_eq!(bench.last_poll().1.heard, heard, "{mutant:?}");
+    }
+}
+
+#[test]
+fn lower_epochs_are_refused_and_a_higher_one_is_greeted_before_it_is_believed() {
+    let mut bench = Bench::new(None);
+    let lease = leased(0, 99, 1);
+    bench.granted(lease);
+    let (ticket, poll) = {
+        bench.pass(Duration::from_millis(10));
+        bench.last_poll()
+    };
+    // A new leader that says "you hold nothing" before we spoke under its epoch.
+    let answer = v1::OwnerAnswer { epoch: 2, seq: 1, ..bench.answer(&poll) };
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    assert_eq!(bench.claims(), [lease]);
+    let (ticket, poll) = bench.last_poll();
+    assert_eq!((poll.epoch, poll.heard, &poll.claims[..]), (2, 1, &[lease.into()][..]));
+    // The old leader's answer comes late.
+    let old = v1::OwnerAnswer { epoch: 1, ..bench.answer(&poll) };
+    bench.input(Input::Answered { ticket, result: Ok(old) });
+    assert_eq!(bench.claims(), [lease]);
+}
+
+#[test]
+fn what_is_not_in_the_complete_set_is_recalled_before_the_next_poll() {
+    let mut bench = Bench::new(None);
+    bench.granted(leased(0, 99, 1));
+    bench.pass(Duration::from_millis(10));
+    let (ticket, poll) = bench.last_poll();
+    // The manager has cut the range and recalls the second half; the first keeps its number.
+    let answer = v1::OwnerAnswer { renewals: vec![leased(0, 49, 1).into()], ..bench.answer(&poll) };
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    bench.pass(Duration::from_millis(10));
+    let outputs: Vec<Output> = bench.out.drain().collect();
+    let published = outputs.iter().position(|o| matches!(o, Output::Holdings(h) if h.len() == 1)).unwrap();
+    let polled = outputs.iter().position(|o| matches!(o, Output::Send { .. })).unwrap();
+    assert!(published < polled);
+    let revoked = OwnershipChange { granted: vec![], revoked: vec![leased(50, 99, 1)] };
+    assert!(outputs.contains(&Output::Changed(revoked)));
+    assert_eq!(bench.claims(), [leased(0, 49, 1)]);
+}
+
+#[test]
+fn a_frozen_range_is_claimed_and_not_served_until_it_is_released_or_the_move_fails() {
+    for done in [true, false] {
+        let mut bench = Bench::new(None);
+        let lease = leased(0, 99, 1);
+        bench.granted(lease);
+        bench.pass(Duration::from_millis(10));
+        let (ticket, poll) = bench.last_poll();
+        let moves = vec![v1::Move { range: Some(lease.into()), token: 5, within_ms: 1_000, ..Default::default() }];
+        let answer = v1::OwnerAnswer { renewals: vec![lease.into()], moves, ..bench.answer(&poll) };
+        bench.input(Input::Answered { ticket, result: Ok(answer) });
+        let outputs: Vec<Output> = bench.out.drain().collect();
+        assert!(outputs.contains(&Output::Holdings(vec![])), "frozen: not served");
+        assert!(outputs.iter().any(|o| matches!(o, Output::Export(to) if to.token == 5)));
+        assert_eq!(bench.claims(), [lease], "frozen: still claimed");
+        bench.input(Input::Exported { token: 5, done });
+        let (_, poll) = bench.last_poll();
+        assert_eq!(poll.released.len(), 1);
+        assert_eq!(poll.released[0].failed, !done);
+        assert_eq!(bench.claims().is_empty(), done);
+    }
+}
+
+#[test]
+fn a_clean_grant_without_its_state_is_refused() {
+    let mut bench = Bench::new(None);
+    let (ticket, poll) = bench.greeted();
+    let grant = v1::Grant { range: Some(leased(0, 99, 3).into()), token: 9, clean: true };
+    let answer = v1::OwnerAnswer { grants: vec![grant], ..bench.answer(&poll) };
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    assert_eq!(bench.claims(), []);
+    bench.pass(Duration::from_millis(10));
+    assert_eq!(bench.last_poll().1.refused, [v1::LeasedRange::from(leased(0, 99, 3))]);
+}
+
+#[test]
+fn an_unhealthy_owner_holds_nothing_and_asks_for_nothing() {
+    let mut bench = Bench::new(None);
+    bench.granted(leased(0, 99, 1));
+    bench.input(Input::Healthy(false));
+    assert_eq!(bench.claims(), []);
+    assert!(bench.polls().last().is_some_and(|(_, poll)| poll.claims.is_empty()), "it says so once");
+}

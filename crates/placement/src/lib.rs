@@ -11,6 +11,7 @@
 //!
 //! - [`owner`]: what a server holds, and until when; [`check`] is what its threads ask, without locks.
 //! - [`lookup`]: the whole table, maybe stale, and what was lost.
+//! - [`manager`]: divides, leases, recalls, moves; its state lies in files of a cell.
 //! - [`config`]: lease times, validated against the one clock-rate bound.
 //!
 //! What it promises: at most one owner of a key at any instant, as long as clock rates differ by no more than ρ; every
@@ -20,6 +21,7 @@
 pub mod check;
 pub mod config;
 pub mod lookup;
+pub mod manager;
 #[doc(hidden)]
 pub mod mutant;
 pub mod owner;

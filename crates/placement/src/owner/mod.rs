@@ -22,6 +22,7 @@ use holdings::Holdings;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
+use tidings_base::bounded::BoundedMap;
 use tidings_base::{Error, Machine, Mono, Now, Outbox, Seeded, Timers};
 use tidings_wire::v1;
 
@@ -34,6 +35,9 @@ const ANSWER_SLACK: Duration = Duration::from_secs(2);
 
 /// Failures in a row after which all managers are asked (§2.1.1: when the leader is silent).
 const SILENT_AFTER: u32 = 2;
+
+/// Arrived states that are remembered: many more than move at a time.
+const MAX_ARRIVED: usize = 4_096;
 
 /// How an owner behaves.
 #[derive(Clone, Debug)]
@@ -179,8 +183,10 @@ pub struct Owner {
     talk: Conversation,
     held: Holdings,
     exports: BTreeMap<u64, (Leased, Export)>,
-    /// Moves into this owner: whether all has arrived.
-    imports: BTreeMap<u64, (Leased, bool)>,
+    /// Moves into this owner that a manager has named.
+    imports: BTreeMap<u64, Leased>,
+    /// Tokens whose state has arrived; the other owner may be quicker than the manager.
+    arrived: BoundedMap<u64, ()>,
     refused: Vec<Leased>,
     renew: Duration,
     draining: bool,
@@ -205,6 +211,7 @@ impl Owner {
             rng,
             exports: BTreeMap::new(),
             imports: BTreeMap::new(),
+            arrived: BoundedMap::new(MAX_ARRIVED),
             refused: Vec::new(),
             draining: false,
             healthy: true,
@@ -214,6 +221,11 @@ impl Owner {
             next_ticket: 0,
             started: false,
         }
+    }
+
+    /// The owner's name.
+    pub fn id(&self) -> &str {
+        &self.options.owner
     }
 
     /// All that is held at an instant, frozen ranges included.
@@ -273,9 +285,9 @@ impl Owner {
         ended.map(message).collect()
     }
 
-    fn handovers_in(&self) -> Vec<v1::Handover> {
-        let done = self.imports.iter().filter(|(_, (_, done))| *done);
-        done.map(|(token, (leased, _))| v1::Handover { range: Some((*leased).into()), token: *token, failed: false })
+    fn handovers_in(&mut self) -> Vec<v1::Handover> {
+        let done = self.imports.iter().filter(|(token, _)| self.arrived.get(*token).is_some());
+        done.map(|(token, leased)| v1::Handover { range: Some((*leased).into()), token: *token, failed: false })
             .collect()
     }
 
@@ -366,7 +378,7 @@ impl Owner {
         (asked + self.renew).since(now)
     }
 
-    fn complete_set(&self, answer: &v1::OwnerAnswer) -> Vec<holdings::Wanted> {
+    fn complete_set(&mut self, answer: &v1::OwnerAnswer) -> Vec<holdings::Wanted> {
         let renewals = answer.renewals.iter().filter_map(Leased::of).map(holdings::Wanted::Renewal);
         let grants = answer.grants.iter().filter_map(|grant| {
             let leased = Leased::of(grant.range.as_ref()?)?;
@@ -374,9 +386,9 @@ impl Owner {
                 return Some(holdings::Wanted::Grant { leased, clean: false });
             }
             // F9: without the token the state is missing here; the manager must grant anew, with a loss.
-            Some(match self.imports.get(&grant.token) {
-                Some((_, true)) => holdings::Wanted::Grant { leased, clean: true },
-                _ => holdings::Wanted::Missing(leased),
+            Some(match self.arrived.get(&grant.token) {
+                Some(()) => holdings::Wanted::Grant { leased, clean: true },
+                None => holdings::Wanted::Missing(leased),
             })
         });
         renewals.chain(grants).collect()
@@ -396,7 +408,7 @@ impl Owner {
         for message in &answer.imports {
             let Some(from) = move_of(message) else { continue };
             if let Entry::Vacant(new) = self.imports.entry(from.token) {
-                new.insert((from.leased, false));
+                new.insert(from.leased);
                 out.put(Output::Import(from));
             }
         }
@@ -492,11 +504,11 @@ impl Machine for Owner {
             Input::Answered { ticket, result } => self.answered(now, ticket, result, out),
             Input::Exported { token, done } => self.exported(now, token, done, out),
             Input::Imported { token, done } => {
-                if let Some((_, arrived)) = self.imports.get_mut(&token)
-                    && done
-                {
-                    *arrived = true;
-                    self.ask(now, out);
+                if done {
+                    self.arrived.insert(token, ());
+                    if self.imports.contains_key(&token) {
+                        self.ask(now, out);
+                    }
                 }
             }
             Input::Drain => {

@@ -1,0 +1,470 @@
+//! The manager: one leads, any number stand by; what it decides is committed to the cell before anybody hears of it.
+//!
+//! ```text
+//!   Owner polls ──▶ Pool (one a namespace): conversations, claims, leases ──▶ answers: the complete set
+//!   Lookup polls ─▶   │ table, intents, moves                              ──▶ answers: changed ranges
+//!                     ▼
+//!                 commits: one file at a time ── Output::Commit ──▶ cell, under the leader's sequencer
+//!                          ◀── Input::Committed: done, conflict, unknown (then the file is read again) ──┘
+//! ```
+//! Rules that live here: F1 (leases only under a valid cell session), F2 (`Hello` first), F3 (a new holder is recorded
+//! only after release or expiry; nothing is told of an unknown commit), F4 (one live process for an owner's name), F5
+//! (races), F7 (LSNs), F8 (numbers in committed blocks), F9 (clean migration). Renewals never touch the cell.
+
+mod answers;
+mod claims;
+mod commits;
+pub mod file;
+mod lookups;
+mod moves;
+mod operate;
+mod plan;
+mod pool;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::mutant::Mutant;
+use bytes::Bytes;
+use file::{File, Kind};
+use pool::Pool;
+use std::collections::BTreeMap;
+use tidings_base::{Class, Error, Machine, Mono, Now, OpId, Outbox, Seeded, Timers};
+use tidings_wire::v1;
+use tidings_wire::v1::placement_message::Message;
+
+/// The most namespaces: each costs a table in memory and files in the cell.
+pub const MAX_NAMESPACES: usize = 1_024;
+
+/// How a manager behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Random: tokens, instances and pauses come from it.
+    pub seed: u64,
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
+}
+
+/// What the manager hears.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// This replica holds the lock [`file::LEADER`]; the epoch is the lock's generation.
+    Elected {
+        /// Larger than that of any earlier leader.
+        epoch: u64,
+    },
+    /// It holds the lock no more.
+    Deposed,
+    /// Its cell session is locally valid, and not in jeopardy, before this instant (F1).
+    SessionUntil(Mono),
+    /// An owner asks.
+    Owner {
+        /// Names the request.
+        op: OpId,
+        /// What it says.
+        poll: Box<v1::OwnerPoll>,
+    },
+    /// A lookup asks.
+    Lookup {
+        /// Names the request.
+        op: OpId,
+        /// What it knows.
+        poll: v1::LookupPoll,
+    },
+    /// An operator asks.
+    Operate {
+        /// Names the request.
+        op: OpId,
+        /// What is asked.
+        request: Message,
+    },
+    /// Nobody waits for this request any more.
+    Cancel {
+        /// The request.
+        op: OpId,
+    },
+    /// The answer to [`Output::Commit`].
+    Committed {
+        /// The commit.
+        id: u64,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// The answer to [`Output::Read`].
+    FileRead {
+        /// The read.
+        id: u64,
+        /// Generation and contents, if the file is there; an error if it could not be read.
+        contents: Result<Option<(u64, Bytes)>, Error>,
+    },
+    /// The answer to [`Output::List`].
+    Listed {
+        /// The namespaces there are.
+        names: Result<Vec<String>, Error>,
+    },
+}
+
+/// What became of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is there, under this generation.
+    Done {
+        /// The file's generation.
+        generation: u64,
+    },
+    /// The file is of another generation, or the sequencer is stale: somebody else leads.
+    Conflict,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// What the manager wants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Replace a file if it is of this generation (`None` = if it is not there), under the leader's sequencer.
+    Commit {
+        /// Comes back with the outcome.
+        id: u64,
+        /// The file.
+        file: File,
+        /// Its generation.
+        expected: Option<u64>,
+        /// What to put there.
+        bytes: Bytes,
+    },
+    /// Read a file, not from a cache.
+    Read {
+        /// Comes back with the contents.
+        id: u64,
+        /// The file.
+        file: File,
+    },
+    /// List the namespaces.
+    List,
+    /// Answer a request, for good.
+    Answer {
+        /// The request.
+        op: OpId,
+        /// The answer.
+        message: Message,
+    },
+    /// Refuse a request.
+    Fail {
+        /// The request.
+        op: OpId,
+        /// Why.
+        error: Error,
+    },
+    /// Give the lock up: somebody else leads, or what the cell holds cannot be read.
+    StepDown,
+}
+
+/// How far a leadership has come.
+#[derive(Clone, Debug, PartialEq)]
+enum Standing {
+    /// Another manager leads, or none.
+    Standby,
+    /// The files are read. What is recorded counts as leased from `since` on.
+    Reading { epoch: u64, since: Mono, listed: bool },
+    /// Requests are answered.
+    Leading { epoch: u64 },
+}
+
+/// The timers of the manager.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// A namespace has something due: an expiry, a held poll, a push, a move.
+    Pool(String),
+    /// A commit or read is tried again.
+    Retry(File),
+}
+
+/// What a commit or a read is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Errand {
+    /// Reading at take-over.
+    Load(File),
+    /// A commit.
+    Commit(File),
+    /// Reading to learn what became of a commit.
+    Resolve(File),
+}
+
+/// A manager.
+#[derive(Clone, Debug)]
+pub struct Manager {
+    options: Options,
+    rng: Seeded,
+    standing: Standing,
+    session_until: Mono,
+    pools: BTreeMap<String, Pool>,
+    timers: Timers<Timer>,
+    errands: BTreeMap<u64, Errand>,
+    next_id: u64,
+}
+
+impl Manager {
+    /// A manager that stands by.
+    pub fn new(options: Options) -> Manager {
+        Manager {
+            rng: Seeded::new(options.seed).fork("manager"),
+            options,
+            standing: Standing::Standby,
+            session_until: Mono(0),
+            pools: BTreeMap::new(),
+            timers: Timers::new(),
+            errands: BTreeMap::new(),
+            next_id: 0,
+        }
+    }
+
+    /// Whether it leads and answers.
+    pub fn leads(&self) -> bool {
+        matches!(self.standing, Standing::Leading { .. })
+    }
+
+    fn errand(&mut self, errand: Errand) -> u64 {
+        self.next_id += 1;
+        self.errands.insert(self.next_id, errand);
+        self.next_id
+    }
+
+    // ---- taking over ------------------------------------------------------------------------------------------------
+
+    fn elected(&mut self, now: Now, epoch: u64, out: &mut Outbox<Output>) {
+        self.stand_by(out);
+        self.standing = Standing::Reading { epoch, since: now.mono, listed: false };
+        out.put(Output::List);
+    }
+
+    fn listed(&mut self, now: Now, names: Result<Vec<String>, Error>, out: &mut Outbox<Output>) {
+        let Standing::Reading { listed: listed @ false, .. } = &mut self.standing else { return };
+        let Ok(names) = names else { return self.step_down(out) };
+        *listed = true;
+        for namespace in names.into_iter().take(MAX_NAMESPACES) {
+            self.pools.insert(namespace.clone(), Pool::unread(namespace.clone()));
+            let owners = (0..=u8::MAX).take(pool::MAX_OWNER_FILES).map(Kind::Owners);
+            let kinds = std::iter::once(Kind::Meta).chain(owners).chain((0..=u8::MAX).map(Kind::Segment));
+            for kind in kinds {
+                let file = File { namespace: namespace.clone(), kind };
+                let id = self.errand(Errand::Load(file.clone()));
+                out.put(Output::Read { id, file });
+            }
+        }
+        self.begin_to_lead(now, out);
+    }
+
+    fn loaded(&mut self, now: Now, file: File, contents: Option<(u64, Bytes)>, out: &mut Outbox<Output>) {
+        let loaded = self.pools.get_mut(&file.namespace).map(|pool| pool.load(file.kind, contents));
+        if loaded == Some(false) {
+            return self.step_down(out);
+        }
+        self.begin_to_lead(now, out);
+    }
+
+    fn begin_to_lead(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let Standing::Reading { epoch, since, listed: true } = self.standing else { return };
+        if !self.errands.is_empty() {
+            return;
+        }
+        self.standing = Standing::Leading { epoch };
+        self.pools.retain(|_, pool| pool.is_readable());
+        for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
+            if let Some(pool) = self.pools.get_mut(&namespace) {
+                pool.take_over(since);
+            }
+            self.work(now, &namespace, out);
+        }
+    }
+
+    fn step_down(&mut self, out: &mut Outbox<Output>) {
+        if self.standing != Standing::Standby {
+            self.stand_by(out);
+            out.put(Output::StepDown);
+        }
+    }
+
+    /// Forgets everything; what was asked is refused.
+    fn stand_by(&mut self, out: &mut Outbox<Output>) {
+        for (_, mut pool) in std::mem::take(&mut self.pools) {
+            pool.waiting_ops().into_iter().for_each(|op| out.put(Output::Fail { op, error: not_leader() }));
+        }
+        self.errands.clear();
+        self.timers = Timers::new();
+        self.standing = Standing::Standby;
+    }
+
+    // ---- requests ---------------------------------------------------------------------------------------------------
+
+    fn epoch(&self) -> Option<u64> {
+        match self.standing {
+            Standing::Leading { epoch } => Some(epoch),
+            _ => None,
+        }
+    }
+
+    /// F1: leases are sent only under a session that is valid at this instant.
+    fn may_lease(&self, now: Now) -> bool {
+        now.mono < self.session_until || self.options.mutant == Some(Mutant::NoLeaderCheck)
+    }
+
+    fn owner(&mut self, now: Now, op: OpId, poll: v1::OwnerPoll, out: &mut Outbox<Output>) {
+        let Some(epoch) = self.epoch() else { return fail(out, op, not_leader()) };
+        if poll.epoch > epoch {
+            fail(out, op, not_leader());
+            return self.step_down(out);
+        }
+        let namespace = poll.namespace.clone();
+        let Some(pool) = self.pools.get_mut(&namespace).filter(|pool| !pool.is_deleted()) else {
+            return fail(out, op, no_namespace(&namespace));
+        };
+        if let Err(error) = pool.hear(now.mono, epoch, op, poll, &mut self.rng, self.options.mutant, out) {
+            return fail(out, op, error);
+        }
+        self.work(now, &namespace, out);
+    }
+
+    fn lookup(&mut self, now: Now, op: OpId, poll: v1::LookupPoll, out: &mut Outbox<Output>) {
+        let Some(epoch) = self.epoch() else { return fail(out, op, not_leader()) };
+        let namespace = poll.namespace.clone();
+        let Some(pool) = self.pools.get_mut(&namespace).filter(|pool| !pool.is_deleted()) else {
+            return fail(out, op, no_namespace(&namespace));
+        };
+        pool.look(now.mono, epoch, op, &poll, out);
+        self.work(now, &namespace, out);
+    }
+
+    /// Lets a namespace do what is due: expiries, plans, commits, answers.
+    fn work(&mut self, now: Now, namespace: &str, out: &mut Outbox<Output>) {
+        let Some(epoch) = self.epoch() else { return };
+        let may_lease = self.may_lease(now);
+        let Some(pool) = self.pools.get_mut(namespace) else { return };
+        pool.expire(now.mono, self.options.mutant);
+        pool.plan(now.mono, &mut self.rng);
+        for file in pool.commits_due() {
+            let id = {
+                self.next_id += 1;
+                self.errands.insert(self.next_id, Errand::Commit(file.clone()));
+                self.next_id
+            };
+            let (expected, bytes) = pool.begin_commit(file.kind);
+            out.put(Output::Commit { id, file, expected, bytes });
+        }
+        pool.answer(now.mono, epoch, may_lease, self.options.mutant, out);
+        pool.push(now.mono, epoch, out);
+        match pool.deadline() {
+            Some(at) => self.timers.set(Timer::Pool(namespace.to_owned()), at),
+            None => {
+                self.timers.cancel(&Timer::Pool(namespace.to_owned()));
+            }
+        }
+    }
+
+    fn committed(&mut self, now: Now, file: File, outcome: Outcome, out: &mut Outbox<Output>) {
+        let Some(pool) = self.pools.get_mut(&file.namespace) else { return };
+        match outcome {
+            Outcome::Done { generation } => {
+                let replies = pool.commit_done(now.mono, file.kind, generation);
+                replies.into_iter().for_each(|(op, message)| out.put(Output::Answer { op, message }));
+                self.work(now, &file.namespace, out);
+            }
+            Outcome::Conflict => self.step_down(out),
+            Outcome::Unknown => {
+                // F3: until it is read again nobody hears of what it changes.
+                let id = self.errand(Errand::Resolve(file.clone()));
+                out.put(Output::Read { id, file });
+            }
+        }
+    }
+
+    fn resolved(&mut self, now: Now, file: File, contents: Option<(u64, Bytes)>, out: &mut Outbox<Output>) {
+        let Some(pool) = self.pools.get_mut(&file.namespace) else { return };
+        match pool.resolve(file.kind, contents) {
+            commits::Resolved::Done { generation } => self.committed(now, file, Outcome::Done { generation }, out),
+            commits::Resolved::NotYet => {
+                // It may still come: the same bytes are put there again, under the same condition.
+                let id = self.errand(Errand::Commit(file.clone()));
+                if let Some((expected, bytes)) = self.pools.get(&file.namespace).and_then(|p| p.same_commit(file.kind))
+                {
+                    out.put(Output::Commit { id, file, expected, bytes });
+                }
+            }
+            commits::Resolved::Foreign => self.step_down(out),
+        }
+    }
+
+    fn file_read(
+        &mut self,
+        now: Now,
+        id: u64,
+        contents: Result<Option<(u64, Bytes)>, Error>,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(errand) = self.errands.remove(&id) else { return };
+        match (errand, contents) {
+            (Errand::Load(_), Err(_)) => self.step_down(out),
+            (Errand::Load(file), Ok(contents)) => self.loaded(now, file, contents, out),
+            (Errand::Resolve(file), Ok(contents)) => self.resolved(now, file, contents, out),
+            (Errand::Resolve(file), Err(_)) => {
+                self.timers.set(Timer::Retry(file), now.mono + std::time::Duration::from_millis(200));
+            }
+            (Errand::Commit(_), _) => {}
+        }
+    }
+}
+
+fn fail(out: &mut Outbox<Output>, op: OpId, error: Error) {
+    out.put(Output::Fail { op, error });
+}
+
+/// Another manager leads, or none does yet.
+pub fn not_leader() -> Error {
+    Error::new("placement.not_leader", Class::Unreachable, "this manager does not lead")
+        .hint("Ask the other managers; the library does so by itself.")
+}
+
+fn no_namespace(name: &str) -> Error {
+    let name: String = name.chars().take(80).collect();
+    Error::new("placement.no_namespace", Class::NotFound, format!("there is no namespace `{name}`"))
+        .hint("`tidings place namespaces` lists them; `tidings place create` makes one.")
+}
+
+impl Machine for Manager {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
+        match input {
+            Input::Elected { epoch } => self.elected(now, epoch, out),
+            Input::Deposed => self.stand_by(out),
+            Input::SessionUntil(until) => self.session_until = until,
+            Input::Owner { op, poll } => self.owner(now, op, *poll, out),
+            Input::Lookup { op, poll } => self.lookup(now, op, poll, out),
+            Input::Operate { op, request } => self.operate(now, op, request, out),
+            Input::Cancel { op } => self.pools.values_mut().for_each(|pool| pool.cancel(op)),
+            Input::Listed { names } => self.listed(now, names, out),
+            Input::Committed { id, outcome } => {
+                if let Some(Errand::Commit(file)) = self.errands.remove(&id) {
+                    self.committed(now, file, outcome, out);
+                }
+            }
+            Input::FileRead { id, contents } => self.file_read(now, id, contents, out),
+        }
+    }
+
+    fn wake(&mut self, now: Now, out: &mut Outbox<Output>) {
+        while let Some(timer) = self.timers.pop_due(now.mono) {
+            match timer {
+                Timer::Pool(namespace) => self.work(now, &namespace, out),
+                Timer::Retry(file) => {
+                    let id = self.errand(Errand::Resolve(file.clone()));
+                    out.put(Output::Read { id, file });
+                }
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.timers.deadline()
+    }
+}

@@ -1,0 +1,182 @@
+//! What operators ask: namespaces, tables, owners, drains.
+
+use super::pool::Pool;
+use super::table::Holder;
+use super::{MAX_NAMESPACES, Manager, Output, fail, no_namespace, not_leader};
+use crate::config::Times;
+use std::time::Duration;
+use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
+use tidings_wire::v1;
+use tidings_wire::v1::placement_message::Message;
+
+/// The longest name of a namespace.
+const MAX_NAME: usize = 200;
+
+/// F10: what a lease must outlast: the manager's own cell session, a fail-over of the cell, a round trip.
+const SESSION: Duration = Duration::from_secs(3);
+const FAIL_OVER: Duration = Duration::from_secs(5);
+const ROUND_TRIP: Duration = Duration::from_secs(1);
+
+impl Manager {
+    pub(super) fn operate(&mut self, now: Now, op: OpId, request: Message, out: &mut Outbox<Output>) {
+        let Some(epoch) = self.epoch() else { return fail(out, op, not_leader()) };
+        let answer = match request {
+            Message::NamespaceCreate(create) => return self.create(now, op, create, out),
+            Message::NamespaceDelete(delete) => return self.delete(now, op, &delete.namespace, out),
+            Message::NamespaceList(_) => {
+                let live = self.pools.values().filter(|pool| !pool.is_deleted());
+                let namespaces = live.map(|pool| pool.info(epoch)).collect();
+                Ok(Message::NamespaceListReply(v1::NamespaceListReply { namespaces }))
+            }
+            Message::TableGet(get) => self.pool(&get.namespace).map(|pool| Message::TableReply(pool.picture(epoch))),
+            Message::OwnerList(list) => self
+                .pool(&list.namespace)
+                .map(|pool| Message::OwnerListReply(v1::OwnerListReply { owners: pool.owners(now.mono) })),
+            Message::OwnerDrain(drain) => self.drain(now, &drain, out),
+            _ => Err(Error::new("placement.unsupported", Class::Invalid, "this manager does not take this request")),
+        };
+        match answer {
+            Ok(message) => out.put(Output::Answer { op, message }),
+            Err(error) => fail(out, op, error),
+        }
+    }
+
+    fn pool(&self, namespace: &str) -> Result<&Pool, Error> {
+        let live = self.pools.get(namespace).filter(|pool| !pool.is_deleted());
+        live.ok_or_else(|| no_namespace(namespace))
+    }
+
+    fn create(&mut self, now: Now, op: OpId, create: v1::NamespaceCreate, out: &mut Outbox<Output>) {
+        let name = create.namespace;
+        let config = create.config.unwrap_or_default();
+        let times = Times::new(config.lease_ms, config.renew_ms);
+        if let Err(error) = check_name(&name).and_then(|()| times.check(SESSION, FAIL_OVER, ROUND_TRIP)) {
+            return fail(out, op, error);
+        }
+        let instance = self.rng.next_u64() | 1;
+        let full = self.pools.len() >= MAX_NAMESPACES;
+        match self.pools.get_mut(&name) {
+            Some(pool) if !pool.is_deleted() => {
+                let there =
+                    Error::new("placement.namespace_exists", Class::Refused, format!("`{name}` exists already"));
+                return fail(out, op, there.hint("`tidings place namespaces` lists them."));
+            }
+            // F8: numbers go on where the earlier one of that name left off; what its owners still hold runs out first.
+            Some(pool) => {
+                let meta = v1::PlacementMeta { instance, config: Some(config), deleted: false, ..pool.meta.clone() };
+                pool.set_meta(meta);
+                pool.stale_plan = true;
+            }
+            None if full => {
+                let full = Error::new("placement.too_many_namespaces", Class::Refused, "there is no room for another");
+                return fail(out, op, full.hint("Delete namespaces that are not used."));
+            }
+            None => {
+                let hash = KeyHash::FUNCTION.to_owned();
+                let meta = v1::PlacementMeta {
+                    instance,
+                    hash,
+                    config: Some(config),
+                    next_lease: 1,
+                    next_lsn: 1,
+                    deleted: false,
+                };
+                self.pools.insert(name.clone(), Pool::create(name.clone(), meta));
+            }
+        }
+        self.reply_after_meta(now, op, &name, out);
+    }
+
+    fn delete(&mut self, now: Now, op: OpId, name: &str, out: &mut Outbox<Output>) {
+        match self.pools.get_mut(name).filter(|pool| !pool.is_deleted()) {
+            Some(pool) => pool.meta.deleted = true,
+            None => return fail(out, op, no_namespace(name)),
+        }
+        if let Some(pool) = self.pools.get_mut(name) {
+            let error = no_namespace(name);
+            pool.waiting_ops().into_iter().for_each(|op| fail(out, op, error.clone()));
+        }
+        self.reply_after_meta(now, op, name, out);
+    }
+
+    fn reply_after_meta(&mut self, now: Now, op: OpId, name: &str, out: &mut Outbox<Output>) {
+        if let Some(pool) = self.pools.get_mut(name) {
+            pool.commits.reply_after_meta(op, Message::Done(v1::PlacementDone {}));
+        }
+        self.work(now, name, out);
+    }
+
+    fn drain(&mut self, now: Now, drain: &v1::OwnerDrain, out: &mut Outbox<Output>) -> Result<Message, Error> {
+        let pool = self.pools.get_mut(&drain.namespace).filter(|pool| !pool.is_deleted());
+        let pool = pool.ok_or_else(|| no_namespace(&drain.namespace))?;
+        let index = pool.by_id.get(&drain.owner).copied().ok_or_else(|| {
+            Error::new("placement.no_owner", Class::NotFound, format!("no owner `{}` is known there", drain.owner))
+                .hint("`tidings place owners` lists them.")
+        })?;
+        if drain.cancel {
+            pool.change_record(index, |record| record.draining = false);
+        } else {
+            pool.drain(now.mono, index);
+        }
+        self.work(now, &drain.namespace, out);
+        Ok(Message::Done(v1::PlacementDone {}))
+    }
+}
+
+impl Pool {
+    fn info(&self, epoch: u64) -> v1::NamespaceInfo {
+        v1::NamespaceInfo {
+            namespace: self.name.clone(),
+            instance: self.meta.instance,
+            config: self.meta.config.clone(),
+            owners: self.members.values().filter(|member| member.live_until > Mono(0)).count() as u32,
+            ranges: self.table.len() as u32,
+            lsn: self.commits.published(),
+            epoch,
+        }
+    }
+
+    fn picture(&self, epoch: u64) -> v1::TableReply {
+        let ranges = self.table.iter().map(|(start, range)| v1::TableRange {
+            start: start.0,
+            last: range.last.0,
+            owner: range.owner,
+            lease: range.lease.get(),
+            changed_lsn: range.changed,
+            lost_lsn: range.lost,
+        });
+        v1::TableReply {
+            info: Some(self.info(epoch)),
+            ranges: ranges.collect(),
+            owners: self.members.values().map(|member| member.record.clone()).collect(),
+        }
+    }
+
+    fn owners(&self, now: Mono) -> Vec<v1::OwnerInfo> {
+        let info = |member: &super::pool::Member| {
+            let index = member.record.index;
+            let mine = self.table.iter().filter(|(_, range)| range.owner == index && range.holder != Holder::Nobody);
+            let mine: Vec<_> = mine.collect();
+            let points: u128 = mine.iter().map(|(start, range)| KeyRange::new(*start, range.last).len()).sum();
+            let until = mine.iter().map(|(_, range)| range.until).max().unwrap_or_default();
+            v1::OwnerInfo {
+                owner: Some(member.record.clone()),
+                ranges: mine.len() as u32,
+                share_ppm: (points * 1_000_000 / KeyRange::FULL.len()) as u32,
+                rate: member.load.rate,
+                remaining_ms: until.since(now).as_millis() as u64,
+                live: member.live_until > now,
+            }
+        };
+        self.members.values().map(info).collect()
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let fits = (1..=MAX_NAME).contains(&name.len()) && !name.contains(char::is_control) && name != "leader";
+    if fits {
+        return Ok(());
+    }
+    Err(Error::new("placement.bad_namespace", Class::Invalid, "this cannot name a namespace")
+        .hint(format!("Use 1 to {MAX_NAME} bytes without control characters.")))
+}

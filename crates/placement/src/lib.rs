@@ -25,6 +25,7 @@ pub mod manager;
 #[doc(hidden)]
 pub mod mutant;
 pub mod owner;
+pub mod policy;
 
 use tidings_base::{KeyHash, KeyRange, LeaseNumber};
 use tidings_wire::v1;

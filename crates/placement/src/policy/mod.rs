@@ -1,0 +1,106 @@
+//! How load is spread: policies look at measured rates and say what should change. They decide nothing by themselves.
+
+mod hottest;
+mod paper;
+
+pub use hottest::Hottest;
+pub use paper::Paper;
+
+use tidings_base::KeyHash;
+
+/// An owner as a policy sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnerView {
+    /// Its index in the table.
+    pub index: u32,
+    /// Requests a second.
+    pub rate: f64,
+    /// Its points on the ring.
+    pub virtual_nodes: u32,
+}
+
+/// A range as a policy sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RangeView {
+    /// Its first point.
+    pub start: KeyHash,
+    /// Its last point.
+    pub last: KeyHash,
+    /// Who holds it.
+    pub owner: u32,
+    /// Requests a second, measured or estimated.
+    pub rate: f64,
+    /// It was moved not long ago and stays where it is (dwell).
+    pub settling: bool,
+    /// The heaviest keys in it: point and rate.
+    pub hot: Vec<(KeyHash, f64)>,
+}
+
+impl RangeView {
+    /// Whether it is one point: it cannot be cut any more.
+    pub fn is_point(&self) -> bool {
+        self.start == self.last
+    }
+}
+
+/// Everything that a policy may look at: owners that take ranges, and all ranges, in the ring's order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// Owners that take ranges.
+    pub owners: Vec<OwnerView>,
+    /// All ranges.
+    pub ranges: Vec<RangeView>,
+}
+
+impl View {
+    /// The mean rate of an owner.
+    pub fn mean(&self) -> f64 {
+        let total: f64 = self.owners.iter().map(|owner| owner.rate).sum();
+        if self.owners.is_empty() { 0.0 } else { total / self.owners.len() as f64 }
+    }
+}
+
+/// One thing that should change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Step {
+    /// An owner's points on the ring become so many.
+    Points {
+        /// Whose.
+        owner: u32,
+        /// How many.
+        points: u32,
+    },
+    /// A range begins at this point.
+    Cut {
+        /// Where.
+        at: KeyHash,
+    },
+    /// The range that begins there goes to another owner and stays there, whatever the ring says.
+    Move {
+        /// Its first point.
+        start: KeyHash,
+        /// From whom.
+        from: u32,
+        /// To whom.
+        to: u32,
+        /// Its rate.
+        rate: f64,
+        /// It is a key that is alone on its owner from now on.
+        isolates: bool,
+    },
+}
+
+/// Spreads load. Pure: the same view gives the same steps.
+pub trait Policy {
+    /// What should change now, within one round's budget.
+    fn plan(&self, view: &View) -> Vec<Step>;
+}
+
+/// The policy of this name, if there is one; no name means `hottest`.
+pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
+    match name {
+        "" | "hottest" => Some(Box::new(Hottest::default())),
+        "paper" => Some(Box::new(Paper)),
+        _ => None,
+    }
+}

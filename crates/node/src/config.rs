@@ -4,9 +4,11 @@
 //! lays flags and environment over it (all fields are public), and hands the result to [`Node::start`](crate::Node),
 //! which calls [`Config::validate`]. Unknown keys are refused: a misspelt limit must not silently be no limit.
 
+mod cell;
 mod human;
 mod read;
 
+pub use cell::Cell;
 pub use human::Time;
 
 use crate::authorize::Action;
@@ -44,7 +46,8 @@ pub struct Config {
     /// carry the operator key.
     pub public_metrics: bool,
     /// The members that the cluster begins with, this node among them. None = this node alone. It is read once, when
-    /// the data directory is new; later changes go through `POST /v1/admin/groups/1/members`.
+    /// the data directory is new; later changes go through `tidings cell member`
+    /// and `POST /v1/admin/groups/1/members`.
     pub members: Vec<Member>,
     /// How a node with an empty data directory enters its cluster. Said by a flag, once, never by a file: see
     /// [`Entry`].
@@ -58,6 +61,8 @@ pub struct Config {
     pub limits: Limits,
     /// How long things may take.
     pub timings: Timings,
+    /// Sessions, leases and locks.
+    pub cell: Cell,
     /// What is written about what happens.
     pub log: Log,
 }
@@ -298,6 +303,7 @@ impl Default for Config {
             auth: Auth::default(),
             limits: Limits::default(),
             timings: Timings::default(),
+            cell: Cell::default(),
             log: Log::default(),
         }
     }
@@ -409,7 +415,8 @@ impl Config {
         self.check_exposure()?;
         self.check_members()?;
         self.check_issuers()?;
-        self.check_limits()
+        self.check_limits()?;
+        self.cell.check(self)
     }
 
     fn check_node(&self) -> Result<(), Error> {

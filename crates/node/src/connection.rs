@@ -346,6 +346,9 @@ impl Dispatcher for GateDispatcher {
         if Gate::is_long(&body) {
             return Some(Box::pin(answer_long(gate, context, body, responder)));
         }
+        if let Body::Cell(message) = body {
+            return gate.cell(context.principal(), message, responder);
+        }
         Some(Box::pin(async move {
             let answer = gate.call(context.principal(), body).await;
             responder.finish(answer);

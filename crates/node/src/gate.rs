@@ -7,15 +7,21 @@
 //! ```
 //! Carriers hold a [`Gate`], never the [`Services`] themselves, so none of them can forget a check.
 
+mod cell;
+
+pub(crate) use cell::caller as cell_caller;
+
 use crate::authorize::{Action, Resource, authorize};
+use crate::connection::Responder;
 use crate::principal::{AppName, Principal};
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use std::sync::Arc;
 use tidings_base::{Class, Error};
-use tidings_wire::v1::{admin_message, feed_message, store_message};
+use tidings_wire::v1::{admin_message, cell_message, feed_message, store_message};
 use tidings_wire::{Body, Part, v1};
 
 /// The longest name of a group, topic, row, column, consumer group or fence: names are keys, not values.
@@ -42,11 +48,28 @@ pub trait Services: Send + Sync + 'static {
         Ok(futures::stream::once(std::future::ready(Ok(answer))).boxed())
     }
 
+    /// Begins to answer a request of the cell, which may be held for a minute: what is left to do goes on in the future,
+    /// as small as it can be, and is cancelled when that is dropped.
+    fn cell(&self, request: v1::CellMessage, responder: Responder) -> Option<BoxFuture<'static, ()>> {
+        drop(request);
+        responder.fail(tidings_wire::error::unsupported());
+        None
+    }
+
     /// Whether requests can be served now; if not, why (`/readyz`).
     fn ready(&self) -> Result<(), Error>;
 
+    /// Lets go of requests that are held, having handed over to somebody who can hold them. Called when a shutdown
+    /// begins: it must not wait for those who wait for it.
+    async fn retire(&self) {}
+
     /// Hands leadership over and stops. Called once, after the last request.
     async fn shutdown(&self);
+
+    /// Stops at once, as a crash would.
+    async fn stop(&self) {
+        self.shutdown().await;
+    }
 }
 
 /// What the shell knows about itself, for the status.
@@ -99,9 +122,29 @@ impl Gate {
             .boxed())
     }
 
+    /// Begins to answer a request of the cell.
+    pub fn cell(
+        &self,
+        caller: &Principal,
+        mut request: v1::CellMessage,
+        responder: Responder,
+    ) -> Option<BoxFuture<'static, ()>> {
+        match cell::admit(caller, &mut request) {
+            Ok(()) => self.services.cell(request, responder),
+            Err(error) => {
+                responder.fail(error);
+                None
+            }
+        }
+    }
+
     /// Whether a request may need several frames, so that [`Gate::stream`] is the way to ask it.
     pub fn is_long(request: &Body) -> bool {
-        matches!(request, Body::Store(v1::StoreMessage { message: Some(store_message::Message::Scan(_)) }))
+        match request {
+            Body::Store(v1::StoreMessage { message }) => matches!(message, Some(store_message::Message::Scan(_))),
+            Body::Cell(v1::CellMessage { message, .. }) => matches!(message, Some(cell_message::Message::Backup(_))),
+            _ => false,
+        }
     }
 
     /// Whether requests can be served now; if not, why.
@@ -169,7 +212,7 @@ fn admit(caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
     let scope = Scope::of(caller);
     match request {
         Body::Control(_) => Err(unsupported("this control message")),
-        Body::Cell(_) => Err(unsupported("messages of the cell")),
+        Body::Cell(message) => cell::admit(caller, message),
         Body::Placement(_) => Err(unsupported("messages of placement")),
         Body::Store(message) => admit_store(caller, &scope, message),
         Body::Feed(message) => admit_feed(caller, &scope, message),

@@ -8,12 +8,11 @@
 //! ```
 
 use crate::clock::Clock;
-use crate::driver::{self, Handle, NotTaken, Perform};
+use crate::driver::{self, Handle, Perform};
+use crate::waiting::{Cancelling, Waiting};
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidings_base::agreed::{Heard, StateFailure};
 use tidings_base::{Class, Error, Mono, NodeId, OpId};
@@ -24,7 +23,7 @@ use tidings_store::front::{Front, Input, Options, Output, Reply, Request};
 use tidings_store::read::{FeedAnswer, FeedQuery, Query, StoreReader};
 use tidings_store::state::StoreState;
 use tidings_store_local::{FjallKv, FjallReader};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// Inputs that may wait for the front: two batches of its driver and some; callers wait beyond that.
@@ -43,7 +42,7 @@ struct Shared {
     front: Handle<Input>,
     group: Group,
     reader: StoreReader<FjallReader>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<Waiting<Answer>>,
     clock: Arc<dyn Clock>,
     tasks: Mutex<Option<Tasks>>,
 }
@@ -107,14 +106,12 @@ impl StoreGroup {
     /// wrote stays written.
     pub async fn request(&self, request: Request, patience: Option<Duration>) -> Result<Vec<Reply>, Refused> {
         let deadline = patience.map(|patience| self.shared.clock.now().mono + patience);
-        let (wait, answer) = self.shared.waiting.begin(&self.shared.front);
-        let input = Input::Request { op: wait.op, request, deadline };
+        let wait = self.shared.waiting.begin(&self.shared.front);
+        let input = Input::Request { op: wait.op(), request, deadline };
         if self.shared.front.send(input).await.is_err() {
             return Err(stopped().into());
         }
-        let answer = answer.await;
-        wait.done();
-        match answer.map_err(|_| stopped())? {
+        match wait.await.ok_or_else(stopped)? {
             Answer::Read(query) => Ok(self.read(query).await?),
             Answer::Reply(Reply::Error { error, leader }) => {
                 let redirect = leader.and_then(|leader| self.shared.group.address(leader));
@@ -139,6 +136,16 @@ impl StoreGroup {
     /// Hands leadership over if this node leads, and stops. Once the last clone is dropped too, the state is closed.
     pub async fn shutdown(&self) {
         self.shared.group.shutdown().await;
+        self.stopped().await;
+    }
+
+    /// Stops at once, as a crash would, though what was handed to the disk stays.
+    pub async fn stop(&self) {
+        self.shared.group.stop().await;
+        self.stopped().await;
+    }
+
+    async fn stopped(&self) {
         let tasks = self.shared.tasks.lock().take();
         if let Some(tasks) = tasks {
             tasks.pump.abort();
@@ -180,61 +187,16 @@ enum Answer {
     Reply(Reply),
 }
 
-/// Requests on their way, by operation.
-#[derive(Default)]
-struct Waiting {
-    answers: Mutex<HashMap<OpId, oneshot::Sender<Answer>, Fixed>>,
-    begun: AtomicU64,
-}
-
-/// Operation ids are small numbers of our own: nobody can choose them to collide.
-type Fixed = std::hash::BuildHasherDefault<std::collections::hash_map::DefaultHasher>;
-
-impl Waiting {
-    fn begin(self: &Arc<Self>, front: &Handle<Input>) -> (Wait, oneshot::Receiver<Answer>) {
-        // The front takes odd numbers for requests; even ones are its own.
-        let op = OpId(self.begun.fetch_add(2, Ordering::Relaxed) + 1);
-        let (sender, receiver) = oneshot::channel();
-        self.answers.lock().insert(op, sender);
-        (Wait { op, waiting: self.clone(), front: Some(front.clone()) }, receiver)
-    }
-
-    fn answer(&self, op: OpId, answer: Answer) {
-        if let Some(sender) = self.answers.lock().remove(&op) {
-            // Who does not wait any more needs no answer.
-            let _ = sender.send(answer);
-        }
-    }
-}
-
-/// One request on its way; dropped before its end, it is cancelled.
-struct Wait {
-    op: OpId,
-    waiting: Arc<Waiting>,
-    front: Option<Handle<Input>>,
-}
-
-impl Wait {
-    fn done(mut self) {
-        self.front = None;
-    }
-}
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        if let Some(front) = &self.front
-            && self.waiting.answers.lock().remove(&self.op).is_some()
-        {
-            // With a full queue the front finds out at the request's deadline.
-            let _: Result<(), NotTaken<Input>> = front.try_send(Input::Cancel { op: self.op });
-        }
+impl Cancelling for Input {
+    fn cancel(op: OpId) -> Input {
+        Input::Cancel { op }
     }
 }
 
 /// Performs what the front wants.
 struct Performer {
     group: Group,
-    waiting: Arc<Waiting>,
+    waiting: Arc<Waiting<Answer>>,
     reader: StoreReader<FjallReader>,
     looks: mpsc::UnboundedSender<(LineId, Result<FeedAnswer, Error>)>,
 }
@@ -292,7 +254,7 @@ async fn pump(
 }
 
 /// The host's clock as the log wants it.
-struct LogClock(Arc<dyn Clock>);
+pub(crate) struct LogClock(pub Arc<dyn Clock>);
 
 impl tidings_consensus::Clock for LogClock {
     fn mono(&self) -> Mono {

@@ -22,12 +22,14 @@ pub mod apps;
 pub mod auth;
 pub mod authorize;
 pub mod carrier;
+pub mod cell;
 pub mod clock;
 pub mod config;
 pub mod connection;
 pub mod data_dir;
 pub mod driver;
 pub mod gate;
+pub mod gateway;
 pub mod group;
 pub mod keys;
 pub mod logs;
@@ -42,6 +44,7 @@ pub mod routes;
 pub mod services;
 pub mod shell;
 pub mod shutdown;
+pub mod waiting;
 
 pub use clock::{Clock, SystemClock};
 pub use config::Config;
@@ -49,9 +52,11 @@ pub use gate::{Gate, Services};
 pub use principal::{AppName, Identity, Peer, Principal};
 
 use crate::auth::{Authenticator, Trust};
+use crate::cell::CellGroup;
 use crate::config::Entry;
 use crate::connection::{ConnectionConfig, Connections, GateDispatcher};
 use crate::data_dir::DataDir;
+use crate::gateway::Gateway;
 use crate::group::StoreGroup;
 use crate::keys::KeyStore;
 use crate::port::{Admission, Port};
@@ -85,6 +90,7 @@ pub struct Node {
     serving: JoinHandle<()>,
     admission: Arc<Admission>,
     services: Arc<dyn Services>,
+    gateway: Arc<Gateway>,
     /// Given back last, when nothing writes to it any more.
     _data: Option<DataDir>,
 }
@@ -150,11 +156,24 @@ impl Node {
             Arc::new(GateDispatcher::new(gate.clone())),
         );
         let recheck_every = config.timings.key_check.into();
-        let shared = Arc::new(Shared { auth, gate, config: Arc::new(config), clock, shutdown: shutdown.clone() });
+        let bounds = gateway::Bounds {
+            sessions: config.cell.rest_sessions,
+            idle: config.cell.rest_idle.into(),
+            begin: config.timings.call.into(),
+        };
+        let gateway = Gateway::new(gate.clone(), bounds, clock.clone());
+        let shared = Arc::new(Shared {
+            auth,
+            gate,
+            gateway: gateway.clone(),
+            config: Arc::new(config),
+            clock,
+            shutdown: shutdown.clone(),
+        });
         let router = routes::router(shared, connections.clone())?;
         let serving = tokio::spawn(serve(port, router, connections, shutdown, recheck_every));
         tracing::info!(%address, tls = is_tls, "serving");
-        Ok(Node { address, is_tls, trigger, serving, admission, services, _data: data })
+        Ok(Node { address, is_tls, trigger, serving, admission, services, gateway, _data: data })
     }
 
     /// The address it listens on.
@@ -181,30 +200,60 @@ impl Node {
     /// Takes nothing new, lets calls in flight end within the drain time, stops the services, releases the data.
     pub async fn shutdown(self) -> Result<(), Error> {
         self.trigger.begin();
-        let served = self.serving.await;
+        let retire = async {
+            self.gateway.close().await;
+            self.services.retire().await;
+        };
+        // Together: whoever is held here would otherwise keep its connection open until it is let go.
+        let (served, ()) = tokio::join!(self.serving, retire);
         self.services.shutdown().await;
         // Whoever comes next finds state and directory free.
-        drop(self.services);
+        drop((self.services, self.gateway));
         served.map_err(|e| Error::new("node.serving_failed", Class::Failed, format!("serving ended badly: {e}")))
+    }
+
+    /// Stops as a crash would, without a word to anybody; what was handed to the disk stays. For tests of what others do
+    /// then.
+    pub async fn crash(self) {
+        self.serving.abort();
+        let _ = self.serving.await;
+        self.services.stop().await;
     }
 }
 
-/// Opens the store's group in the data directory.
+/// Opens the cell's group and the store's in the data directory.
 async fn start_services(
     config: &Config,
     data: &DataDir,
     bound: SocketAddr,
     clock: Arc<dyn Clock>,
 ) -> Result<NodeServices, Error> {
+    let peers = Arc::new(Peers::new(config)?);
+    // Both are looked at before either is begun.
+    let (cell, store) =
+        (group_config(config, data, bound, GroupId::CELL)?, group_config(config, data, bound, GroupId::STORE)?);
+    let kv = FjallKv::open(&data.state_of(GroupId::STORE)?, Default::default())?;
+    let state = StoreState::open(kv).map_err(|e| Error::new("node.bad_data_dir", Class::Failed, e.to_string()))?;
+    let store = StoreGroup::start(store, state, peers.clone(), clock.clone()).await?;
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret)
+        .map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))?;
+    let options = config.cell.options(config, secret);
+    let cell = CellGroup::start(cell, options, peers.clone(), clock.clone()).await?;
+    let spares = config.cell.spares.iter().map(|m| cell::Spare { node: NodeId(m.node), address: m.address.clone() });
+    let services = NodeServices::new(cell, store, peers, clock.clone());
+    Ok(services.with_spares(spares.collect(), config.cell.replace_after.into(), clock))
+}
+
+/// What a group of this node is told: all of them have the same members at first.
+fn group_config(config: &Config, data: &DataDir, bound: SocketAddr, group: GroupId) -> Result<GroupConfig, Error> {
     let failed = |what: String| Error::new("node.bad_data_dir", Class::Failed, what);
-    let log = data.log_of(GroupId::STORE)?;
+    let log = data.log_of(group)?;
     let disk = RealDisk::open(&log).map_err(|e| failed(format!("cannot open {}: {e}", log.display())))?;
     let is_new = disk.list().map_err(|e| failed(format!("cannot read {}: {e}", log.display())))?.is_empty();
     if is_new && config.entry.is_none() && config.members.len() > 1 {
         return Err(entry_unsaid(&log));
     }
-    let kv = FjallKv::open(&data.state_of(GroupId::STORE)?, Default::default())?;
-    let state = StoreState::open(kv).map_err(|e| failed(e.to_string()))?;
     let members = if config.entry == Some(Entry::Join) {
         Vec::new()
     } else if config.members.is_empty() {
@@ -212,18 +261,15 @@ async fn start_services(
     } else {
         config.members.iter().map(|m| Member { node: NodeId(m.node), address: m.address.clone() }).collect()
     };
-    let group = GroupConfig {
+    Ok(GroupConfig {
         timings: Timings {
             heartbeat: config.timings.heartbeat.into(),
             lease: config.timings.lease.into(),
             election: config.timings.election.into(),
             ..Timings::default()
         },
-        ..GroupConfig::new(GroupId::STORE, config.node_id(), members, Arc::new(disk))
-    };
-    let peers = Arc::new(Peers::new(config)?);
-    let store = StoreGroup::start(group, state, peers.clone(), clock.clone()).await?;
-    Ok(NodeServices::new(store, peers, clock))
+        ..GroupConfig::new(group, config.node_id(), members, Arc::new(disk))
+    })
 }
 
 fn entry_unsaid(log: &Path) -> Error {

@@ -16,25 +16,52 @@ const REQUEST_SECONDS: &str = "tidings_http_request_seconds";
 const RATE_LIMITED: &str = "tidings_rate_limited_total";
 const AUTH_FAILURES: &str = "tidings_auth_failures_total";
 const MACHINE_INPUTS: &str = "tidings_machine_inputs_total";
+const CELL_KEEP_ALIVES: &str = "tidings_cell_keep_alives_total";
+const CELL_KEEP_ALIVE_HELD: &str = "tidings_cell_keep_alive_held_seconds";
+const CELL_LEASE: &str = "tidings_cell_lease_seconds";
+const CELL_INVALIDATION_WAIT: &str = "tidings_cell_invalidation_wait_seconds";
+const CELL_FAIL_OVER: &str = "tidings_cell_fail_over_seconds";
+const CELL_FAIL_OVERS: &str = "tidings_cell_fail_overs_total";
+const CELL_SESSIONS: &str = "tidings_cell_sessions";
+const CELL_HANDLES: &str = "tidings_cell_handles";
+const CELL_INTEREST: &str = "tidings_cell_interest";
+const CELL_WAITERS: &str = "tidings_cell_lock_waiters";
+const CELL_UNDELIVERED: &str = "tidings_cell_undelivered";
+const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
 
 /// Bounds of the latency histogram in seconds: from an answer out of memory to the longest call.
 const LATENCY_BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+/// Bounds of the histogram of waits for acknowledgements, in seconds: from one round trip to a lost client's cache lease.
+const WAIT_BUCKETS: [f64; 10] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 2.0, 5.0];
+
+/// Bounds of the histograms of leases and held KeepAlives, in seconds: up to the ceiling.
+const LEASE_BUCKETS: [f64; 8] = [0.1, 1.0, 3.0, 6.0, 9.0, 12.0, 30.0, 60.0];
 
 /// The process's Prometheus recorder, installed at the first call. If the process has installed another recorder
 /// before, metrics go there and this one stays empty.
 pub fn recorder() -> &'static PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(|| {
-        let builder = PrometheusBuilder::new();
-        let builder = builder
-            .set_buckets_for_metric(Matcher::Full(REQUEST_SECONDS.to_owned()), &LATENCY_BUCKETS)
-            .unwrap_or_else(|_| PrometheusBuilder::new());
-        let recorder = builder.build_recorder();
+        let recorder = builder().build_recorder();
         let handle = recorder.handle();
         if metrics::set_global_recorder(recorder).is_ok() {
             describe();
         }
         handle
+    })
+}
+
+fn builder() -> PrometheusBuilder {
+    let buckets: [(&str, &[f64]); 4] = [
+        (REQUEST_SECONDS, &LATENCY_BUCKETS),
+        (CELL_INVALIDATION_WAIT, &WAIT_BUCKETS),
+        (CELL_LEASE, &LEASE_BUCKETS),
+        (CELL_KEEP_ALIVE_HELD, &LEASE_BUCKETS),
+    ];
+    buckets.into_iter().fold(PrometheusBuilder::new(), |builder, (name, bounds)| {
+        // Only an empty list of bounds is refused.
+        builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds).unwrap_or_default()
     })
 }
 
@@ -48,6 +75,18 @@ fn describe() {
     describe_counter!(RATE_LIMITED, "Requests refused because their address sent too many.");
     describe_counter!(AUTH_FAILURES, "Wrong credentials.");
     describe_counter!(MACHINE_INPUTS, "Inputs that machines took, by machine.");
+    describe_counter!(CELL_KEEP_ALIVES, "KeepAlives that the master answered.");
+    describe_histogram!(CELL_KEEP_ALIVE_HELD, Unit::Seconds, "How long the master held KeepAlives.");
+    describe_histogram!(CELL_LEASE, Unit::Seconds, "Leases that KeepAlives were given; 0 = not extended.");
+    describe_histogram!(CELL_INVALIDATION_WAIT, Unit::Seconds, "How long changes waited for acknowledgements.");
+    describe_gauge!(CELL_FAIL_OVER, Unit::Seconds, "From the last leadership here to the cell being open.");
+    describe_counter!(CELL_FAIL_OVERS, "How often the cell opened under a master here.");
+    describe_gauge!(CELL_SESSIONS, "Sessions, as the master counts them.");
+    describe_gauge!(CELL_HANDLES, "Open handles.");
+    describe_gauge!(CELL_INTEREST, "Entries that sessions may have cached.");
+    describe_gauge!(CELL_WAITERS, "Requests for locks in queues.");
+    describe_gauge!(CELL_UNDELIVERED, "Events and invalidations not yet acknowledged.");
+    describe_gauge!(CELL_REST_SESSIONS, "Sessions that this node holds for callers of REST.");
 }
 
 pub(crate) fn connection_opened() {
@@ -83,6 +122,42 @@ pub(crate) fn request(route: &str, method: &'static str, status: u16, took: Dura
 
 pub(crate) fn machine_inputs(machine: &'static str, count: usize) {
     counter!(MACHINE_INPUTS, "machine" => machine).increment(count as u64);
+}
+
+pub(crate) fn cell_kept_alive(held: Duration, lease: Duration) {
+    counter!(CELL_KEEP_ALIVES).increment(1);
+    histogram!(CELL_KEEP_ALIVE_HELD).record(held);
+    histogram!(CELL_LEASE).record(lease);
+}
+
+pub(crate) fn cell_invalidation_wait(wait: Duration) {
+    histogram!(CELL_INVALIDATION_WAIT).record(wait);
+}
+
+pub(crate) fn cell_fail_over(took: Duration) {
+    counter!(CELL_FAIL_OVERS).increment(1);
+    gauge!(CELL_FAIL_OVER).set(took.as_secs_f64());
+}
+
+/// How many there are at the master.
+pub(crate) struct CellGauges {
+    pub sessions: usize,
+    pub handles: usize,
+    pub interest: usize,
+    pub waiters: usize,
+    pub undelivered: usize,
+}
+
+pub(crate) fn cell_gauges(now: &CellGauges) {
+    gauge!(CELL_SESSIONS).set(now.sessions as f64);
+    gauge!(CELL_HANDLES).set(now.handles as f64);
+    gauge!(CELL_INTEREST).set(now.interest as f64);
+    gauge!(CELL_WAITERS).set(now.waiters as f64);
+    gauge!(CELL_UNDELIVERED).set(now.undelivered as f64);
+}
+
+pub(crate) fn cell_rest_sessions(count: usize) {
+    gauge!(CELL_REST_SESSIONS).set(count as f64);
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod admin;
 mod answer;
+mod cell;
 mod extract;
 mod feed;
 mod probes;
@@ -42,6 +43,7 @@ pub(crate) type App = Arc<Shared>;
     tags(
         (name = "node", description = "Whether it lives, serves, and how it fares."),
         (name = "admin", description = "What operators do."),
+        (name = "cell", description = "Small files and directories that all nodes agree on, with versions and watches."),
         (name = "store", description = "Rows of timestamped cells, in groups."),
         (name = "feed", description = "Topics of entries, consumer groups with acknowledgement and redelivery."),
     )
@@ -83,6 +85,12 @@ pub(crate) fn routes(body_bytes: usize) -> Routes {
         .routes(routes!(admin::add_member))
         .routes(routes!(admin::remove_member))
         .routes(routes!(admin::raise_incarnation))
+        .routes(routes!(cell::get_root))
+        .routes(routes!(cell::get, cell::put, cell::delete))
+        .routes(routes!(cell::sessions))
+        .routes(routes!(cell::end_session))
+        .routes(routes!(cell::locks))
+        .routes(routes!(cell::get_quota, cell::put_quota))
         .routes(routes!(store::status, store::apply))
         .routes(routes!(store::scan))
         .routes(routes!(store::get, store::put))
@@ -93,7 +101,9 @@ pub(crate) fn routes(body_bytes: usize) -> Routes {
         .layer(DefaultBodyLimit::max(body_bytes))
         .split_for_parts();
     // A document of derived types always has a JSON form.
-    let document = Bytes::from(document.merge_from(rest).to_json().unwrap_or_default());
+    let document = document.merge_from(rest).to_json().unwrap_or_default();
+    // The router's way to say that a name may have slashes in it is not the document's.
+    let document = Bytes::from(document.replace("{*path}", "{path}"));
     let serve = move || {
         let document = document.clone();
         async move { ([(header::CONTENT_TYPE, "application/json")], document) }

@@ -4,6 +4,7 @@ use crate::auth::Authenticator;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::gate::{Gate, Shell};
+use crate::gateway::Gateway;
 use crate::port::Admission;
 use crate::shutdown::Shutdown;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub struct Shared {
     pub config: Arc<Config>,
     /// The way to the services.
     pub gate: Gate,
+    /// Sessions of the cell for callers that keep none.
+    pub gateway: Arc<Gateway>,
     /// Tells who is calling.
     pub auth: Arc<Authenticator>,
     /// Time.

@@ -26,13 +26,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// A JSON body.
-pub(crate) struct JsonBody<T>(pub T);
+/// A body as it is.
+pub(crate) struct RawBody(pub Bytes);
 
-impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
+impl FromRequest<App> for RawBody {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request<Body>, app: &App) -> Result<JsonBody<T>, Refusal> {
+    async fn from_request(request: Request<Body>, app: &App) -> Result<RawBody, Refusal> {
         let limit = app.config.limits.body_bytes;
         // A length that is too large is refused before anything is read for it.
         let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
@@ -43,18 +43,31 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
         let Ok(read) = tokio::time::timeout(within, Bytes::from_request(request, app)).await else {
             return Err(Refusal(bad_body("the body did not arrive in time")));
         };
-        let bytes = read.map_err(|rejection| {
+        read.map(RawBody).map_err(|rejection| {
             Refusal(match rejection.status().as_u16() {
                 413 => too_large(limit),
                 _ => bad_body(format!("the body could not be read: {rejection}")),
             })
-        })?;
-        // Whatever its content type says: `curl -d` says something else than JSON. What no foreign page may send
-        // was refused before this.
-        serde_json::from_slice(&bytes)
-            .map(JsonBody)
-            .map_err(|e| Refusal(bad_body(format!("the body is not the expected JSON: {e}"))))
+        })
     }
+}
+
+/// A JSON body.
+pub(crate) struct JsonBody<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<JsonBody<T>, Refusal> {
+        let RawBody(bytes) = RawBody::from_request(request, app).await?;
+        json(&bytes).map(JsonBody).map_err(Refusal)
+    }
+}
+
+/// Reads JSON, whatever the content type says: `curl -d` says something else. What no foreign page may send was refused
+/// before this.
+pub(crate) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(bytes).map_err(|e| bad_body(format!("the body is not the expected JSON: {e}")))
 }
 
 fn too_large(limit: usize) -> Error {
@@ -70,6 +83,11 @@ fn bad_body(what: impl Into<String>) -> Error {
 pub(crate) struct Segments(Vec<Bytes>);
 
 impl Segments {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The segment at a position that the route guarantees.
     pub(crate) fn bytes(&self, at: usize) -> Bytes {
         self.0.get(at).cloned().unwrap_or_default()
@@ -143,7 +161,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
     }
 }
 
-fn bad_path(what: impl Into<String>) -> Error {
+pub(crate) fn bad_path(what: impl Into<String>) -> Error {
     Error::new("control.bad_path", Class::Invalid, what).hint("/openapi.json describes every path.")
 }
 

@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::group::StoreGroup;
 use tidings_base::agreed::Role;
-use tidings_base::{Error, GroupId, Incarnation, NodeId};
+use tidings_base::{Class, Error, GroupId, Incarnation, NodeId};
 use tidings_consensus::{ChangeError, Group, Status};
 use tidings_store::Store;
 use tidings_wire::v1::admin_message::Message;
@@ -14,10 +14,13 @@ use tidings_wire::{error, v1};
 const WORTH_MENTIONING: u64 = 10_000;
 
 /// Answers a message about the cluster itself.
-pub async fn call(store: &StoreGroup, clock: &dyn Clock, message: Message) -> Result<Message, Error> {
+pub async fn call(logs: &[&Group], store: &StoreGroup, clock: &dyn Clock, message: Message) -> Result<Message, Error> {
     match message {
-        Message::Status(_) => Ok(Message::StatusReply(status(store.log()))),
-        Message::MemberChange(change) => member_change(store.log(), change).await,
+        Message::Status(_) => Ok(Message::StatusReply(status(logs))),
+        Message::MemberChange(change) => {
+            let log = logs.iter().find(|log| log.status().group == GroupId(change.group));
+            member_change(log.ok_or_else(|| no_group(change.group))?, change).await
+        }
         Message::IncarnationRaise(_) => {
             // The state adds one to what it has; the wall clock is read here, where the call meets the log.
             let at_least = Incarnation(clock.now().wall.millis());
@@ -29,15 +32,20 @@ pub async fn call(store: &StoreGroup, clock: &dyn Clock, message: Message) -> Re
     }
 }
 
-async fn member_change(log: &Group, change: v1::MemberChange) -> Result<Message, Error> {
-    if GroupId(change.group) != log.status().group {
-        return Err(Error::new(
-            "admin.no_group",
-            tidings_base::Class::NotFound,
-            format!("there is no group {}", change.group),
-        )
-        .hint("`tidings status` lists the groups."));
+/// What people call a group.
+pub fn name(log: &Group) -> &'static str {
+    match log.status().group {
+        GroupId::CELL => "cell",
+        _ => "store",
     }
+}
+
+pub fn no_group(group: u32) -> Error {
+    Error::new("admin.no_group", Class::NotFound, format!("there is no group {group}"))
+        .hint("`tidings status` lists the groups.")
+}
+
+async fn member_change(log: &Group, change: v1::MemberChange) -> Result<Message, Error> {
     let changed = match change.change {
         Some(Change::Add(member)) => log.add_member(NodeId(member.node), &member.address).await,
         Some(Change::Remove(node)) => log.remove_member(NodeId(node)).await,
@@ -53,45 +61,58 @@ async fn member_change(log: &Group, change: v1::MemberChange) -> Result<Message,
     }
 }
 
-fn status(log: &Group) -> v1::StatusReply {
-    let status = log.status();
-    let problems = problems(log, &status);
+fn status(logs: &[&Group]) -> v1::StatusReply {
+    let mut reply = v1::StatusReply::default();
+    for log in logs {
+        let status = log.status();
+        problems(log, &status, &mut reply.problems);
+        reply.groups.push(group(name(log), status));
+    }
+    reply
+}
+
+fn group(name: &str, status: Status) -> v1::GroupStatus {
     let members = status.members.iter().map(|member| v1::MemberStatus {
         node: member.node.0,
         address: member.address.clone(),
         voter: member.voter,
         lag: member.lag.unwrap_or_default(),
     });
-    let group = v1::GroupStatus {
+    v1::GroupStatus {
         group: status.group.0,
-        name: "store".to_owned(),
+        name: name.to_owned(),
         role: status.standing.name().to_owned(),
         leader: status.leader.map_or(0, |leader| leader.0),
         epoch: status.epoch.map_or(status.term, |epoch| epoch.0),
         applied: status.applied.0,
         committed: status.committed.0,
         members: members.collect(),
-    };
-    v1::StatusReply { groups: vec![group], problems, ..Default::default() }
+    }
 }
 
-fn problems(log: &Group, status: &Status) -> Vec<String> {
-    let mut problems = Vec::new();
+fn problems(log: &Group, status: &Status, problems: &mut Vec<String>) {
+    let name = name(log);
     if matches!(*log.role().borrow(), Role::Follower { leader: None }) {
-        problems
-            .push("The store's group has no leader: a majority of its members must run and reach each other.".into());
+        problems.push(match status.members.is_empty() {
+            true => format!("This node is no member of the {name}'s group: ask its leader to add it."),
+            false => {
+                format!("The {name}'s group has no leader: a majority of its members must run and reach each other.")
+            }
+        });
     } else if !log.in_touch() {
-        problems
-            .push("This node is not in touch with a majority of the store's group: look at the other members.".into());
+        problems.push(format!(
+            "This node is not in touch with a majority of the {name}'s group: look at the other members."
+        ));
     }
     for member in &status.members {
         if let Some(lag) = member.lag.filter(|lag| *lag > WORTH_MENTIONING) {
             let node = member.node;
-            problems.push(format!("Node {node} lacks {lag} entries: look whether it runs, and at its disk."));
+            problems.push(format!(
+                "Node {node} lacks {lag} entries of the {name}'s group: look whether it runs, and at its disk."
+            ));
         }
     }
     if status.members.iter().filter(|member| member.voter).count() == 2 {
-        problems.push("The store's group has two voters: it stops when either fails; add a third.".into());
+        problems.push(format!("The {name}'s group has two voters: it stops when either fails; add a third."));
     }
-    problems
 }

@@ -1,30 +1,38 @@
-//! What this node can do, behind the gate: store and feed, replication, administration.
+//! What this node can do, behind the gate: cell, store and feed, replication, administration.
 //!
 //! ```text
-//!   Gate ─▶ NodeServices ─┬─ store, feed ─▶ StoreGroup (leads here) or the leader, through Peers
-//!                         ├─ raft ────────▶ consensus::Group::receive
+//!   Gate ─▶ NodeServices ─┬─ cell ────────▶ CellGroup (master here), who redirects, or the master, through Peers
+//!                         ├─ store, feed ─▶ StoreGroup (leads here) or the leader, through Peers
+//!                         ├─ raft ────────▶ consensus::Group::receive, by group
 //!                         └─ admin ───────▶ status, members, incarnation; Apps on the keys in the store
 //! ```
 
 mod admin;
+mod cells;
 mod keys;
 mod peers;
 
+pub use cells::Cells;
 pub use peers::Peers;
 
 use crate::apps::Apps;
+use crate::cell::CellGroup;
 use crate::clock::Clock;
+use crate::connection::Responder;
 use crate::gate::{Answers, Services};
 use crate::group::{Refused, StoreGroup};
 use crate::principal::Principal;
 use async_trait::async_trait;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::Role;
-use tidings_base::{Class, Error};
+use tidings_base::{Class, Error, GroupId};
+use tidings_consensus::Group;
 use tidings_store::front::{Reply, Request};
 use tidings_store::read::join_frames;
+use tidings_wire::v1::cell_message::Message as CellMessage;
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::v1::{self, feed_message};
@@ -32,24 +40,76 @@ use tidings_wire::v1::{self, feed_message};
 /// A consumer's wait comes on top of this when its deadline is set: time for the answer itself.
 const ANSWER_SLACK: Duration = Duration::from_secs(10);
 
-/// The services of a node that is a member of the store's group.
+/// How long another node may take to answer a forwarded request that waits for nothing: longer than an election.
+const FORWARD: Duration = Duration::from_secs(10);
+
+/// The longest that the cell holds a request, and some: a KeepAlive of the longest lease. Whoever asks has a deadline of
+/// its own.
+const HELD: Duration = Duration::from_secs(75);
+
+/// The services of a node that is a member of the cell's group and the store's.
 pub struct NodeServices {
     stored: Stored,
+    cells: Cells,
     apps: Apps,
     clock: Arc<dyn Clock>,
+    /// Puts spares in the place of dead members; absent without spares.
+    watcher: Option<AbortOnDrop>,
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl NodeServices {
-    /// Services on these members' store.
-    pub fn new(store: StoreGroup, peers: Arc<Peers>, clock: Arc<dyn Clock>) -> NodeServices {
+    /// Services on these members' cell and store.
+    pub fn new(cell: CellGroup, store: StoreGroup, peers: Arc<Peers>, clock: Arc<dyn Clock>) -> NodeServices {
+        let cells = Cells::new(cell, peers.clone());
         let stored = Stored { store, peers };
         let apps = Apps::new(Arc::new(stored.clone()), clock.clone());
-        NodeServices { stored, apps, clock }
+        NodeServices { stored, cells, apps, clock, watcher: None }
+    }
+
+    /// The same services, which put spares in the place of members that stay dead.
+    pub(crate) fn with_spares(
+        mut self,
+        spares: Vec<crate::cell::Spare>,
+        after: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> NodeServices {
+        if !spares.is_empty() {
+            let groups = self.logs().map(Clone::clone).into();
+            let watching = tokio::spawn(crate::cell::watch_spares(groups, spares, after, clock));
+            self.watcher = Some(AbortOnDrop(watching.abort_handle()));
+        }
+        self
     }
 
     /// The store as the node itself uses it, wherever its leader is.
     pub fn stored(&self) -> &Stored {
         &self.stored
+    }
+
+    /// The cell, wherever its master is.
+    pub fn cells(&self) -> &Cells {
+        &self.cells
+    }
+
+    /// The agreed logs of all groups: the store's, the cell's.
+    fn logs(&self) -> [&Group; 2] {
+        [self.stored.store.log(), self.cells.here().log()]
+    }
+
+    fn log(&self, group: u32) -> Option<&Group> {
+        match GroupId(group) {
+            GroupId::CELL => Some(self.cells.here().log()),
+            GroupId::STORE => Some(self.stored.store.log()),
+            _ => None,
+        }
     }
 }
 
@@ -57,13 +117,20 @@ impl NodeServices {
 impl Services for NodeServices {
     async fn call(&self, _: &Principal, request: Body) -> Result<Body, Error> {
         match request {
-            Body::Raft(message) => Ok(Body::Raft(self.stored.store.log().receive(message).await)),
+            Body::Raft(message) => match self.log(message.group) {
+                Some(log) => Ok(Body::Raft(log.receive(message).await)),
+                None => Err(admin::no_group(message.group)),
+            },
             Body::Admin(v1::AdminMessage { message: Some(message) }) => {
                 let answer = match self.apps.call(&message).await {
                     Some(answer) => answer?,
-                    None => admin::call(&self.stored.store, &*self.clock, message).await?,
+                    None => admin::call(&self.logs(), &self.stored.store, &*self.clock, message).await?,
                 };
                 Ok(Body::Admin(v1::AdminMessage { message: Some(answer) }))
+            }
+            Body::Cell(message) => {
+                let answer = self.cells.here().request(message).await;
+                answer.map(Body::Cell).map_err(|refused| refused.error)
             }
             request => one(self.stored.here(request).await.map_err(|refused| refused.error)?),
         }
@@ -72,28 +139,52 @@ impl Services for NodeServices {
     async fn call_anywhere(&self, caller: &Principal, request: Body) -> Result<Body, Error> {
         match request {
             Body::Store(_) | Body::Feed(_) => one(self.stored.anywhere(request).await?),
+            Body::Cell(message) => self.cells.anywhere(message, HELD).await.map(Body::Cell),
             request => self.call(caller, request).await,
         }
     }
 
+    fn cell(&self, request: v1::CellMessage, responder: Responder) -> Option<BoxFuture<'static, ()>> {
+        let answer = self.cells.here().request(request);
+        Some(Box::pin(async move {
+            let answer = answer.await;
+            responder.finish(answer.map(Body::Cell).map_err(|refused| refused.error));
+        }))
+    }
+
     async fn stream(&self, _: &Principal, request: Body) -> Result<Answers, Error> {
+        if let Body::Cell(v1::CellMessage { message: Some(CellMessage::Backup(_)), .. }) = request {
+            return self.cells.here().backup().await.map_err(|refused| refused.error);
+        }
         let frames = self.stored.here(request).await.map_err(|refused| refused.error)?;
         Ok(futures::stream::iter(frames.into_iter().map(Ok)).boxed())
     }
 
     fn ready(&self) -> Result<(), Error> {
-        let log = self.stored.store.log();
-        let why = match *log.role().borrow() {
-            Role::Follower { leader: None } => "no leader of the store's group is known",
-            _ if !log.in_touch() => "this node is not in touch with a majority of the store's group",
-            _ => return Ok(()),
-        };
-        Err(Error::new("node.not_ready", Class::Unreachable, why)
-            .hint("A majority of the members must run and reach each other."))
+        for log in self.logs() {
+            let name = admin::name(log);
+            let why = match *log.role().borrow() {
+                Role::Follower { leader: None } => format!("no leader of the {name}'s group is known"),
+                _ if !log.in_touch() => format!("this node is not in touch with a majority of the {name}'s group"),
+                _ => continue,
+            };
+            return Err(Error::new("node.not_ready", Class::Unreachable, why).hint(
+                "A majority of the members must run and reach each other; a new node must be added to both groups.",
+            ));
+        }
+        Ok(())
+    }
+
+    async fn retire(&self) {
+        self.cells.here().retire().await;
     }
 
     async fn shutdown(&self) {
-        self.stored.store.shutdown().await;
+        tokio::join!(self.stored.store.shutdown(), self.cells.here().shutdown());
+    }
+
+    async fn stop(&self) {
+        tokio::join!(self.stored.store.stop(), self.cells.here().stop());
     }
 }
 
@@ -131,7 +222,7 @@ impl Stored {
             Ok(frames) => Ok(frames),
             Err(Refused { error, leader: Some(_) }) if error.redirect.is_some() => {
                 let address = error.redirect.unwrap_or_default();
-                self.peers.forward(&address, request).await
+                self.peers.forward(&address, request, FORWARD).await
             }
             Err(refused) => Err(refused.error),
         }

@@ -11,9 +11,6 @@ use tidings_consensus::{Transport, TransportError};
 use tidings_wire::v1::RaftMessage;
 use tidings_wire::{Body, Limits, Patience};
 
-/// How long another node may take to answer a forwarded request: longer than an election.
-const FORWARD: Duration = Duration::from_secs(10);
-
 /// Replication notices a dead member by its own time-outs; this only bounds what a call can take in the connection.
 const RAFT_CALL: Duration = Duration::from_secs(120);
 
@@ -54,14 +51,20 @@ impl Peers {
     }
 
     /// Lets the node at `address` answer a request that is already authorised and has full names.
-    pub async fn forward(&self, address: &str, request: Body) -> Result<Vec<Body>, Error> {
+    pub async fn forward(&self, address: &str, request: Body, within: Duration) -> Result<Vec<Body>, Error> {
         let client = self.client(Lane::Requests, address)?;
-        let mut answers = client.stream(Request::new(request).within(FORWARD)).await?;
+        let mut answers = client.stream(Request::new(request).within(within)).await?;
         let mut frames = Vec::new();
         while let Some(frame) = answers.next().await {
             frames.push(frame?);
         }
         Ok(frames)
+    }
+
+    /// Lets the node at `address` answer once; whoever asks decides about attempts and redirects.
+    pub async fn ask(&self, address: &str, request: Body, within: Duration) -> Result<Body, Error> {
+        let client = self.client(Lane::Requests, address)?;
+        client.call(Request::new(request).within(within).retry(Retry::Never)).await
     }
 
     fn client(&self, lane: Lane, address: &str) -> Result<Client, Error> {

@@ -1,0 +1,270 @@
+//! The cell on this node: the master's machine on tokio, the agreed log of group 0 beneath it, the namespace that the
+//! log feeds and the master reads.
+//!
+//! ```text
+//!   CellGroup::request ─▶ Mastering (machine, one task) ─ Ask ─▶ consensus::Group ─▶ CellState
+//!        ▲                  │      ▲        └──────── reads ◀───────────────────────────┘ (one lock, held while applying)
+//!        └── Reply, Fail ───┘      └──────────── Heard ───────────────┘
+//! ```
+//! The state is in memory; the log keeps snapshot files for it. A request that the master holds (KeepAlive, acquire)
+//! is an entry in a table and a small future, not a task.
+
+mod measured;
+mod spares;
+
+pub(crate) use spares::{Spare, watch as watch_spares};
+
+use crate::clock::Clock;
+use crate::driver::{self, Handle, NotTaken, Perform};
+use crate::gate::Answers;
+use crate::group::{LogClock, Refused};
+use crate::waiting::{Cancelling, Wait, Waiting};
+use futures::StreamExt;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::agreed::{Heard, Role};
+use tidings_base::{Class, Error, NodeId, OpId};
+use tidings_cell::master::{Input, Master, Mastering, Options, Output};
+use tidings_cell::namespace::{CellState, SharedNamespace, backup};
+use tidings_consensus::{Group, GroupConfig, Transport};
+use tidings_wire::v1::cell_message::Message;
+use tidings_wire::{Body, v1};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Inputs that may wait for the master: some batches of its driver; callers wait beyond that.
+const QUEUE: usize = 4_096;
+
+/// What was heard of the log is handed to the master in batches of at most this many.
+const HEARD_BATCH: usize = 256;
+
+/// Pieces of a backup that are made before they are read.
+const PIECES_AHEAD: usize = 4;
+
+/// What is under way when a node stops may still be answered for so long before the rest is let go.
+const LAST_ANSWERS: Duration = Duration::from_millis(50);
+
+/// The cell on this node. Cheap to clone.
+#[derive(Clone)]
+pub struct CellGroup {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    master: Handle<Input>,
+    group: Group,
+    state: SharedNamespace,
+    waiting: Arc<Waiting<Answer>>,
+    /// The longest a hand-over may take.
+    hand_over: Duration,
+    tasks: Mutex<Option<Tasks>>,
+}
+
+/// What runs for the group. The first holds the state.
+struct Tasks {
+    master: JoinHandle<Mastering>,
+    pump: JoinHandle<()>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(tasks) = self.tasks.lock().take() {
+            tasks.master.abort();
+            tasks.pump.abort();
+        }
+    }
+}
+
+/// What a request gets from the master. Boxed: many wait, few are answered at a time.
+type Answer = Box<Result<Message, Refused>>;
+
+impl CellGroup {
+    /// Opens the log, restores the state and begins to take part in the group.
+    pub async fn start(
+        config: GroupConfig,
+        options: Options,
+        transport: Arc<dyn Transport>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<CellGroup, Error> {
+        let hand_over = config.timings.hand_over;
+        let state = CellState::new();
+        let shared = state.shared();
+        let log_clock = Arc::new(LogClock(clock.clone()));
+        let group = Group::start(config, Box::new(state), transport, log_clock).await?;
+        let waiting = Arc::new(Waiting::default());
+        let machine = Mastering { master: Master::new(options), state: shared.clone() };
+        let perform = Performer { group: group.clone(), waiting: waiting.clone() };
+        let (master, driving) = driver::spawn("cell", machine, perform, clock, QUEUE);
+        let pump = tokio::spawn(pump(master.clone(), group.heard()));
+        let tasks = Mutex::new(Some(Tasks { master: driving, pump }));
+        Ok(CellGroup { shared: Arc::new(Shared { master, group, state: shared, waiting, hand_over, tasks }) })
+    }
+
+    /// The agreed log of the group.
+    pub fn log(&self) -> &Group {
+        &self.shared.group
+    }
+
+    /// How many requests are under way or held.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting.len()
+    }
+
+    /// Asks the master here; `request.caller` says for whom. It is asked at once; dropping the future cancels it, and
+    /// what it changed stays changed.
+    pub fn request(
+        &self,
+        request: v1::CellMessage,
+    ) -> impl Future<Output = Result<v1::CellMessage, Refused>> + Send + use<> {
+        let shared = self.shared.clone();
+        let wait = shared.waiting.begin(&shared.master);
+        // With room in the queue, which is nearly always, the future need not keep the request.
+        let unsent = match shared.master.try_send(Input::Request { op: wait.op(), request, deadline: None }) {
+            Ok(()) => None,
+            Err(NotTaken::Busy(input) | NotTaken::Stopped(input)) => {
+                let master = shared.master.clone();
+                let input = Box::new(input);
+                Some(Box::pin(async move { master.send(*input).await.is_ok() }))
+            }
+        };
+        async move {
+            if let Some(sending) = unsent
+                && !sending.await
+            {
+                return Err(stopped().into());
+            }
+            shared.answered(wait).await
+        }
+    }
+
+    /// A backup of the whole cell, in pieces, as of a moment after it was asked for. Only the leader makes one, since
+    /// only it knows that nothing newer was acknowledged.
+    pub async fn backup(&self) -> Result<Answers, Refused> {
+        let shared = &self.shared;
+        if let Role::Follower { leader } = *shared.group.role().borrow() {
+            return Err(shared.elsewhere(leader));
+        }
+        if shared.group.barrier().await.is_err() {
+            let leader = match *shared.group.role().borrow() {
+                Role::Follower { leader } => leader,
+                Role::Leader { .. } => None,
+            };
+            return Err(shared.elsewhere(leader));
+        }
+        let pieces = backup::pieces(&shared.state.read());
+        // Made on a thread that may take its time, no faster than they are read.
+        let (sender, made) = mpsc::channel(PIECES_AHEAD);
+        tokio::task::spawn_blocking(move || {
+            for bytes in pieces {
+                if sender.blocking_send(bytes).is_err() {
+                    return;
+                }
+            }
+        });
+        let frames = futures::stream::unfold(made, |mut made| async move {
+            let message = Some(Message::BackupChunk(v1::BackupChunk { bytes: made.recv().await? }));
+            Some((Ok(Body::Cell(v1::CellMessage { message, ..Default::default() })), made))
+        });
+        Ok(frames.boxed())
+    }
+
+    /// Hands leadership over if this node leads, and lets go of all that wait: they ask the next master.
+    pub async fn retire(&self) {
+        let shared = &self.shared;
+        if tokio::time::timeout(shared.hand_over, shared.group.hand_over()).await.is_err() {
+            tracing::warn!("nobody took the cell over in time; stopping all the same");
+        }
+        tokio::time::sleep(LAST_ANSWERS).await;
+        shared.waiting.abandon();
+    }
+
+    /// Hands leadership over if this node leads, and stops.
+    pub async fn shutdown(&self) {
+        self.shared.group.shutdown().await;
+        self.stopped().await;
+    }
+
+    /// Stops at once, as a crash would, though what was handed to the disk stays.
+    pub async fn stop(&self) {
+        self.shared.group.stop().await;
+        self.stopped().await;
+    }
+
+    async fn stopped(&self) {
+        let tasks = self.shared.tasks.lock().take();
+        if let Some(tasks) = tasks {
+            tasks.pump.abort();
+            tasks.master.abort();
+            let _ = (tasks.pump.await, tasks.master.await);
+        }
+        self.shared.waiting.abandon();
+    }
+}
+
+impl Shared {
+    async fn answered(&self, wait: Wait<Answer, Input>) -> Result<v1::CellMessage, Refused> {
+        match wait.await.map(|answer| *answer) {
+            Some(Ok(message)) => Ok(v1::CellMessage { message: Some(message), ..Default::default() }),
+            Some(Err(refused)) => {
+                let redirect = refused.leader.and_then(|leader| self.group.address(leader));
+                Err(Refused { error: refused.error.redirect(redirect), ..refused })
+            }
+            None => Err(let_go().into()),
+        }
+    }
+
+    fn elsewhere(&self, leader: Option<NodeId>) -> Refused {
+        let redirect = leader.and_then(|leader| self.group.address(leader));
+        let error = Error::new("cell.not_master", Class::Unreachable, "This node is not the master of the cell.")
+            .hint("Ask the master; `tidings status` names it.")
+            .redirect(redirect);
+        Refused { error, leader }
+    }
+}
+
+/// It was never asked.
+fn stopped() -> Error {
+    Error::new("cell.stopped", Class::Unreachable, "This node is stopping.").hint("Ask another node.")
+}
+
+/// It was asked, and nobody here will say what came of it.
+fn let_go() -> Error {
+    Error::new("cell.stopped", Class::OutcomeUnknown, "This node stopped before the answer.")
+        .hint("Ask another node under the same number.")
+}
+
+impl Cancelling for Input {
+    fn cancel(op: OpId) -> Input {
+        Input::Cancel { op }
+    }
+}
+
+/// Performs what the master wants.
+struct Performer {
+    group: Group,
+    waiting: Arc<Waiting<Answer>>,
+}
+
+impl Perform<Output> for Performer {
+    fn perform(&mut self, output: Output) {
+        match output {
+            Output::Ask(ask) => self.group.ask(ask),
+            Output::Reply { op, message } => self.waiting.answer(op, Box::new(Ok(message))),
+            Output::Fail { op, error, leader } => self.waiting.answer(op, Box::new(Err(Refused { error, leader }))),
+            Output::Measured(measure) => measured::record(measure),
+        }
+    }
+}
+
+/// Brings the master what it hears of the log.
+async fn pump(master: Handle<Input>, mut heard: mpsc::UnboundedReceiver<Heard>) {
+    let mut batch = Vec::with_capacity(HEARD_BATCH);
+    while heard.recv_many(&mut batch, HEARD_BATCH).await > 0 {
+        for heard in batch.drain(..) {
+            if master.send(Input::Heard(heard)).await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Spares take the place of members that stay dead (Chubby §2.2: a replica that is down for hours is replaced).
+//!
+//! The leader of each group looks which members answer. One that has not answered for the whole configured time, under
+//! one leadership, is replaced by the first spare that is no member yet. A new leader begins to count anew: a change of
+//! leaders can only make a replacement later.
+
+use crate::clock::Clock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{Mono, NodeId};
+use tidings_consensus::Group;
+
+/// How often members are looked at: often enough to notice one that answers now and then, seldom enough to be free.
+const LOOKS: u32 = 20;
+const SHORTEST_LOOK: Duration = Duration::from_millis(100);
+const LONGEST_LOOK: Duration = Duration::from_secs(60);
+
+/// A node that may take a dead member's place.
+#[derive(Clone, Debug)]
+pub(crate) struct Spare {
+    pub node: NodeId,
+    pub address: String,
+}
+
+/// Since when members have been silent.
+#[derive(Debug, Default)]
+struct Silence {
+    since: BTreeMap<NodeId, Mono>,
+}
+
+impl Silence {
+    /// Who has been silent for `after` at every look; `silent` is empty where this node does not lead.
+    fn look(&mut self, now: Mono, silent: &BTreeSet<NodeId>, after: Duration) -> Option<NodeId> {
+        self.since.retain(|node, _| silent.contains(node));
+        for node in silent {
+            self.since.entry(*node).or_insert(now);
+        }
+        self.since.iter().find(|(_, since)| now.since(**since) >= after).map(|(node, _)| *node)
+    }
+}
+
+/// Watches the groups for as long as it is polled.
+pub(crate) async fn watch(groups: Vec<Group>, spares: Vec<Spare>, after: Duration, clock: Arc<dyn Clock>) {
+    let every = (after / LOOKS).clamp(SHORTEST_LOOK, LONGEST_LOOK);
+    let mut groups: Vec<(Group, Silence)> = groups.into_iter().map(|group| (group, Silence::default())).collect();
+    loop {
+        tokio::time::sleep(every).await;
+        for (group, silence) in &mut groups {
+            let silent = group.silent().unwrap_or_default();
+            if let Some(dead) = silence.look(clock.now().mono, &silent, after) {
+                replace(group, dead, &spares).await;
+            }
+        }
+    }
+}
+
+async fn replace(group: &Group, dead: NodeId, spares: &[Spare]) {
+    let status = group.status();
+    let is_voter = |node: NodeId| status.members.iter().any(|member| member.node == node && member.voter);
+    let Some(spare) = spares.iter().find(|spare| !is_voter(spare.node)) else {
+        tracing::warn!(group = %status.group, %dead, "a member stays dead and no spare is left");
+        return;
+    };
+    tracing::warn!(group = %status.group, %dead, spare = %spare.node, "putting a spare in the place of a dead member");
+    match group.replace_member(dead, spare.node, &spare.address).await {
+        Ok(()) => tracing::warn!(group = %status.group, %dead, spare = %spare.node, "the spare has taken its place"),
+        // It is tried again at the next look.
+        Err(error) => tracing::warn!(group = %status.group, %dead, %error, "the dead member was not replaced"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_is_silent_at_every_look_for_long_enough_is_dead() {
+        let after = Duration::from_secs(10);
+        let at = |seconds: u64| Mono(seconds * 1_000_000_000);
+        let set = |nodes: &[u64]| nodes.iter().map(|n| NodeId(*n)).collect::<BTreeSet<_>>();
+        let mut silence = Silence::default();
+        assert_eq!(silence.look(at(0), &set(&[2, 3]), after), None);
+        assert_eq!(silence.look(at(5), &set(&[3]), after), None);
+        assert_eq!(silence.look(at(9), &set(&[2, 3]), after), None);
+        assert_eq!(silence.look(at(10), &set(&[2, 3]), after), Some(NodeId(3)));
+        // Another leader took over in between: nothing is known any more.
+        assert_eq!(silence.look(at(11), &set(&[]), after), None);
+        assert_eq!(silence.look(at(19), &set(&[2, 3]), after), None);
+        assert_eq!(silence.look(at(29), &set(&[2, 3]), after), Some(NodeId(2)));
+    }
+}

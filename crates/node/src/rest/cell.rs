@@ -1,0 +1,407 @@
+//! The cell, over HTTP: files and directories as they are, metadata as JSON, changes as a stream of events.
+//!
+//! Each principal has one session at this node, which it shares with all its requests ([`crate::gateway`]). Locks and
+//! ephemeral nodes belong to a session that somebody keeps; they are not for this way in.
+
+mod tag;
+mod types;
+mod watch;
+
+use super::answer::{ErrorBody, Refusal};
+use super::extract::{JsonBody, Query, RawBody, Segments, bad_path, json};
+use super::{App, Caller, call, unexpected};
+use crate::gateway::Session;
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use tag::{Expected, Tag, expected, is_known};
+use tidings_base::{Class, Error};
+use tidings_cell::error;
+use tidings_client::cell::{Handle, Stat as NodeStat};
+use tidings_wire::v1::cell_message::Message;
+use tidings_wire::{Body, v1};
+use types::{Acl, Child, Listing, Lock, Locks, NewQuota, Quota, Session as SessionJson, Sessions, Stat};
+
+/// The segments before a path: `v1`, `cell`, and `files` or `quotas`.
+const BEFORE_PATH: usize = 3;
+
+/// The path that a request is about.
+fn path_of(segments: &Segments) -> Result<String, Error> {
+    let mut path = String::new();
+    for at in BEFORE_PATH..segments.len() {
+        let part = segments.text(at)?;
+        if part.is_empty() && at + 1 == segments.len() {
+            break;
+        }
+        if part.contains('/') {
+            return Err(bad_path("a part of the path contains an encoded slash"));
+        }
+        path.push('/');
+        path.push_str(&part);
+    }
+    Ok(if path.is_empty() { "/".to_owned() } else { path })
+}
+
+fn other(answer: Message) -> Error {
+    unexpected(&Body::Cell(v1::CellMessage { message: Some(answer), ..Default::default() }))
+}
+
+/// Waits for a call of the cell as long as a call may take: a session waits out a loss of contact, a request cannot.
+async fn in_time<T>(app: &App, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Err(tidings_wire::error::deadline());
+    tokio::time::timeout(app.config.timings.call.into(), work).await.unwrap_or_else(late)
+}
+
+/// What of a node is asked for.
+enum Part {
+    Contents,
+    Stat,
+    Listing,
+    Acl,
+    Watch,
+}
+
+fn part(query: &mut Query) -> Result<Part, Error> {
+    let parts = [("stat", Part::Stat), ("list", Part::Listing), ("acl", Part::Acl), ("watch", Part::Watch)].into_iter();
+    let mut asked = parts.filter_map(|(name, part)| query.take(name).map(|_| part));
+    match (asked.next(), asked.next()) {
+        (None, _) => Ok(Part::Contents),
+        (Some(part), None) => Ok(part),
+        _ => Err(bad_path("only one of `stat`, `list`, `acl` and `watch` can be asked at a time")),
+    }
+}
+
+/// A file's contents (the version as `ETag`), or by query: `stat`, `list` (a directory's nodes), `acl`, or `watch`: a
+/// stream of events (SSE), the stat as it is now first, then after every change.
+#[utoipa::path(get, path = "/v1/cell/files/{*path}", operation_id = "cell_get", tag = "cell",
+    params(
+        ("path" = String, Path, description = "The node's path, without the first slash"),
+        ("stat" = Option<bool>, Query, description = "Its metadata as JSON"),
+        ("list" = Option<bool>, Query, description = "A directory's nodes as JSON"),
+        ("acl" = Option<bool>, Query, description = "Its ACL names as JSON"),
+        ("watch" = Option<bool>, Query, description = "Its changes as server-sent events"),
+        ("If-None-Match" = Option<String>, Header, description = "A version that is known: answered 304"),
+    ),
+    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"), (status = 304),
+        (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    mut query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let path = path_of(&segments)?;
+    let part = part(&mut query)?;
+    query.finish()?;
+    if let Part::Watch = part {
+        return Ok(watch::stream(app, caller.0, path).await?);
+    }
+    let session = app.gateway.session(&caller.0).await?;
+    Ok(in_time(&app, read(&session, &path, part, &headers)).await?)
+}
+
+async fn read(session: &Session, path: &str, part: Part, headers: &HeaderMap) -> Result<Response, Error> {
+    if let Part::Contents = part {
+        let file = session.read(path).await?.ok_or_else(|| error::no_node(path))?;
+        let stat = file.stat();
+        if stat.directory {
+            return Err(error::is_a_directory(path).hint("`?list` shows what is in it, `?stat` what it is."));
+        }
+        if is_known(headers, stat) {
+            return Ok(with_tag(stat, StatusCode::NOT_MODIFIED.into_response()));
+        }
+        let contents = ([(header::CONTENT_TYPE, "application/octet-stream")], file.contents().clone());
+        return Ok(with_tag(stat, contents.into_response()));
+    }
+    let stat = session.stat(path).await?.ok_or_else(|| error::no_node(path))?;
+    match part {
+        Part::Listing if !stat.directory => Err(error::not_a_directory(path)),
+        Part::Listing => {
+            let listing = session.list(path).await?.ok_or_else(|| error::no_node(path))?;
+            let children = listing.iter().map(|c| Child { name: c.name.clone(), stat: Stat::from(&c.stat) });
+            Ok(Json(Listing { children: children.collect() }).into_response())
+        }
+        Part::Acl => Ok(Json(Acl::from(stat.acl)).into_response()),
+        _ => Ok(with_tag(&stat, Json(Stat::from(&stat)).into_response())),
+    }
+}
+
+/// The root directory, as `GET /v1/cell/files/{path}` does it for others: `stat`, `list`, `acl` or `watch`.
+#[utoipa::path(get, path = "/v1/cell/files", operation_id = "cell_get_root", tag = "cell",
+    params(
+        ("stat" = Option<bool>, Query, description = "Its metadata as JSON"),
+        ("list" = Option<bool>, Query, description = "Its nodes as JSON"),
+        ("acl" = Option<bool>, Query, description = "Its ACL names as JSON"),
+        ("watch" = Option<bool>, Query, description = "Its changes as server-sent events"),
+    ),
+    responses((status = 200, body = Listing), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn get_root(
+    app: State<App>,
+    caller: Caller,
+    segments: Segments,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    get(app, caller, segments, query, headers).await
+}
+
+/// Writes a file: creates or replaces it. `If-Match` writes only over that version, `If-None-Match: *` only creates.
+/// `directory` makes a directory; `acl` sets the ACL names, in JSON.
+#[utoipa::path(put, path = "/v1/cell/files/{*path}", operation_id = "cell_put", tag = "cell",
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    params(
+        ("path" = String, Path, description = "The node's path, without the first slash"),
+        ("directory" = Option<bool>, Query, description = "Make a directory"),
+        ("acl" = Option<bool>, Query, description = "Set the ACL names; the body is JSON"),
+        ("If-Match" = Option<String>, Header, description = "The version to replace: an `ETag`, or a generation"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: there must be no such node"),
+    ),
+    responses((status = 201, description = "Created"), (status = 204, description = "Replaced"),
+        (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn put(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    mut query: Query,
+    headers: HeaderMap,
+    RawBody(body): RawBody,
+) -> Result<Response, Refusal> {
+    let path = path_of(&segments)?;
+    let (directory, acl) = (query.take("directory").is_some(), query.take("acl").is_some());
+    if query.take("ephemeral").is_some() {
+        let error =
+            Error::new("cell.needs_session", Class::Invalid, "an ephemeral node goes with the session that made it")
+                .hint("Keep a session: use a client library, or `tidings cell lock` for a lock.");
+        return Err(Refusal(error));
+    }
+    query.finish()?;
+    let expected = expected(&headers)?;
+    let session = app.gateway.session(&caller.0).await?;
+    if acl {
+        in_time(&app, set_acl(&session, &path, json(&body)?, expected)).await?;
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    if directory && !body.is_empty() {
+        return Err(Refusal(Error::new("control.bad_body", Class::Invalid, "a directory has no contents")));
+    }
+    let (created, stat) = in_time(&app, async {
+        match expected {
+            Expected::This(_) if directory => Err(bad_path("a directory has no versions: leave `If-Match` out")),
+            Expected::This(tag) => replace(&session, &path, tag, body).await.map(|stat| (false, stat)),
+            Expected::Nothing => create(&session, &path, directory, body, true).await,
+            Expected::Anything if directory => create(&session, &path, true, body, false).await,
+            Expected::Anything => write(&session, &path, body).await,
+        }
+    })
+    .await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::NO_CONTENT };
+    Ok(with_tag(&stat, status.into_response()))
+}
+
+/// Deletes a file or an empty directory; with `If-Match` only that version of a file.
+#[utoipa::path(delete, path = "/v1/cell/files/{*path}", operation_id = "cell_delete", tag = "cell",
+    params(
+        ("path" = String, Path, description = "The node's path, without the first slash"),
+        ("If-Match" = Option<String>, Header, description = "The version to delete: an `ETag`, or a generation"),
+    ),
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<StatusCode, Refusal> {
+    let path = path_of(&segments)?;
+    query.finish()?;
+    let session = app.gateway.session(&caller.0).await?;
+    let expected = expected(&headers)?;
+    in_time(&app, async {
+        match expected {
+            Expected::Nothing => Err(bad_path("`If-None-Match` cannot hold for what is deleted")),
+            Expected::Anything => session.delete(&path).await,
+            Expected::This(tag) => {
+                let handle = version(&session, &path, tag).await?;
+                handle.delete(Some(tag.generation)).await.map_err(|error| gone(error, &path))
+            }
+        }
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All sessions of the cell. For operators.
+#[utoipa::path(get, path = "/v1/cell/sessions", operation_id = "cell_sessions", tag = "cell", responses(
+    (status = 200, body = Sessions), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn sessions(State(app): State<App>, caller: Caller) -> Result<Json<Sessions>, Refusal> {
+    match ask(&app, &caller, Message::ListSessions(v1::ListSessions {})).await? {
+        Message::SessionList(list) => {
+            Ok(Json(Sessions { sessions: list.sessions.into_iter().map(SessionJson::from).collect() }))
+        }
+        answer => Err(Refusal(other(answer))),
+    }
+}
+
+/// Ends a session; its locks are held back as after a loss. For operators.
+#[utoipa::path(delete, path = "/v1/cell/sessions/{session}", operation_id = "cell_end_session", tag = "cell",
+    params(("session" = u64, Path, description = "The session")),
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn end_session(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+) -> Result<StatusCode, Refusal> {
+    let end = v1::EndSession { session: segments.number(3)? };
+    done(ask(&app, &caller, Message::EndSession(end)).await?)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All locks that are held, waited for or held back. For operators.
+#[utoipa::path(get, path = "/v1/cell/locks", operation_id = "cell_locks", tag = "cell", responses(
+    (status = 200, body = Locks), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn locks(State(app): State<App>, caller: Caller) -> Result<Json<Locks>, Refusal> {
+    match ask(&app, &caller, Message::ListLocks(v1::ListLocks {})).await? {
+        Message::LockList(list) => Ok(Json(Locks { locks: list.locks.into_iter().map(Lock::from).collect() })),
+        answer => Err(Refusal(other(answer))),
+    }
+}
+
+/// The bounds of a directory and how much of them is used.
+#[utoipa::path(get, path = "/v1/cell/quotas/{*path}", operation_id = "cell_get_quota", tag = "cell",
+    params(("path" = String, Path, description = "The directory's path, without the first slash")),
+    responses((status = 200, body = Quota), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn get_quota(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+) -> Result<Json<Quota>, Refusal> {
+    let get = v1::GetQuota { path: path_of(&segments)? };
+    let session = app.gateway.session(&caller.0).await?;
+    match in_time(&app, session.request(Message::GetQuota(get))).await? {
+        Message::Quota(quota) => Ok(Json(quota.into())),
+        answer => Err(Refusal(other(answer))),
+    }
+}
+
+/// Sets the bounds of a directory. For operators.
+#[utoipa::path(put, path = "/v1/cell/quotas/{*path}", operation_id = "cell_put_quota", tag = "cell", request_body = NewQuota,
+    params(("path" = String, Path, description = "The directory's path, without the first slash")),
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn put_quota(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    JsonBody(new): JsonBody<NewQuota>,
+) -> Result<StatusCode, Refusal> {
+    let set = v1::SetQuota { path: path_of(&segments)?, max_nodes: new.max_nodes, max_bytes: new.max_bytes };
+    let session = app.gateway.session(&caller.0).await?;
+    done(in_time(&app, session.request(Message::SetQuota(set))).await?)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Asks without a session.
+async fn ask(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
+    let request = Body::Cell(v1::CellMessage { message: Some(message), ..Default::default() });
+    match call(app, caller, request).await? {
+        Body::Cell(v1::CellMessage { message: Some(answer), .. }) => Ok(answer),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+fn done(answer: Message) -> Result<(), Error> {
+    match answer {
+        Message::Done(_) => Ok(()),
+        answer => Err(other(answer)),
+    }
+}
+
+/// Opens a node, creating it if it is missing: whether it was, and its stat.
+async fn create(
+    session: &Session,
+    path: &str,
+    directory: bool,
+    contents: Bytes,
+    exclusive: bool,
+) -> Result<(bool, NodeStat), Error> {
+    let open = session.open(path).read();
+    let open = if directory { open.create_directory() } else { open.create_file(contents) };
+    let open = if exclusive { open.exclusive() } else { open };
+    let handle = open.await.map_err(|error| match error.code.as_ref() {
+        // What HTTP calls a failed precondition.
+        "cell.node_exists" => Error { code: "cell.wrong_generation".into(), ..error },
+        _ => error,
+    })?;
+    match handle.is_directory() {
+        is if is == directory => Ok((handle.created(), handle.stat().await?)),
+        true => Err(error::is_a_directory(path)),
+        false => Err(error::not_a_directory(path)),
+    }
+}
+
+/// Creates or replaces, whichever it takes.
+async fn write(session: &Session, path: &str, body: Bytes) -> Result<(bool, NodeStat), Error> {
+    let before = session.stat(path).await?;
+    let stat = session.write(path, body).await?;
+    // What was there before is what people want to know; somebody else may have made it in between.
+    let created = before.is_none_or(|before| before.instance != stat.instance);
+    Ok((created, stat))
+}
+
+async fn replace(session: &Session, path: &str, tag: Tag, contents: Bytes) -> Result<NodeStat, Error> {
+    let handle = version(session, path, tag).await?;
+    handle.set_contents(contents, Some(tag.generation)).await.map_err(|error| gone(error, path))
+}
+
+/// Opens the node that a version is of. A handle is bound to the node's instance: after delete and re-create a generation
+/// alone may come again.
+async fn version(session: &Session, path: &str, tag: Tag) -> Result<Handle, Error> {
+    let handle = session.open(path).read().write().await.map_err(|error| gone(error, path))?;
+    match tag.instance.is_none_or(|instance| instance == handle.instance()) {
+        true => Ok(handle),
+        false => Err(another(path)),
+    }
+}
+
+/// A version of a node that is not there is not the present one.
+fn gone(error: Error, path: &str) -> Error {
+    match error.code.as_ref() {
+        "cell.no_node" | "cell.node_gone" => another(path),
+        _ => error,
+    }
+}
+
+fn another(path: &str) -> Error {
+    Error::new("cell.wrong_generation", Class::Refused, format!("{path} is not of that version any more"))
+        .hint("Read it again and decide anew.")
+}
+
+async fn set_acl(session: &Session, path: &str, acl: Acl, expected: Expected) -> Result<(), Error> {
+    let if_generation = match expected {
+        Expected::Anything => None,
+        // ACL names have a generation of their own, which is a number of `stat`.
+        Expected::This(Tag { instance: None, generation }) => Some(generation),
+        _ => return Err(bad_path("with `acl`, `If-Match` is the ACL's generation, as `?stat` shows it")),
+    };
+    let handle = session.open(path).read().write().await?;
+    handle.set_acl(acl.into(), if_generation).await.map(|_| ())
+}
+
+fn with_tag(stat: &NodeStat, mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::ETAG, Tag::of(stat).header());
+    headers.insert("tidings-instance", HeaderValue::from(stat.instance));
+    headers.insert("tidings-generation", HeaderValue::from(stat.content_generation));
+    response
+}

@@ -2,6 +2,7 @@
 
 mod admission;
 mod carriers;
+mod cell;
 mod configuration;
 mod conformance;
 mod identity;

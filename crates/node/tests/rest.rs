@@ -175,6 +175,7 @@ async fn the_document_is_whole_and_lists_every_route() {
             // What it lists is there: whatever it answers, it is not that there is no such route.
             let filled = path.replace("{app}", "a").replace("{group}", "1").replace("{node}", "1");
             let filled = filled.replace("{id}", "i").replace("{row}", "r").replace("{topic}", "t");
+            let filled = filled.replace("{path}", "p").replace("{session}", "1");
             let answer = server.send(request(method.to_uppercase().parse().unwrap(), &filled, None, None)).await;
             assert!(!answer.text().contains("control.no_route"), "{method} {path}");
         }
@@ -192,6 +193,15 @@ async fn the_document_is_whole_and_lists_every_route() {
         "POST /v1/admin/groups/{group}/members",
         "DELETE /v1/admin/groups/{group}/members/{node}",
         "POST /v1/admin/incarnation",
+        "GET /v1/cell/files",
+        "GET /v1/cell/files/{path}",
+        "PUT /v1/cell/files/{path}",
+        "DELETE /v1/cell/files/{path}",
+        "GET /v1/cell/sessions",
+        "DELETE /v1/cell/sessions/{session}",
+        "GET /v1/cell/locks",
+        "GET /v1/cell/quotas/{path}",
+        "PUT /v1/cell/quotas/{path}",
         "GET /v1/store",
         "POST /v1/store",
         "GET /v1/store/{group}",

@@ -147,6 +147,9 @@ fn check_log(path: &Path) -> Check {
         if report.torn.is_some() { "; its torn last write will be cut, nothing acknowledged is in it" } else { "" };
     Check::ok(
         "log",
-        format!("{shown}: {records} records in {} segments{snapshots}, all checksums right{torn}", report.segments.len()),
+        format!(
+            "{shown}: {records} records in {} segments{snapshots}, all checksums right{torn}",
+            report.segments.len()
+        ),
     )
 }

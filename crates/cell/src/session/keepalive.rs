@@ -17,6 +17,10 @@ const WITHIN: Duration = Duration::from_secs(3);
 /// A KeepAlive is held for nearly a lease; so much more is for its way.
 const SLACK: Duration = Duration::from_secs(5);
 
+/// A KeepAlive that cannot be held for long: the master answers it before its time is up. Sent when an answer may have
+/// been lost that extended the lease there and not here; doubles with failures, for slow lines.
+const BRIEF: Duration = Duration::from_secs(1);
+
 /// The lease to count with before one was granted.
 const USUAL_LEASE: Duration = Duration::from_secs(12);
 
@@ -133,7 +137,10 @@ impl Session {
             }
             Own::Close => Message::CloseSession(v1::CloseSession {}),
         };
-        let within = if what == Own::KeepAlive { self.contact.lease.saturating_add(SLACK) } else { WITHIN };
+        let within = match what {
+            Own::KeepAlive => self.keep_alive_within(),
+            _ => WITHIN,
+        };
         self.contact.sent.retain(|sent| sent.what == what);
         if self.contact.sent.len() >= MOST_SENT {
             self.contact.sent.remove(0);
@@ -141,6 +148,16 @@ impl Session {
         self.contact.sent.push(Sent { ticket, at: now, what });
         let message = v1::CellMessage { caller: None, call: self.header(0), message: Some(message) };
         out.put(Output::Send { ticket, message, within });
+    }
+
+    /// Held for as long as the lease allows, unless contact was lost: then a quick answer is worth more.
+    fn keep_alive_within(&self) -> Duration {
+        let failures = self.contact.failures;
+        let whole = self.contact.lease.saturating_add(SLACK);
+        match failures > 0 || self.phase == Phase::Jeopardy {
+            true => BRIEF.saturating_mul(1 << failures.min(5)).min(whole),
+            false => whole,
+        }
     }
 
     /// R8: what makes a message recognisable as this session's.

@@ -18,7 +18,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const SHARDS: usize = 8;
 
 /// What is cached under one key.
-#[derive(Clone, Debug)]
 enum Value {
     /// A node; a stat alone may have been asked for.
     Node(File),
@@ -57,46 +56,46 @@ impl Cache {
 
     /// A node with its contents, or that there is none; `None` = ask the cell.
     pub(crate) fn node(&self, path: &str) -> Option<Option<File>> {
-        match self.get(path, false)? {
-            Value::Node(file) => file.is_whole().then_some(Some(file)),
+        self.get(path, false, |value| match value {
+            Value::Node(file) => file.is_whole().then(|| Some(file.clone())),
             Value::Absent => Some(None),
             Value::Listing(_) => None,
-        }
+        })
     }
 
     /// A node for its stat alone, or that there is none; `None` = ask the cell.
     pub(crate) fn stat(&self, path: &str) -> Option<Option<File>> {
-        match self.get(path, false)? {
-            Value::Node(file) => Some(Some(file)),
+        self.get(path, false, |value| match value {
+            Value::Node(file) => Some(Some(file.clone())),
             Value::Absent => Some(None),
             Value::Listing(_) => None,
-        }
+        })
     }
 
     /// A directory's children; `None` = ask the cell.
     pub(crate) fn listing(&self, path: &str) -> Option<Listing> {
-        match self.get(path, true)? {
-            Value::Listing(listing) => Some(listing),
+        self.get(path, true, |value| match value {
+            Value::Listing(listing) => Some(listing.clone()),
             _ => None,
-        }
+        })
     }
 
     /// R3: the clock is read after the entry, so that the entry was there while the lease held. The lease's end is read
     /// before it: else a session that lapsed, flushed and came back in between would vouch with its new lease for
     /// what was cached under the old one.
-    fn get(&self, path: &str, listing: bool) -> Option<Value> {
+    fn get<T>(&self, path: &str, listing: bool, take: impl FnOnce(&Value) -> Option<T>) -> Option<T> {
         let until = Mono(self.until.load(Ordering::Acquire));
         let hash = hash(path, listing);
         let shard = self.shard(hash);
-        let value = match shard.entries.read().get(&hash) {
-            Some(entry) if entry.listing == listing && entry.path.as_str() == path => entry.value.clone(),
+        let found = match shard.entries.read().get(&hash) {
+            Some(entry) if entry.listing == listing && entry.path.as_str() == path => take(&entry.value)?,
             _ => return None,
         };
         if self.clock.mono() >= until {
             return None;
         }
         shard.hits.fetch_add(1, Ordering::Relaxed);
-        Some(value)
+        Some(found)
     }
 
     /// How often an answer was found here.
@@ -165,5 +164,61 @@ impl Hasher for Hashed {
 
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::{Instant, advance};
+
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).unwrap()
+    }
+
+    fn read(contents: &'static str) -> v1::NodeRead {
+        let stat = v1::NodeStat { length: contents.len() as u32, instance: 1, ..Default::default() };
+        v1::NodeRead { stat: Some(stat), contents: contents.into(), ..Default::default() }
+    }
+
+    fn put(cache: &Cache, at: &str, listing: bool, read: v1::NodeRead) {
+        cache.change(CacheChange::Put { path: path(at), listing, read });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn entries_are_served_while_the_lease_holds() {
+        let clock = Clock::Tokio(Instant::now());
+        let cache = Cache::new(clock);
+        put(&cache, "/a", false, read("x"));
+        assert_eq!(cache.node("/a"), None, "no lease yet");
+        cache.change(CacheChange::Until(clock.mono() + Duration::from_secs(1)));
+        assert_eq!(cache.node("/a").unwrap().unwrap().text(), "x");
+        assert_eq!(cache.node("/b"), None);
+        advance(Duration::from_millis(999)).await;
+        assert!(cache.node("/a").is_some());
+        advance(Duration::from_millis(1)).await;
+        assert_eq!(cache.node("/a"), None, "not at the very end");
+        assert_eq!(cache.hits(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_absence_and_listings_are_kept_apart() {
+        let cache = Cache::new(Clock::Tokio(Instant::now()));
+        cache.change(CacheChange::Until(Mono::NEVER));
+        put(&cache, "/a", false, read("x"));
+        let child = v1::Child { name: "c".into(), ..Default::default() };
+        put(&cache, "/a", true, v1::NodeRead { children: vec![child], ..read("") });
+        put(&cache, "/gone", false, v1::NodeRead::default());
+        let alone = v1::NodeRead { contents: Default::default(), ..read("contents") };
+        put(&cache, "/stat", false, alone);
+        assert_eq!(cache.listing("/a").unwrap()[0].name, "c");
+        assert_eq!(cache.node("/gone"), Some(None));
+        assert_eq!(cache.node("/stat"), None, "a stat alone has no contents");
+        assert_eq!(cache.stat("/stat").unwrap().unwrap().stat().length, 8);
+        cache.change(CacheChange::Drop { path: path("/a"), listing: true });
+        assert!(cache.listing("/a").is_none() && cache.node("/a").is_some());
+        cache.change(CacheChange::Flush);
+        assert!(cache.node("/a").is_none() && cache.node("/gone").is_none());
     }
 }

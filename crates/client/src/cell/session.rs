@@ -185,6 +185,13 @@ impl Core {
         }
     }
 
+    /// What a call of a session that is over is answered.
+    fn refusal(&self) -> Error {
+        let over = self.over().unwrap_or_else(errors::closed);
+        self.counters.answered::<()>(&Err(over.clone()));
+        over
+    }
+
     fn expired(&self) -> Error {
         error::expired(self.session())
     }
@@ -209,7 +216,7 @@ impl Core {
     /// came of it meanwhile is undone; a mutation may still happen.
     pub(crate) async fn call(self: &Arc<Self>, message: Message, meaning: Meaning) -> Result<Answer, Error> {
         let permit = self.permits.clone().acquire_owned().await;
-        let permit = permit.map_err(|_| self.over().unwrap_or_else(errors::closed))?;
+        let permit = permit.map_err(|_| self.refusal())?;
         let begun = trace::begin(self);
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter { answer: Some(answer), meaning: meaning.clone(), _permit: Some(permit) };
@@ -260,9 +267,8 @@ impl Core {
 
     fn begin(&self, message: Message, waiter: Waiter) -> Result<OpId, Error> {
         let mut inner = self.inner.lock();
-        if let Some(over) = self.over() {
-            self.counters.answered::<()>(&Err(over.clone()));
-            return Err(over);
+        if self.state().is_over() {
+            return Err(self.refusal());
         }
         let op = inner.take_op(waiter);
         self.handle(&mut inner, Input::Call { op, message });

@@ -1,5 +1,6 @@
 //! A timer wheel: very many coarse timers, each a slot's entry and nothing more.
 
+use std::fmt;
 use tidings_base::Mono;
 
 /// How many slots there are; what is due later waits in the last one and is looked at again.
@@ -9,7 +10,7 @@ const TICK: u64 = 64_000_000;
 
 /// Entries by the time at which they want to be looked at. Never early by more than the wheel's span forces, late by
 /// a tick at most; the owner of an entry decides anew when it comes up, so stale entries are harmless.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Wheel<T> {
     slots: Vec<Vec<T>>,
     /// A bit for each slot with entries.
@@ -17,6 +18,14 @@ pub(super) struct Wheel<T> {
     /// Every slot before this tick is empty.
     tick: u64,
     len: usize,
+}
+
+/// Without the empty slots: models tell states apart by what they print.
+impl<T: fmt::Debug> fmt::Debug for Wheel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let filled = self.slots.iter().enumerate().filter(|(_, entries)| !entries.is_empty());
+        f.debug_map().entries(filled).entry(&"tick", &self.tick).finish()
+    }
 }
 
 impl<T> Wheel<T> {

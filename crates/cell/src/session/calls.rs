@@ -548,11 +548,9 @@ impl Session {
             let listing = v1::NodeRead { contents: Default::default(), ..answer.clone() };
             self.put_read(call, (path.clone(), true), false, listing, out);
         }
-        // A listing alone does not make the master tell of changes of the node.
-        if read.contents || !read.children {
-            let node = v1::NodeRead { children: Vec::new(), ..answer.clone() };
-            self.put_node(call, path, node, out);
-        }
+        // Whoever may cache a listing is told of changes of the node, too.
+        let node = v1::NodeRead { children: Vec::new(), ..answer.clone() };
+        self.put_node(call, path, node, out);
     }
 
     /// A node's answer, which has its contents if they are as long as the stat says.

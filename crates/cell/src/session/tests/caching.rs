@@ -105,7 +105,7 @@ fn absences_listings_many_and_opens_are_cached() {
         (
             Message::Read(v1::ReadNode { target: target("/dir"), children: true, ..Default::default() }),
             Message::NodeRead(there.clone()),
-            vec!["/dir/*"],
+            vec!["/dir/*", "/dir"],
         ),
         (
             Message::Read(v1::ReadNode {

@@ -233,6 +233,7 @@ impl Namespace {
         for (key, child) in self.tree.children(&place.app, place.path.as_str()) {
             children.push(v1::Child { name: key.place.path.name().into(), stat: Some(child.stat()) });
         }
+        children.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Some(children)
     }
 

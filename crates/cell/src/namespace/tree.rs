@@ -1,4 +1,4 @@
-//! The nodes of all trees, in one map whose order puts the children of a directory beside each other.
+//! The nodes of all trees, in one map that puts the children of a directory beside each other.
 
 use super::LockState;
 use super::acl::AclNames;
@@ -85,16 +85,19 @@ impl Node {
     }
 }
 
-/// Orders nodes by their parent's hash, then by place: siblings stand together, in the order of their names.
+/// Orders nodes by the hashes of their directory and of their path: siblings stand together, and a search compares
+/// numbers that lie beside each other, not texts all over the memory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeKey {
     directory: u64,
+    hash: u64,
     pub place: Place,
 }
 
 impl NodeKey {
     pub(super) fn new(place: Place) -> NodeKey {
-        NodeKey { directory: siblings(&place.app, parent_str(place.path.as_str())), place }
+        let Probe { directory, hash, .. } = Probe::new(&place.app, place.path.as_str());
+        NodeKey { directory, hash, place }
     }
 }
 
@@ -107,19 +110,21 @@ fn siblings(app: &str, directory: Option<&str>) -> u64 {
 #[derive(Clone, Copy)]
 struct Probe<'a> {
     directory: u64,
+    hash: u64,
     app: &'a str,
     path: &'a str,
 }
 
 impl<'a> Probe<'a> {
     fn new(app: &'a str, path: &'a str) -> Probe<'a> {
-        Probe { directory: siblings(app, parent_str(path)), app, path }
+        let directory = siblings(app, parent_str(path));
+        Probe { directory, hash: xxh3_64_with_seed(path.as_bytes(), directory), app, path }
     }
 
     fn order(&self, key: &NodeKey) -> Ordering {
-        let hash = key.directory.cmp(&self.directory);
+        let hashes = (key.directory, key.hash).cmp(&(self.directory, self.hash));
         let app = || (*key.place.app).cmp(self.app);
-        hash.then_with(app).then_with(|| key.place.path.as_str().cmp(self.path))
+        hashes.then_with(app).then_with(|| key.place.path.as_str().cmp(self.path))
     }
 }
 
@@ -201,7 +206,7 @@ impl Tree {
         }
     }
 
-    /// The children of a directory in the order of their names.
+    /// The children of a directory, in no order that means anything.
     pub(super) fn children<'a>(&'a self, app: &'a str, path: &'a str) -> impl Iterator<Item = (&'a NodeKey, &'a Node)> {
         let directory = siblings(app, Some(path));
         let all = self.nodes.starting_by(move |key| key.directory.cmp(&directory).then(Ordering::Greater));

@@ -283,8 +283,7 @@ fn copied(state: &Namespace) -> Namespace {
     let mut picture = from.snapshot().unwrap();
     let mut to = CellState::new();
     to.restore(Position::default(), &mut *picture).unwrap();
-    let copy = to.shared().read().clone();
-    copy
+    to.shared().read().clone()
 }
 
 /// R5: without it, what a lock shows is not invalidated.

@@ -85,6 +85,10 @@ impl Reign {
             }
         }
         let queued = outgoing.flush || outgoing.keys.contains(&key);
+        self.update_owing(slot);
+        if self.cache_bound(slot) <= t.mono() {
+            self.drop_interest(slot, key);
+        }
         self.wait_for(t, slot, queued, change)
     }
 
@@ -99,12 +103,15 @@ impl Reign {
                 self.places.release(key.place());
             }
         }
+        self.update_owing(slot);
+        if self.cache_bound(slot) <= t.mono() {
+            self.drop_all_interest(slot);
+        }
         self.wait_for(t, slot, !flushing, change)
     }
 
     /// Lets a change wait for a session's acknowledgement, or its cache bound, whichever comes first; whether it has to.
     fn wait_for(&mut self, t: &mut Turn<'_>, slot: Slot, queued: bool, change: OpId) -> bool {
-        self.update_owing(slot);
         self.dirty.push(slot);
         let bound = self.cache_bound(slot);
         if bound <= t.mono() || self.mutant(Mutant::NoInvalidationWait) {
@@ -202,11 +209,22 @@ impl Reign {
         }
     }
 
-    /// A session that owes can hold no copy any more: nobody waits for it longer. What it has to hear stays.
+    /// A session that owes can use no copy any more: nobody waits for it longer, now or later. What it has to hear
+    /// stays, and until it has acknowledged that, it may cache nothing of it.
     pub(super) fn cache_bound_passed(&mut self, t: &mut Turn<'_>, slot: Slot) {
         let bound = self.cache_bound(slot);
         if bound > t.mono() {
             return self.timers.set(Timer::CacheBound(slot), bound);
+        }
+        if let Some(outgoing) = self.sessions.get(slot).and_then(|session| session.outgoing.as_ref()) {
+            let flight = outgoing.flight.as_ref();
+            if outgoing.flush || flight.is_some_and(|flight| flight.batch.flush) {
+                self.drop_all_interest(slot);
+            } else {
+                let in_flight = flight.into_iter().flat_map(|flight| flight.keys.iter());
+                let keys: Vec<Key> = outgoing.keys.iter().chain(in_flight).copied().collect();
+                keys.into_iter().for_each(|key| self.drop_interest(slot, key));
+            }
         }
         self.release_waits(t, slot);
     }

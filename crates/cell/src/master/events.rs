@@ -3,7 +3,7 @@
 //! An event follows the change it tells of. Of each kind a handle has at most one that is not sent yet: the last change
 //! of everything watched is followed by an event, however slow the watcher.
 
-use super::handles::watched;
+use super::handles::{Handle, watched};
 use super::places::PlaceId;
 use super::reign::{Reign, Turn};
 use super::sessions::Slot;
@@ -16,28 +16,35 @@ use tidings_wire::v1::CellEventKind as Kind;
 /// So many children are named in one event; of more it is only said that there are.
 const MAX_CHILDREN: usize = 16;
 
-/// Every open handle by its node.
+/// Every open handle by its node, and those that watch it once more: a lock with ten thousand waiters may have no
+/// watcher at all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenHandles {
-    set: BTreeSet<(PlaceId, Slot, HandleNumber)>,
+    all: BTreeSet<(PlaceId, Slot, HandleNumber)>,
+    watching: BTreeSet<(PlaceId, Slot, HandleNumber)>,
 }
 
 impl OpenHandles {
-    pub(super) fn add(&mut self, place: PlaceId, slot: Slot, number: HandleNumber) {
-        self.set.insert((place, slot, number));
+    pub(super) fn add(&mut self, slot: Slot, handle: &Handle) {
+        self.all.insert((handle.place, slot, handle.number));
+        if handle.events != 0 {
+            self.watching.insert((handle.place, slot, handle.number));
+        }
     }
 
-    pub(super) fn remove(&mut self, place: PlaceId, slot: Slot, number: HandleNumber) {
-        self.set.remove(&(place, slot, number));
+    pub(super) fn remove(&mut self, slot: Slot, handle: &Handle) {
+        self.all.remove(&(handle.place, slot, handle.number));
+        self.watching.remove(&(handle.place, slot, handle.number));
     }
 
-    fn of(&self, place: PlaceId) -> Vec<(Slot, HandleNumber)> {
+    fn of(&self, place: PlaceId, watching: bool) -> Vec<(Slot, HandleNumber)> {
+        let set = if watching { &self.watching } else { &self.all };
         let first = (place, Slot(0), HandleNumber(0));
-        self.set.range(first..).take_while(|entry| entry.0 == place).map(|entry| (entry.1, entry.2)).collect()
+        set.range(first..).take_while(|entry| entry.0 == place).map(|entry| (entry.1, entry.2)).collect()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.set.len()
+        self.all.len()
     }
 }
 
@@ -97,15 +104,17 @@ impl Reign {
     /// A node is gone: its handles are of no use any more, and whoever held or awaited its lock hears of it.
     pub(super) fn node_removed(&mut self, t: &mut Turn<'_>, place: &Place) {
         self.child_changed(place);
-        let Some(id) = self.places.find(place) else { return };
+        let Some(id) = self.places.find(place) else { return self.reap(t) };
         let present = t.state.instance(place);
-        for (slot, number) in self.open_handles.of(id) {
+        for (slot, number) in self.open_handles.of(id, false) {
             let handle = self.sessions.get(slot).and_then(|session| session.handle(number));
             if handle.is_some_and(|handle| Some(handle.instance) != present) {
                 self.tell(slot, number, Kind::HandleInvalid, None);
             }
         }
         self.fail_gone_waiters(t, id);
+        // An ephemeral directory may have lost its last child.
+        self.reap(t);
     }
 
     /// A lock went with its node: its holders hear of it.
@@ -128,7 +137,7 @@ impl Reign {
     /// Tells the handles of a node that watch this.
     pub(super) fn tell_watchers(&mut self, place: &Place, bit: u32, kind: Kind, child: Option<&str>) {
         let Some(id) = self.places.find(place) else { return };
-        for (slot, number) in self.open_handles.of(id) {
+        for (slot, number) in self.open_handles.of(id, true) {
             let handle = self.sessions.get(slot).and_then(|session| session.handle(number));
             if handle.is_some_and(|handle| u32::from(handle.events) & bit != 0) {
                 self.tell(slot, number, kind, child);

@@ -172,10 +172,6 @@ impl Reign {
         if session.handle(opening.number).is_some() {
             return Ok(());
         }
-        // R12: the client has the answer and may have closed the handle since: it is not opened a second time.
-        if by.call.number < session.answered_below {
-            return Err(error::answered_already(by.call.number));
-        }
         if session.handles.len() >= MAX_HANDLES {
             return Err(error::too_many_handles(MAX_HANDLES));
         }
@@ -274,9 +270,10 @@ impl Reign {
         if session.handles.is_empty() {
             session.handles.reserve_exact(1);
         }
-        session.handles.insert(at, Handle { number, instance, place, delay_ms, events, rights });
+        let handle = Handle { number, instance, place, delay_ms, events, rights };
+        self.open_handles.add(slot, &handle);
+        session.handles.insert(at, handle);
         session.watches += u32::from(events != 0);
-        self.open_handles.add(place, slot, number);
     }
 
     fn drop_handle(&mut self, slot: Slot, number: HandleNumber) {
@@ -284,7 +281,7 @@ impl Reign {
         if let Ok(at) = session.handles.binary_search_by_key(&number, |handle| handle.number) {
             let handle = session.handles.remove(at);
             session.watches -= u32::from(handle.events != 0);
-            self.open_handles.remove(handle.place, slot, number);
+            self.open_handles.remove(slot, &handle);
             self.places.release(handle.place);
         }
     }
@@ -292,7 +289,7 @@ impl Reign {
     pub(super) fn close_all_handles(&mut self, slot: Slot) {
         let handles = self.sessions.get_mut(slot).map(|session| std::mem::take(&mut session.handles));
         for handle in handles.unwrap_or_default() {
-            self.open_handles.remove(handle.place, slot, handle.number);
+            self.open_handles.remove(slot, &handle);
             self.places.release(handle.place);
         }
     }

@@ -18,8 +18,10 @@ use tidings_wire::v1::cell_message::Message;
 /// A KeepAlive is answered when so much of the lease is left, in thirds: one. The client's end comes a tenth earlier
 /// than ours and its next KeepAlive takes a round trip, on clocks that may differ by ρ.
 const LEFT_THIRDS: u32 = 1;
-/// A held KeepAlive is answered so long before its client gives up on it.
-const BEFORE_DEADLINE: Duration = Duration::from_millis(250);
+/// What is held is answered so long before its client gives up on it.
+pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(250);
+/// A session is looked at again after so long at the latest.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// More KeepAlives a second than this are load: leases are stretched. A master answers several times as many.
 const BUSY_RATE: u32 = 5_000;
 /// Fewer than this, and they are shortened again.
@@ -41,7 +43,7 @@ pub(super) struct Held {
 pub(super) struct Load {
     since: Mono,
     answered: u32,
-    /// The shortest lease that is granted.
+    /// The lease of sessions that did not ask for a shorter one than is usual; zero = what they asked for.
     floor: Duration,
     usual: Duration,
     /// A change of the ceiling is under way.
@@ -50,7 +52,7 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) fn new(usual: Duration) -> Load {
-        Load { since: Mono(0), answered: 0, floor: usual.min(LONGEST_LEASE), usual, changing: false }
+        Load { since: Mono(0), answered: 0, floor: Duration::ZERO, usual, changing: false }
     }
 }
 
@@ -167,10 +169,11 @@ impl Reign {
     /// Grants a session a lease, dated from an instant at which nobody else led, and says how much of it is left.
     /// No lease is longer than the agreed ceiling (R6).
     pub(super) fn grant(&mut self, t: &Turn<'_>, slot: Slot, dated: Mono) -> Duration {
-        let floor = self.load.floor;
+        let (floor, usual) = (self.load.floor, self.load.usual);
         let (ceiling, ignored) = (t.state.ceiling(), self.mutant(Mutant::CeilingIgnored));
         let Some(session) = self.sessions.get_mut(slot) else { return Duration::ZERO };
-        let asked = Duration::from_millis(session.lease_ms.into()).max(floor);
+        let asked = Duration::from_millis(session.lease_ms.into());
+        let asked = if asked >= usual { asked.max(floor) } else { asked };
         let lease = if ignored { asked * 3 } else { asked.min(ceiling) };
         session.granted_ms = lease.as_millis() as u32;
         let end = dated + lease;
@@ -220,6 +223,8 @@ impl Reign {
     }
 
     fn check_at(&mut self, now: Mono, slot: Slot, at: Mono) {
+        // Within the wheel's span: what is beyond it is looked at, and put in again.
+        let at = at.min(now + LOOK_AGAIN);
         if let Some(session) = self.sessions.get_mut(slot)
             && at < session.check_at
         {
@@ -277,14 +282,15 @@ impl Reign {
         (self.load.since, self.load.answered) = (t.mono(), 0);
         let floor = self.load.floor;
         if rate > BUSY_RATE && floor < LONGEST_LEASE {
-            let longer = (floor * 2).min(LONGEST_LEASE);
+            let longer = (floor.max(self.load.usual) * 2).min(LONGEST_LEASE);
             if t.state.ceiling() >= longer {
                 self.load.floor = longer;
             } else {
                 self.change_ceiling(t, longer);
             }
-        } else if rate < CALM_RATE && floor > self.load.usual {
-            self.load.floor = (floor / 2).max(self.load.usual);
+        } else if rate < CALM_RATE && !floor.is_zero() {
+            let shorter = floor / 2;
+            self.load.floor = if shorter > self.load.usual { shorter } else { Duration::ZERO };
             // Lowering takes effect only after everything granted under the old ceiling has run out.
             self.timers.set(Timer::LowerCeiling, t.mono() + stretched(t.state.ceiling()));
         }

@@ -7,7 +7,7 @@ use super::handles::{Handle, watched};
 use super::mutations::{Purpose, Repeat, Work, cancelled};
 use super::places::PlaceId;
 use super::reign::{Asker, Caller, Flow, RETRY, Reign, Timer, Turn, Waiting, bad_call};
-use super::sessions::{Slot, Standing};
+use super::sessions::{Session, Slot, Standing};
 use crate::error;
 use crate::mutant::Mutant;
 use crate::namespace::{Delay, LockState, Right};
@@ -37,6 +37,8 @@ pub(super) struct Waiter {
     mode: LockMode,
     instance: u64,
     delay_ms: u32,
+    /// It does not wait.
+    try_only: bool,
     asker: Option<Asker>,
 }
 
@@ -195,6 +197,7 @@ impl Reign {
             mode,
             instance: handle.instance,
             delay_ms: handle.delay_ms,
+            try_only: acquire.try_only,
             asker: Some(asker),
         };
         let ticket = queue.first + queue.waiters.len() as u64;
@@ -220,10 +223,7 @@ impl Reign {
     }
 
     fn may_acquire(&self, t: &Turn<'_>, by: Caller<'_>, handle: &Handle, place: &Place) -> Result<(), Error> {
-        let session = self.sessions.get(by.slot);
-        if session.is_some_and(|session| by.call.number < session.answered_below)
-            || self.locks.cancelled.contains(&(by.slot, by.call.number))
-        {
+        if self.locks.cancelled.contains(&(by.slot, by.call.number)) {
             return Err(error::answered_already(by.call.number));
         }
         if !handle.rights.lock {
@@ -268,10 +268,11 @@ impl Reign {
     /// Proposes a grant, unless its client has lost interest.
     fn take(&mut self, t: &mut Turn<'_>, id: PlaceId, place: &Place, waiter: Waiter) {
         let session = self.sessions.get(waiter.slot).filter(|session| session.id == waiter.session);
-        let Some(session) = session.filter(|session| session.standing == Standing::Present) else { return };
-        if waiter.number < session.answered_below {
-            return;
-        }
+        let wanted =
+            |session: &&Session| session.standing == Standing::Present && waiter.number >= session.answered_below;
+        let Some(session) = session.filter(wanted) else {
+            return self.fail_asker(t, waiter.asker, cancelled());
+        };
         let call = v1::CellCall {
             session: session.id.0,
             number: waiter.number,
@@ -342,7 +343,9 @@ impl Reign {
 
     fn may_wait(&self, waiter: &Waiter) -> bool {
         let session = self.sessions.get(waiter.slot).filter(|session| session.id == waiter.session);
-        session.is_some_and(|session| session.standing == Standing::Present)
+        let waits =
+            |session: &Session| session.standing == Standing::Present && session.handle(waiter.handle).is_some();
+        !waiter.try_only && session.is_some_and(waits)
     }
 
     fn requeue(&mut self, t: &mut Turn<'_>, id: PlaceId, waiter: Waiter) {
@@ -426,17 +429,16 @@ impl Reign {
             return Ok(Flow::Taken);
         }
         let taking = self.numbered.get(&(by.slot, cancel.number)).copied();
-        if let Some(id) = taking
-            && let Some(Purpose::Take { place, waiter }) = self.abort(t, id)
-        {
-            self.take_decided(t, None, place, waiter, Err(cancelled()));
+        if taking.is_some_and(|id| self.abort_take(t, id)) {
             self.reply(t, asker.op, Message::Done(v1::CellDone::default()));
             return Ok(Flow::Taken);
         }
-        // Only the acquire that is cancelled is undone: the handle may hold the lock by another one only after that.
+        // Only what the cancelled acquire was granted is released: the handle may hold the lock by another one.
+        let granted = t.state.result(SessionId(by.call.session), cancel.number);
+        let granted = matches!(granted, Some(v1::CellResult { result: Some(Outcome::Applied(_)) }));
         let place = self.places.get(handle.place).clone();
         let holder = (SessionId(by.call.session), handle.number);
-        let holds = t.state.lock(&place).is_some_and(|lock| lock.holders.contains_key(&holder));
+        let holds = granted && t.state.lock(&place).is_some_and(|lock| lock.holders.contains_key(&holder));
         if taking.is_none() && !holds {
             if t.fresh.is_none() {
                 return Ok(Flow::Fresh);
@@ -478,10 +480,26 @@ impl Reign {
                 self.drop_waiter(t, slot, number);
             }
         }
-        let session = self.sessions.get(slot).map(|session| (session.id, session.handle(handle)));
-        let Some((id, Some(open))) = session else { return false };
-        let queue = self.locks.queues.get(&open.place);
-        queue.is_some_and(|queue| queue.taking.iter().any(|taking| (taking.0, taking.1) == (id, handle)))
+        // A grant that is in the log is followed by the close; one that is not must not come behind it.
+        let under_way: Vec<OpId> = self.numbered.range((slot, 0)..=(slot, u64::MAX)).map(|entry| *entry.1).collect();
+        let takes: Vec<OpId> = under_way.into_iter().filter(|id| self.takes_for(*id, handle)).collect();
+        takes.into_iter().fold(false, |taking, id| !self.abort_take(t, id) || taking)
+    }
+
+    fn takes_for(&self, id: OpId, handle: HandleNumber) -> bool {
+        let purpose = self.changes.get(&id).map(|change| &change.purpose);
+        matches!(purpose, Some(Purpose::Take { waiter, .. }) if waiter.handle == handle)
+    }
+
+    /// Takes a grant back that is not proposed yet; whether that was so.
+    fn abort_take(&mut self, t: &mut Turn<'_>, id: OpId) -> bool {
+        match self.abort(t, id) {
+            Some(Purpose::Take { place, waiter }) => {
+                self.take_decided(t, None, place, waiter, Err(cancelled()));
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The node is gone: nobody can have its lock any more.
@@ -501,8 +519,13 @@ impl Reign {
         if present.is_none()
             && let Some(queue) = self.locks.queues.get_mut(&id)
         {
-            queue.delay = None;
+            let delayed = queue.delay.take().is_some();
             self.timers.cancel(&Timer::Delay(id));
+            self.tidy(id);
+            if delayed {
+                self.places.release(id);
+            }
+            return;
         }
         self.tidy(id);
     }

@@ -117,7 +117,7 @@ enum Stage {
 /// A change under way.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
-    purpose: Purpose,
+    pub(super) purpose: Purpose,
     session: Option<(Slot, SessionId, u64)>,
     pub(super) asker: Option<Asker>,
     blocked: Blocked,
@@ -198,7 +198,7 @@ impl Reign {
         }
     }
 
-    /// Takes a change back that was not proposed yet; whether that was so.
+    /// Takes a change back that was not proposed yet; `None` = it was.
     pub(super) fn abort(&mut self, t: &mut Turn<'_>, id: OpId) -> Option<Purpose> {
         let clearing = self.changes.get(&id).is_some_and(|change| !change.is_proposed());
         if !clearing {
@@ -408,6 +408,10 @@ impl Reign {
     pub(super) fn repeated(&mut self, t: &Turn<'_>, asker: Asker, by: Caller<'_>) -> Result<Repeat, Error> {
         if by.call.number == 0 {
             return Err(bad_call("a change has a number"));
+        }
+        // The client has the answer: this copy is late. R12: what it opened may have been closed since.
+        if self.sessions.get(by.slot).is_some_and(|session| by.call.number < session.answered_below) {
+            return Err(error::answered_already(by.call.number));
         }
         if let Some(id) = self.numbered.get(&(by.slot, by.call.number)).copied()
             && let Some(change) = self.changes.get_mut(&id)

@@ -4,7 +4,7 @@ use super::caching::{Blocks, Interest};
 use super::events::OpenHandles;
 use super::failover::Phase;
 use super::gate::{Gate, Gated};
-use super::leases::Load;
+use super::leases::{BEFORE_DEADLINE, Load};
 use super::locks::Locks;
 use super::mutations::Change;
 use super::places::{PlaceId, Places};
@@ -190,7 +190,10 @@ impl Reign {
         let keeping = matches!(request.message, Some(Message::KeepAlive(_)));
         let waiting = matches!(request.message, Some(Message::Acquire(_)));
         let deadline = match deadline {
-            _ if waiting => deadline.unwrap_or(Mono::NEVER).min(t.mono() + self.options.wait),
+            _ if waiting => {
+                let given_up = deadline.unwrap_or(Mono::NEVER).saturating_sub(BEFORE_DEADLINE);
+                given_up.min(t.mono() + self.options.wait)
+            }
             Some(deadline) if keeping => deadline,
             Some(deadline) => deadline.min(t.mono() + LONGEST),
             None if keeping => Mono::NEVER,

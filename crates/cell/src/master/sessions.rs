@@ -85,18 +85,18 @@ pub(super) struct Session {
 /// All sessions of this epoch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sessions {
-    slots: Vec<Option<Session>>,
+    slots: Vec<Option<Box<Session>>>,
     free: Vec<u32>,
     by_id: BTreeMap<SessionId, Slot>,
 }
 
 impl Sessions {
     pub(super) fn get(&self, slot: Slot) -> Option<&Session> {
-        self.slots.get(slot.0 as usize)?.as_ref()
+        self.slots.get(slot.0 as usize)?.as_deref()
     }
 
     pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut Session> {
-        self.slots.get_mut(slot.0 as usize)?.as_mut()
+        self.slots.get_mut(slot.0 as usize)?.as_deref_mut()
     }
 
     pub(super) fn find(&self, id: SessionId) -> Option<Slot> {
@@ -113,7 +113,7 @@ impl Sessions {
 
     pub(super) fn add(&mut self, id: SessionId, app: &str, lease: Duration, standing: Standing, now: Mono) -> Slot {
         let lease_ms = lease.as_millis() as u32;
-        let session = Session {
+        let session = Box::new(Session {
             id,
             app: self.app(app),
             standing,
@@ -133,7 +133,7 @@ impl Sessions {
             under_way: 0,
             check_at: Mono::NEVER,
             outgoing: None,
-        };
+        });
         let slot = match self.free.pop() {
             Some(index) => {
                 self.slots[index as usize] = Some(session);
@@ -154,7 +154,7 @@ impl Sessions {
         last.filter(|session| &*session.app == app).map_or_else(|| Arc::from(app), |session| session.app.clone())
     }
 
-    fn remove(&mut self, slot: Slot) -> Option<Session> {
+    fn remove(&mut self, slot: Slot) -> Option<Box<Session>> {
         let session = self.slots.get_mut(slot.0 as usize)?.take()?;
         self.by_id.remove(&session.id);
         self.free.push(slot.0);

@@ -162,9 +162,13 @@ impl Cell {
     }
 
     pub(super) fn send(&mut self, request: v1::CellMessage) -> OpId {
+        self.send_until(request, None)
+    }
+
+    pub(super) fn send_until(&mut self, request: v1::CellMessage, deadline: Option<Mono>) -> OpId {
         self.last_op += 2;
         let op = OpId(self.last_op);
-        self.input(Input::Request { op, request, deadline: None });
+        self.input(Input::Request { op, request, deadline });
         op
     }
 
@@ -229,6 +233,11 @@ impl Cell {
         let op = self.send(client.inside(0, Message::KeepAlive(keep)));
         client.held = Some(op);
         self.kept(client)
+    }
+
+    /// Takes all news, until a KeepAlive is held.
+    pub(super) fn hold(&mut self, client: &mut Client) {
+        while self.keep_alive(client).is_some() {}
     }
 
     /// What the held KeepAlive was answered; its batch counts as processed.
@@ -347,10 +356,6 @@ pub(super) fn at_handle(handle: u64) -> Option<v1::NodeTarget> {
 
 pub(super) fn read(path: &str) -> Message {
     Message::Read(v1::ReadNode { target: at_path(path), contents: true, ..Default::default() })
-}
-
-pub(super) fn list(path: &str) -> Message {
-    Message::Read(v1::ReadNode { target: at_path(path), children: true, ..Default::default() })
 }
 
 pub(super) fn write(target: Option<v1::NodeTarget>, contents: &str) -> Message {

@@ -23,3 +23,227 @@ fn a_file_is_created_written_read_and_deleted() {
     cell.file(&mut a, "/f");
     assert_eq!(cell.code(&mut a, write(at_handle(handle), "two")), "cell.node_gone");
 }
+
+#[test]
+fn an_open_of_what_exists_and_is_permanent_costs_no_proposal() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    cell.file(&mut a, "/f");
+    cell.instant = false;
+    let opened = cell.open(&mut b, all("/f", Some(v1::CreateNode::default())));
+    assert!(!opened.created && opened.stamp.is_some());
+    assert!(cell.log.is_empty());
+    assert!(cell.call(&mut b, close(opened.handle)).is_ok() && cell.log.is_empty());
+    assert!(cell.call(&mut b, close(opened.handle)).is_ok(), "a repeat of a close is no mistake");
+    assert_eq!(cell.code(&mut b, close(1_000)), "cell.bad_handle");
+}
+
+#[test]
+fn what_opens_refuse() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.open(&mut a, all("/d", directory()));
+    cell.file(&mut a, "/f");
+    let file = || Some(v1::CreateNode::default());
+    let exclusive = Some(v1::CreateNode { exclusive: true, ..Default::default() });
+    let large = Some(v1::CreateNode { contents: Bytes::from(vec![0; (256 << 10) + 1]), ..Default::default() });
+    for (open, code) in [
+        (all("/none", None), "cell.no_node"),
+        (all("none", None), "cell.bad_path"),
+        (all("/no/parent", file()), "cell.no_parent"),
+        (all("/f/below", file()), "cell.not_a_directory"),
+        (all("/d", file()), "cell.is_a_directory"),
+        (all("/f", directory()), "cell.not_a_directory"),
+        (all("/f", exclusive), "cell.node_exists"),
+        (all("/large", large), "cell.too_large"),
+    ] {
+        assert_eq!(cell.code(&mut a, Message::Open(open)), code);
+    }
+    assert_eq!(cell.ask(a.inside(0, Message::Open(all("/f", None)))).unwrap_err().code, "cell.bad_call");
+    assert_eq!(cell.code(&mut a, delete(at_path("/"))), "cell.denied");
+    assert!(cell.read(&a, "/f").stat.is_some(), "the session lives on");
+}
+
+#[test]
+fn handles_and_watches_are_bounded() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    for _ in 0..1_000 {
+        cell.open(&mut a, all("/", None));
+    }
+    assert_eq!(cell.code(&mut a, Message::Open(all("/", None))), "cell.too_many_watches");
+    let unwatched = || v1::OpenNode { path: "/".into(), read: true, ..Default::default() };
+    for _ in 1_000..10_000 {
+        cell.open(&mut a, unwatched());
+    }
+    assert_eq!(cell.code(&mut a, Message::Open(unwatched())), "cell.too_many_handles");
+    assert!(cell.call(&mut a, close(1)).is_ok());
+    cell.open(&mut a, all("/", None));
+}
+
+#[test]
+fn many_names_are_read_in_one_call() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.file(&mut a, "/f");
+    assert!(cell.call(&mut a, write(at_path("/f"), "x")).is_ok());
+    let paths = ["/f", "/none", "/"].map(String::from).to_vec();
+    let Ok(Message::ManyRead(many)) = cell.ask(a.inside(0, Message::ReadMany(v1::ReadMany { paths }))) else {
+        panic!()
+    };
+    let found: Vec<_> = many.nodes.iter().map(|node| (node.stat.is_some(), node.contents.as_ref())).collect();
+    assert_eq!(found, [(true, &b"x"[..]), (false, b""), (true, b"")]);
+    assert!(many.nodes.iter().all(|node| node.stamp.is_some()));
+    let paths = vec!["/f".into(); 129];
+    assert_eq!(cell.code(&mut a, Message::ReadMany(v1::ReadMany { paths })), "cell.bad_call");
+}
+
+#[test]
+fn rights_are_checked_each_time() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let list = v1::CreateNode { contents: "app:app/a".into(), ..Default::default() };
+    cell.open(&mut a, all("/acl/mine", Some(list)));
+    let handle = cell.file(&mut b, "/f");
+    let acl = Some(v1::NodeAcl { read: "mine".into(), write: "mine".into(), change: String::new() });
+    let set = v1::SetAcl { target: at_path("/f"), acl, ..Default::default() };
+    assert!(cell.call(&mut a, Message::SetAcl(set)).is_ok());
+    let by_handle = Message::Read(v1::ReadNode { target: at_handle(handle), ..Default::default() });
+    assert_eq!(cell.ask(b.inside(0, by_handle)).unwrap_err().code, "cell.denied");
+    assert_eq!(cell.ask(b.inside(0, read("/f"))).unwrap_err().code, "cell.denied");
+    assert_eq!(cell.code(&mut b, write(at_handle(handle), "x")), "cell.denied");
+    assert_eq!(cell.code(&mut b, acquire(handle, v1::LockMode::Shared)), "cell.denied");
+    assert_eq!(cell.code(&mut b, Message::Open(all("/f", None))), "cell.denied");
+    assert!(cell.call(&mut a, write(at_path("/f"), "x")).is_ok());
+}
+
+#[test]
+fn watchers_hear_of_contents_children_and_the_end() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let directory = cell.open(&mut b, all("/d", directory())).handle;
+    let file = cell.file(&mut a, "/d/f");
+    let watched = cell.open(&mut b, all("/d/f", None)).handle;
+    let batch = cell.keep_alive(&mut b).unwrap().batch.unwrap();
+    assert_eq!((batch.events[0].handle, &batch.events[0].children[..]), (directory, &["f".to_string()][..]));
+    // A watcher that is slow hears of much at once, each thing once.
+    for n in 0..20 {
+        assert!(cell.call(&mut a, write(at_handle(file), &n.to_string())).is_ok());
+        cell.file(&mut a, &format!("/d/{n}"));
+    }
+    assert!(cell.call(&mut a, delete(at_handle(file))).is_ok());
+    let batch = cell.keep_alive(&mut b).unwrap().batch.unwrap();
+    let kinds: Vec<_> = batch.events.iter().map(|event| (event.handle, event.kind())).collect();
+    assert_eq!(
+        kinds,
+        [(watched, Kind::ContentsChanged), (directory, Kind::ChildrenChanged), (watched, Kind::HandleInvalid)]
+    );
+    assert_eq!((batch.events[1].children.len(), batch.events[1].more), (16, true));
+}
+
+#[test]
+fn ephemeral_nodes_go_with_their_last_opener_and_their_directories_when_empty() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let room = v1::CreateNode { ephemeral: true, directory: true, ..Default::default() };
+    let room = cell.open(&mut a, all("/room", Some(room))).handle;
+    let mine = cell.open(&mut a, all("/room/a", ephemeral())).handle;
+    let shared = cell.open(&mut b, all("/room/a", None)).handle;
+    let watch = cell.open(&mut b, all("/", None)).handle;
+    assert!(cell.call(&mut a, close(mine)).is_ok());
+    assert!(cell.read(&b, "/room/a").stat.is_some(), "another one has it open");
+    assert!(cell.call(&mut a, close(room)).is_ok());
+    assert!(cell.read(&b, "/room/a").stat.is_some());
+    cell.hold(&mut b);
+    assert!(cell.call(&mut b, close(shared)).is_ok());
+    assert_eq!(cell.read(&a, "/room/a").stat, None);
+    assert_eq!(cell.read(&a, "/room").stat, None, "reaped once it was empty");
+    let batch = cell.kept(&mut b).unwrap().batch.unwrap();
+    assert!(batch.events.iter().any(|event| event.handle == watch && event.children == ["room"]));
+    // And when the session is lost.
+    cell.open(&mut a, all("/e", ephemeral()));
+    cell.pass(secs(13));
+    let c = cell.client("c");
+    assert_eq!(cell.read(&c, "/e").stat, None);
+}
+
+#[test]
+fn a_repeat_attaches_to_the_change_under_way() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.file(&mut a, "/f");
+    cell.instant = false;
+    let request = a.numbered(write(at_path("/f"), "x"));
+    let (first, second) = (cell.send(request.clone()), cell.send(request.clone()));
+    assert_eq!(cell.log.len(), 1);
+    assert_eq!(cell.take(first).unwrap().unwrap_err().code, "cell.busy");
+    cell.apply_one();
+    assert!(matches!(cell.take(second), Some(Ok(Message::Done(_)))));
+    assert!(matches!(cell.ask(request), Ok(Message::Done(_))), "and later it is answered from the window");
+    assert!(cell.log.is_empty());
+}
+
+#[test]
+fn what_the_log_does_not_take_is_not_made_and_blocks_nothing() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.file(&mut a, "/f");
+    cell.instant = false;
+    let request = a.numbered(write(at_path("/f"), "x"));
+    let op = cell.send(request);
+    assert_eq!(cell.read(&a, "/f").stamp, None);
+    cell.refuse_one(Refusal::Busy);
+    assert_eq!(cell.take(op).unwrap().unwrap_err().code, "cell.busy");
+    assert!(cell.read(&a, "/f").stamp.is_some());
+}
+
+#[test]
+fn an_unknown_outcome_keeps_the_key_blocked_until_it_is_decided() {
+    for applied in [true, false] {
+        let mut cell = Cell::new();
+        let mut a = cell.client("a");
+        cell.file(&mut a, "/f");
+        cell.instant = false;
+        let request = a.numbered(write(at_path("/f"), "x"));
+        let op = cell.send(request);
+        let (proposal, command) = cell.log.pop_front().unwrap();
+        cell.hear(tidings_base::agreed::Heard::Unknown { op: proposal });
+        assert_eq!(cell.read(&a, "/f").stamp, None);
+        if applied {
+            let _ = cell.apply(&command);
+        }
+        assert_eq!((cell.read(&a, "/f").stamp, cell.take(op)), (None, None));
+        assert!(cell.apply_one(), "something that decides it");
+        let answer = cell.take(op).unwrap();
+        assert_eq!(answer.is_ok(), applied);
+        assert!(cell.read(&a, "/f").stamp.is_some());
+    }
+}
+
+#[test]
+fn a_call_whose_time_is_up_is_told_what_is_known() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.file(&mut a, "/f");
+    cell.instant = false;
+    let request = a.numbered(write(at_path("/f"), "x"));
+    let op = cell.send(request);
+    cell.pass(millis(10_100));
+    assert_eq!(cell.take(op).unwrap().unwrap_err().code, "cell.outcome_unknown");
+    cell.apply_one();
+    assert_eq!(cell.read(&a, "/f").contents, "x");
+}
+
+#[test]
+fn open_operations_are_bounded() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.file(&mut a, "/f");
+    cell.instant = false;
+    let lapsed = cell.now.mono;
+    cell.hear(tidings_base::agreed::Heard::LeaseUntil(lapsed));
+    for _ in 0..65_536 {
+        cell.send(a.inside(0, read("/f")));
+    }
+    assert_eq!(cell.ask(a.inside(0, read("/f"))).unwrap_err().code, "cell.busy");
+}

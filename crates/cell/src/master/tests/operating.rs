@@ -1,1 +1,77 @@
-//! Placeholder.
+//! What operators ask.
+
+use super::harness::*;
+use crate::SessionId;
+use tidings_wire::v1;
+use tidings_wire::v1::LockMode::Exclusive;
+use tidings_wire::v1::cell_message::Message;
+
+#[test]
+fn operators_see_sessions_and_locks_and_others_do_not() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let handle = cell.file(&mut a, "/l");
+    cell.open(&mut a, all("/e", ephemeral()));
+    assert!(cell.call(&mut a, acquire(handle, Exclusive)).is_ok());
+    let handle = cell.file(&mut b, "/l");
+    let request = b.numbered(acquire(handle, Exclusive));
+    cell.send(request);
+    let operator = Client::operator();
+    let Ok(Message::SessionList(list)) = cell.ask(operator.outside(Message::ListSessions(v1::ListSessions {}))) else {
+        panic!()
+    };
+    let first = &list.sessions[0];
+    assert_eq!((list.sessions.len(), first.session, first.handles, first.locks), (2, a.session, 2, 1));
+    assert_eq!((first.ephemerals, first.watches, first.resumed), (1, 2, true));
+    assert!((1..=12_000).contains(&first.remaining_ms) && first.cached > 0);
+    let Ok(Message::LockList(locks)) = cell.ask(operator.outside(Message::ListLocks(v1::ListLocks {}))) else {
+        panic!()
+    };
+    let lock = &locks.locks[0];
+    assert_eq!((lock.path.as_str(), &lock.holders[..], lock.waiters), ("/l", &[a.session][..], 1));
+    for message in [
+        Message::ListSessions(v1::ListSessions {}),
+        Message::ListLocks(v1::ListLocks {}),
+        Message::EndSession(v1::EndSession { session: a.session }),
+        Message::SetQuota(v1::SetQuota::default()),
+        Message::Restore(v1::RestoreCell::default()),
+    ] {
+        assert_eq!(cell.ask(b.outside(message)).unwrap_err().code, "cell.operators_only");
+    }
+}
+
+#[test]
+fn an_operator_ends_a_session_as_if_it_were_lost() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let handle = cell.file(&mut a, "/l");
+    assert!(cell.call(&mut a, acquire(handle, Exclusive)).is_ok());
+    cell.hold(&mut a);
+    let end = |session| Client::operator().outside(Message::EndSession(v1::EndSession { session }));
+    assert!(matches!(cell.ask(end(a.session)), Ok(Message::Done(_))));
+    assert_eq!(cell.state.session(SessionId(a.session)), None);
+    let held = a.held.unwrap();
+    assert_eq!(cell.take(held).unwrap().unwrap_err().code, "cell.expired");
+    let mut b = cell.client("b");
+    let handle = cell.file(&mut b, "/l");
+    assert_eq!(cell.code(&mut b, try_acquire(handle, Exclusive)), "cell.lock_held");
+    assert_eq!(cell.ask(end(a.session)).unwrap_err().code, "cell.no_session");
+}
+
+#[test]
+fn quotas_keys_and_what_needs_a_session() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let operator = Client::operator();
+    let set = v1::SetQuota { path: "/".into(), max_nodes: 3, max_bytes: 0 };
+    assert!(matches!(cell.ask(operator.outside(Message::SetQuota(set))), Ok(Message::Done(_))));
+    let get = Message::GetQuota(v1::GetQuota { path: "/".into() });
+    assert!(matches!(cell.ask(a.outside(get)), Ok(Message::Quota(quota)) if quota.max_nodes == 3));
+    cell.file(&mut a, "/one");
+    let keys = cell.ask(a.outside(Message::Keys(v1::CellKeys {})));
+    assert!(matches!(keys, Ok(Message::KeysReply(reply)) if reply.keys.len() == 1));
+    assert!(matches!(cell.ask(a.outside(read("/one"))), Ok(Message::NodeRead(read)) if read.stamp.is_none()));
+    assert_eq!(cell.ask(a.outside(write(at_path("/one"), "x"))).unwrap_err().code, "cell.bad_call");
+    assert_eq!(cell.ask(a.outside(Message::Backup(v1::BackupCell {}))).unwrap_err().code, "cell.bad_call");
+    assert_eq!(cell.ask(v1::CellMessage::default()).unwrap_err().code, "cell.bad_call");
+}

@@ -1,1 +1,249 @@
-//! Placeholder.
+//! Fail-over: epochs, resumption, opening, handles rebuilt (R1, R6, R7, R8, R12).
+
+use super::harness::*;
+use crate::SessionId;
+use crate::mutant::Mutant;
+use crate::path::Place;
+use bytes::Bytes;
+use prost::Message as _;
+use tidings_base::agreed::{Heard, Role};
+use tidings_wire::v1;
+use tidings_wire::v1::LockMode::Exclusive;
+use tidings_wire::v1::cell_message::Message;
+
+fn holders(cell: &Cell) -> usize {
+    cell.state.lock(&Place::parse("app", "/l").unwrap()).unwrap().holders.len()
+}
+
+#[test]
+fn a_new_master_waits_for_its_sessions_and_opens_when_all_are_back() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    cell.file(&mut a, "/f");
+    cell.fail_over();
+    assert_eq!(cell.code(&mut a, write(at_path("/f"), "x")), "cell.resume");
+    assert_eq!(cell.renew(&a).unwrap_err().code, "cell.opening");
+    let create = Message::CreateSession(v1::CreateSession { lease_ms: 0, secret: 3, link: 3 });
+    assert_eq!(cell.ask(a.outside(create)).unwrap_err().code, "cell.opening");
+    let resumed = cell.resume(&mut a, Vec::new()).unwrap();
+    assert_eq!((resumed.epoch, resumed.lease_us), (2, 12_000_000));
+    assert_eq!(cell.code(&mut a, write(at_path("/f"), "x")), "cell.opening");
+    assert_eq!(cell.keep_alive(&mut a), None, "KeepAlives are answered meanwhile");
+    cell.resume(&mut b, Vec::new()).unwrap();
+    assert!(cell.call(&mut a, write(at_path("/f"), "x")).is_ok());
+}
+
+#[test]
+fn it_opens_when_no_copy_can_be_in_use_any_more() {
+    let opens_early = |mutant| {
+        let mut cell = Cell::with(mutant);
+        let (mut a, _b) = (cell.client("a"), cell.client("b"));
+        cell.file(&mut a, "/f");
+        cell.fail_over();
+        cell.resume(&mut a, Vec::new()).unwrap();
+        cell.pass(millis(1_979));
+        let early = cell.call(&mut a, write(at_path("/f"), "x")).is_ok();
+        cell.pass(millis(1));
+        assert!(cell.call(&mut a, write(at_path("/f"), "y")).is_ok());
+        early
+    };
+    assert!(!opens_early(None) && opens_early(Some(Mutant::OpensAtOnce)));
+}
+
+#[test]
+fn a_session_that_does_not_come_back_lives_as_long_as_any_client_may_believe() {
+    let lives = |mutant, seconds: u64| {
+        let mut cell = Cell::with(mutant);
+        let a = cell.client("a");
+        cell.fail_over();
+        cell.pass(millis(seconds * 1_000 + 100));
+        cell.state.session(SessionId(a.session)).is_some()
+    };
+    assert!(lives(None, 13) && !lives(None, 14), "12 s and a tenth");
+    assert!(!lives(Some(Mutant::CeilingIgnored), 10));
+}
+
+#[test]
+fn a_session_that_ended_is_not_safe_again() {
+    let safe = |mutant| {
+        let mut cell = Cell::with(mutant);
+        let mut a = cell.client("a");
+        cell.pass(secs(13));
+        cell.fail_over();
+        cell.resume(&mut a, Vec::new()).is_ok()
+    };
+    assert!(!safe(None) && safe(Some(Mutant::Resurrection)));
+}
+
+#[test]
+fn handles_are_rebuilt_from_their_tokens() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let file = cell.open(&mut a, all("/f", Some(v1::CreateNode::default())));
+    let gone = cell.open(&mut a, all("/g", Some(v1::CreateNode::default())));
+    let lock = cell.open(&mut a, all("/l", Some(v1::CreateNode::default())));
+    let read_only = cell.open(&mut a, v1::OpenNode { write: false, lock: false, ..all("/f", None) });
+    let ephemeral_kept = cell.open(&mut a, all("/e", ephemeral()));
+    let ephemeral_closed = cell.open(&mut a, all("/e", None));
+    let foreign = cell.open(&mut b, all("/f", None));
+    assert!(cell.call(&mut a, acquire(lock.handle, Exclusive)).is_ok());
+    assert!(cell.call(&mut a, close(ephemeral_closed.handle)).is_ok());
+    assert!(cell.call(&mut b, delete(at_path("/g"))).is_ok());
+    cell.file(&mut b, "/g");
+    cell.fail_over();
+    let mut forged = file.token.to_vec();
+    *forged.last_mut().unwrap() ^= 1;
+    let tokens = [&file, &gone, &lock, &read_only, &ephemeral_kept, &ephemeral_closed, &foreign];
+    let mut tokens: Vec<Bytes> = tokens.iter().map(|opened| opened.token.clone()).collect();
+    tokens.push(forged.into());
+    let resumed = cell.resume(&mut a, tokens).unwrap();
+    assert_eq!(resumed.gone, [gone.handle, ephemeral_closed.handle]);
+    assert_eq!(resumed.locks.len(), 1);
+    assert_eq!((resumed.locks[0].handle, resumed.locks[0].path.as_str()), (lock.handle, "/l"));
+    cell.resume(&mut b, Vec::new()).unwrap();
+    assert!(cell.call(&mut a, write(at_handle(file.handle), "x")).is_ok());
+    assert_eq!(cell.code(&mut a, write(at_handle(read_only.handle), "x")), "cell.denied");
+    assert_eq!(cell.code(&mut a, write(at_handle(gone.handle), "x")), "cell.bad_handle");
+    assert!(cell.call(&mut a, release(lock.handle)).is_ok());
+    // Watches are rebuilt, too.
+    cell.hold(&mut a);
+    assert!(cell.call(&mut b, write(at_path("/f"), "y")).is_ok());
+    assert!(cell.kept(&mut a).unwrap().batch.unwrap().events.iter().any(|event| event.handle == file.handle));
+}
+
+#[test]
+fn a_token_that_nobody_sealed_is_worth_nothing() {
+    let taken = |mutant| {
+        let mut cell = Cell::with(mutant);
+        let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+        cell.file(&mut a, "/f");
+        cell.fail_over();
+        let instance = cell.state.instance(&Place::parse("app", "/f").unwrap()).unwrap();
+        let body = v1::HandleBody {
+            incarnation: 1,
+            session: b.session,
+            principal: b.caller.principal.clone(),
+            app: "app".into(),
+            path: "/f".into(),
+            instance,
+            write: true,
+            number: 77,
+            ..Default::default()
+        };
+        let token = v1::SealedHandle { body: body.encode_to_vec().into(), ..Default::default() }.encode_to_vec();
+        cell.resume(&mut b, vec![token.into()]).unwrap();
+        cell.resume(&mut a, Vec::new()).unwrap();
+        cell.call(&mut b, write(at_handle(77), "x")).is_ok()
+    };
+    assert!(!taken(None) && taken(Some(Mutant::MacIgnored)));
+}
+
+#[test]
+fn a_resumption_that_comes_twice_changes_nothing() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let opened = cell.open(&mut b, all("/f", Some(v1::CreateNode::default())));
+    cell.fail_over();
+    cell.resume(&mut a, Vec::new()).unwrap();
+    cell.resume(&mut b, vec![opened.token.clone()]).unwrap();
+    assert!(cell.call(&mut b, close(opened.handle)).is_ok());
+    assert!(cell.read(&b, "/f").stamp.is_some());
+    cell.renew(&b).unwrap();
+    cell.hold(&mut b);
+    let late = cell.resume(&mut b, vec![opened.token]).unwrap();
+    assert_eq!(late.gone, [opened.handle], "closed since");
+    let request = a.numbered(write(at_path("/f"), "x"));
+    let op = cell.send(request);
+    assert_eq!(cell.take(op), None, "what was cached since is still known");
+    assert!(cell.kept(&mut b).unwrap().batch.is_some());
+}
+
+#[test]
+fn a_late_copy_of_an_open_does_not_revive_a_closed_handle() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let handle = cell.file(&mut a, "/f");
+    assert!(cell.call(&mut a, close(handle)).is_ok());
+    a.answered_below = a.number + 1;
+    assert_eq!(cell.code(&mut a, write(at_handle(handle), "x")), "cell.bad_handle");
+    let late = cell.ask(a.inside(handle, Message::Open(all("/f", None))));
+    assert_eq!(late.unwrap_err().code, "cell.answered_already");
+}
+
+#[test]
+fn a_change_whose_answer_was_lost_is_answered_by_the_next_master_and_not_made_again() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    cell.file(&mut a, "/f");
+    cell.instant = false;
+    let request = a.numbered(write(at_path("/f"), "mine"));
+    let op = cell.send(request);
+    let (_, command) = cell.log.pop_front().unwrap();
+    let _ = cell.apply(&command);
+    cell.instant = true;
+    cell.fail_over();
+    assert_eq!(cell.take(op).unwrap().unwrap_err().code, "cell.outcome_unknown");
+    cell.resume(&mut a, Vec::new()).unwrap();
+    cell.resume(&mut b, Vec::new()).unwrap();
+    assert!(cell.call(&mut b, write(at_path("/f"), "later")).is_ok());
+    assert!(matches!(cell.ask(a.inside(a.number, write(at_path("/f"), "mine"))), Ok(Message::Done(_))));
+    assert_eq!(cell.read(&a, "/f").contents, "later");
+}
+
+#[test]
+fn a_deposed_masters_late_proposal_changes_nothing() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.file(&mut a, "/f");
+    cell.instant = false;
+    let request = a.numbered(write(at_path("/f"), "late"));
+    cell.send(request);
+    let (_, late) = cell.log.pop_front().unwrap();
+    cell.instant = true;
+    cell.fail_over();
+    let _ = cell.apply(&late);
+    cell.resume(&mut a, Vec::new()).unwrap();
+    assert_eq!(cell.read(&a, "/f").contents, "");
+}
+
+#[test]
+fn every_new_master_waits_a_lock_delay_in_full() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let delay = v1::OpenNode { lock_delay_ms: Some(10_000), ..all("/l", Some(v1::CreateNode::default())) };
+    let handle = cell.open(&mut a, delay).handle;
+    assert!(cell.call(&mut a, acquire(handle, Exclusive)).is_ok());
+    cell.pass(secs(13));
+    cell.pass(secs(8));
+    cell.fail_over();
+    let mut b = cell.client("b");
+    let handle = cell.file(&mut b, "/l");
+    let request = b.numbered(acquire(handle, Exclusive));
+    cell.send(request);
+    cell.pass(millis(10_900));
+    assert_eq!(holders(&cell), 0);
+    cell.pass(millis(200));
+    assert_eq!(holders(&cell), 1);
+}
+
+#[test]
+fn whoever_waits_when_the_role_is_lost_is_sent_on() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.hold(&mut a);
+    let held = a.held.unwrap();
+    cell.hear(Heard::Role(Role::Follower { leader: None }));
+    assert_eq!(cell.take(held).unwrap().unwrap_err().code, "cell.not_master");
+    assert_eq!(cell.ask(a.inside(0, read("/"))).unwrap_err().code, "cell.not_master");
+    assert_eq!(cell.master.deadline(), None);
+}
+
+#[test]
+fn a_call_that_knows_another_epoch_is_told_to_resume() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.fail_over();
+    cell.resume(&mut a, Vec::new()).unwrap();
+    a.epoch = 1;
+    assert_eq!(cell.code(&mut a, write(at_path("/f"), "x")), "cell.resume");
+}

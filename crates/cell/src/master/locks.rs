@@ -3,20 +3,19 @@
 //! The log decides who holds a lock; the queue, in memory, decides for whom the next grant is proposed. A grant is
 //! checked again at apply, so a queue that is wrong costs a round and never a lock.
 
+use super::delays::sign;
 use super::handles::{Handle, watched};
 use super::mutations::{Purpose, Repeat, Work, cancelled};
 use super::places::PlaceId;
-use super::reign::{Asker, Caller, Flow, RETRY, Reign, Timer, Turn, Waiting, bad_call};
+use super::reign::{Asker, Caller, Flow, Reign, Timer, Turn, Waiting, bad_call};
 use super::sessions::{Session, Slot, Standing};
 use crate::error;
 use crate::mutant::Mutant;
-use crate::namespace::{Delay, LockState, Right};
+use crate::namespace::{LockState, Right};
 use crate::path::Place;
 use crate::{HandleNumber, SessionId};
-use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tidings_base::time::stretched;
-use tidings_base::{Error, Mono, OpId};
+use tidings_base::{Error, OpId};
 use tidings_wire::v1;
 use tidings_wire::v1::CellEventKind as Kind;
 use tidings_wire::v1::LockMode;
@@ -44,7 +43,7 @@ pub(super) struct Waiter {
 
 /// The queue of one lock, and what is under way for it.
 #[derive(Clone, Debug, Default)]
-struct Queue {
+pub(super) struct Queue {
     /// From the first ticket on; who left has left a gap.
     waiters: VecDeque<Option<Waiter>>,
     first: u64,
@@ -53,7 +52,7 @@ struct Queue {
     /// Releases in the log, not yet applied.
     freeing: Vec<(SessionId, HandleNumber)>,
     /// The delay that is being waited for, by its number.
-    delay: Option<u64>,
+    pub(super) delay: Option<u64>,
 }
 
 impl Queue {
@@ -95,7 +94,7 @@ impl Queue {
 /// All queues.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Locks {
-    queues: BTreeMap<PlaceId, Queue>,
+    pub(super) queues: BTreeMap<PlaceId, Queue>,
     /// Who waits where, by session and number of the acquire.
     waiting: BTreeMap<(Slot, u64), (PlaceId, u64)>,
     /// Acquires that were cancelled: a late copy of one must not wait again.
@@ -483,7 +482,7 @@ impl Reign {
         // A grant that is in the log is followed by the close; one that is not must not come behind it.
         let under_way: Vec<OpId> = self.numbered.range((slot, 0)..=(slot, u64::MAX)).map(|entry| *entry.1).collect();
         let takes: Vec<OpId> = under_way.into_iter().filter(|id| self.takes_for(*id, handle)).collect();
-        takes.into_iter().fold(false, |taking, id| !self.abort_take(t, id) || taking)
+        takes.into_iter().filter(|id| !self.abort_take(t, *id)).count() > 0
     }
 
     fn takes_for(&self, id: OpId, handle: HandleNumber) -> bool {
@@ -536,71 +535,6 @@ impl Reign {
             self.locks.queues.remove(&id);
         }
     }
-
-    /// Waits for a lock-delay, in full, as every new master does: the state has no clock.
-    pub(super) fn start_delay(&mut self, now: Mono, id: PlaceId, delay: Delay) {
-        let queue = self.locks.queues.entry(id).or_default();
-        if queue.delay != Some(delay.number) {
-            if queue.delay.replace(delay.number).is_none() {
-                self.places.hold_again(id);
-            }
-            self.timers.set(Timer::Delay(id), now + stretched(delay.length));
-        }
-    }
-
-    pub(super) fn delay_passed(&mut self, t: &mut Turn<'_>, id: PlaceId) {
-        let Some(number) = self.locks.queues.get(&id).and_then(|queue| queue.delay) else { return };
-        let place = self.places.get(id).clone();
-        let command = Command::EndDelay(v1::EndDelay {
-            app: place.app.to_string(),
-            path: place.path.as_str().to_owned(),
-            instance: t.state.instance(&place).unwrap_or_default(),
-            delay: number,
-        });
-        self.start(t, Work::own(command, Purpose::EndDelay(id)));
-    }
-
-    /// `EndDelay` was applied, or was not.
-    pub(super) fn delay_decided(&mut self, t: &mut Turn<'_>, id: PlaceId, failed: bool) {
-        let place = self.places.get(id).clone();
-        let present = t.state.lock(&place).and_then(|lock| lock.delay);
-        let waited = self.locks.queues.get(&id).and_then(|queue| queue.delay);
-        match present {
-            Some(delay) if failed && Some(delay.number) == waited => {
-                return self.timers.set(Timer::Delay(id), t.mono() + RETRY);
-            }
-            Some(delay) if Some(delay.number) != waited => return self.start_delay(t.mono(), id, delay),
-            _ => {}
-        }
-        if let Some(queue) = self.locks.queues.get_mut(&id)
-            && queue.delay.take().is_some()
-        {
-            self.pump(t, id);
-            self.places.release(id);
-        }
-    }
-
-    pub(super) fn get_sequencer(
-        &mut self,
-        t: &mut Turn<'_>,
-        asker: Asker,
-        by: Caller<'_>,
-        number: u64,
-    ) -> Result<Flow, Error> {
-        if t.fresh.is_none() {
-            return Ok(Flow::Fresh);
-        }
-        let handle = self.handle(by.slot, number)?.clone();
-        let place = self.places.get(handle.place).clone();
-        let lock = t.state.lock(&place).filter(|_| t.state.instance(&place) == Some(handle.instance));
-        let lock = lock.ok_or_else(|| error::node_gone(&place))?;
-        if !lock.holders.contains_key(&(SessionId(by.call.session), handle.number)) {
-            return Err(error::not_held(&place));
-        }
-        let token = sign(t, &place, handle.instance, lock.mode, lock.generation)?;
-        self.reply(t, asker.op, Message::Sequencer(v1::Sequencer { token }));
-        Ok(Flow::Taken)
-    }
 }
 
 fn free(place: &Place, handle: &Handle) -> Command {
@@ -609,17 +543,5 @@ fn free(place: &Place, handle: &Handle) -> Command {
         path: place.path.as_str().to_owned(),
         instance: handle.instance,
         handle: handle.number.0,
-    })
-}
-
-/// R11: a claim to a lock, signed.
-fn sign(t: &Turn<'_>, place: &Place, instance: u64, mode: LockMode, generation: u64) -> Result<Bytes, Error> {
-    t.state.keys().sign_sequencer(&v1::SequencerBody {
-        incarnation: t.state.incarnation().0,
-        app: place.app.to_string(),
-        path: place.path.as_str().to_owned(),
-        instance,
-        mode: mode as i32,
-        generation,
     })
 }

@@ -11,7 +11,7 @@
 //! to be unable to hold a cached copy ([`failover`]), serves, and is dropped whole when the role is lost.
 //!
 //! One file per role: [`sessions`] and [`leases`] (who lives, until when), [`caching`] and [`batches`] (who may hold a
-//! copy of what, and how it is told), [`handles`], [`reads`], [`mutations`], [`locks`], [`events`], [`operate`]; and
+//! copy of what, and how it is told), [`handles`], [`reads`], [`mutations`], [`locks`], [`delays`], [`events`], [`operate`]; and
 //! beneath them [`gate`] (fresh enough to answer?), [`wheel`] (timers by the hundred thousand), [`places`] (paths as
 //! small numbers).
 //!
@@ -20,6 +20,7 @@
 
 mod batches;
 mod caching;
+mod delays;
 mod events;
 mod failover;
 mod gate;

@@ -152,7 +152,9 @@ impl Reign {
         let session = slot.zip(command.actor).map(|(slot, actor)| (slot, SessionId(actor.session), actor.number));
         if let Some((slot, _, number)) = session {
             self.numbered.insert((slot, number), id);
-            self.sessions.get_mut(slot).map(|session| session.under_way += 1);
+            if let Some(session) = self.sessions.get_mut(slot) {
+                session.under_way += 1;
+            }
         }
         if let Some(asker) = asker {
             self.keep_open(t, asker, Waiting::Change(id));

@@ -193,7 +193,7 @@ fn a_session_without_handles_and_calls_ends_after_a_minute() {
     cell.open(&mut c, v1::OpenNode { path: "/".into(), read: true, events: 2, ..Default::default() });
     for _ in 0..9 {
         for client in [&mut a, &mut b, &mut c] {
-            if client.held.is_none_or(|op| !matches!(cell.take(op), None)) && lives(&cell, client) {
+            if client.held.is_none_or(|op| cell.take(op).is_some()) && lives(&cell, client) {
                 client.held = None;
                 cell.keep_alive(client);
             }

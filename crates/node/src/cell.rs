@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::driver::{self, Handle, NotTaken, Perform};
 use crate::gate::Answers;
 use crate::group::{LogClock, Refused};
+use crate::metrics;
 use crate::waiting::{Cancelling, Wait, Waiting};
 use futures::StreamExt;
 use parking_lot::Mutex;
@@ -207,8 +208,10 @@ impl Shared {
         match wait.await.map(|answer| *answer) {
             Some(Ok(message)) => Ok(v1::CellMessage { message: Some(message), ..Default::default() }),
             Some(Err(refused)) => {
-                let redirect = refused.leader.and_then(|leader| self.group.address(leader));
-                Err(Refused { error: refused.error.redirect(redirect), ..refused })
+                // Only what certainly did not happen may be asked elsewhere as if it were new.
+                let leader = refused.leader.filter(|_| refused.error.class == Class::Unreachable);
+                let redirect = leader.and_then(|leader| self.group.address(leader));
+                Err(Refused { error: refused.error.redirect(redirect), leader })
             }
             None => Err(let_go().into()),
         }
@@ -262,6 +265,10 @@ async fn pump(master: Handle<Input>, mut heard: mpsc::UnboundedReceiver<Heard>) 
     let mut batch = Vec::with_capacity(HEARD_BATCH);
     while heard.recv_many(&mut batch, HEARD_BATCH).await > 0 {
         for heard in batch.drain(..) {
+            if let Heard::Role(Role::Follower { .. }) = heard {
+                // What a master counts is nobody's count any more.
+                metrics::cell_gauges(&metrics::CellGauges::default());
+            }
             if master.send(Input::Heard(heard)).await.is_err() {
                 return;
             }

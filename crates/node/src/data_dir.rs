@@ -3,7 +3,8 @@
 //! ```text
 //!   <data>/FORMAT          the format's number; a newer one than ours is refused, never guessed at
 //!   <data>/LOCK            held while a node runs
-//!   <data>/group-1/log     the agreed log of a Raft group, its vote and snapshots
+//!   <data>/group-0/log     the agreed log of the cell, its vote and snapshots: its state is in memory
+//!   <data>/group-1/log     the agreed log of the store and its vote
 //!   <data>/group-1/state   the state that the log feeds
 //! ```
 

@@ -101,6 +101,7 @@ impl Gateway {
         Ok(Session { cell, slot, clock: self.clock.clone() })
     }
 
+    /// The session of a slot; another one if it is over.
     async fn begun(self: &Arc<Self>, slot: &Slot, principal: &Principal) -> Result<Cell, Error> {
         let mut held = slot.cell.lock().await;
         if let Some(cell) = held.as_ref().filter(|cell| !cell.state().is_over()) {

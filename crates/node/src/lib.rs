@@ -158,7 +158,8 @@ impl Node {
         let recheck_every = config.timings.key_check.into();
         let bounds = gateway::Bounds {
             sessions: config.cell.rest_sessions,
-            idle: config.cell.rest_idle.into(),
+            // Before the master ends it for idling, so that no caller meets a session that is just ending.
+            idle: config.cell.rest_idle.0.min(config.cell.idle.0 * 3 / 4),
             begin: config.timings.call.into(),
         };
         let gateway = Gateway::new(gate.clone(), bounds, clock.clone());

@@ -140,6 +140,7 @@ pub(crate) fn cell_fail_over(took: Duration) {
 }
 
 /// How many there are at the master.
+#[derive(Default)]
 pub(crate) struct CellGauges {
     pub sessions: usize,
     pub handles: usize,

@@ -1,6 +1,7 @@
 //! The cell over real sockets: sessions by frames, one node and three, with and without their master.
 
 mod frames;
+mod held;
 mod members;
 mod operators;
 mod rest;

@@ -154,3 +154,24 @@ fn issuers_are_pinned_completely() {
         assert!(error.message.contains(expected), "{text}: {error}");
     }
 }
+
+#[test]
+fn a_cell_that_cannot_work_is_refused_with_what_could() {
+    for (text, expected) in [
+        ("[cell]\nlease = \"2m\"\n", "cell.lease"),
+        ("[cell]\ncache_lease = \"7s\"\n", "cell.cache_lease"),
+        ("[cell]\ncache_lease = \"300ms\"\n", "cell.cache_lease"),
+        ("[cell]\nwait = \"0ms\"\n", "cell.wait"),
+        ("[cell]\nidle = \"0s\"\n", "cell.idle"),
+        ("[cell]\nrest_sessions = 0\n", "cell.rest_sessions"),
+        ("[cell]\nspares = [{ node = 0, address = \"a:1\" }]\n", "cell.spares"),
+        ("[cell]\nspares = [{ node = 4, address = \"nowhere\" }]\n", "cell.spares.address"),
+        ("[cell]\nleese = \"1s\"\n", "leese"),
+    ] {
+        let error = load(text).unwrap_err();
+        assert_eq!(error.code, "node.bad_config", "{text}");
+        assert!(error.message.contains(expected), "{text}: {error}");
+    }
+    let config = load("[cell]\nlease = \"30s\"\nspares = [{ node = 4, address = \"10.0.0.4:7400\" }]\n").unwrap();
+    assert_eq!((config.cell.lease, config.cell.spares[0].node), (Time::seconds(30), 4));
+}

@@ -101,10 +101,18 @@ pub(super) async fn get(
         return Ok(watch::stream(app, caller.0, path).await?);
     }
     let session = app.gateway.session(&caller.0).await?;
-    Ok(in_time(&app, read(&session, &path, part, &headers)).await?)
+    match in_time(&app, read(&session, &path, &part, &headers)).await {
+        // An operator ended the session, or it was out of touch for long: a read may be tried with another.
+        Err(error) if error.code == "cell.expired" => {
+            drop(session);
+            let session = app.gateway.session(&caller.0).await?;
+            Ok(in_time(&app, read(&session, &path, &part, &headers)).await?)
+        }
+        answer => Ok(answer?),
+    }
 }
 
-async fn read(session: &Session, path: &str, part: Part, headers: &HeaderMap) -> Result<Response, Error> {
+async fn read(session: &Session, path: &str, part: &Part, headers: &HeaderMap) -> Result<Response, Error> {
     if let Part::Contents = part {
         let file = session.read(path).await?.ok_or_else(|| error::no_node(path))?;
         let stat = file.stat();

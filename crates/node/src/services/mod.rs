@@ -145,11 +145,7 @@ impl Services for NodeServices {
     }
 
     fn cell(&self, request: v1::CellMessage, responder: Responder) -> Option<BoxFuture<'static, ()>> {
-        let answer = self.cells.here().request(request);
-        Some(Box::pin(async move {
-            let answer = answer.await;
-            responder.finish(answer.map(Body::Cell).map_err(|refused| refused.error));
-        }))
+        Some(Box::pin(held(self.cells.here().request(request), responder)))
     }
 
     async fn stream(&self, _: &Principal, request: Body) -> Result<Answers, Error> {
@@ -186,6 +182,12 @@ impl Services for NodeServices {
     async fn stop(&self) {
         tokio::join!(self.stored.store.stop(), self.cells.here().stop());
     }
+}
+
+/// What waits for the master's answer: as small as it can be, since most of what it waits for is held.
+async fn held(answer: impl Future<Output = Result<v1::CellMessage, Refused>>, responder: Responder) {
+    let answer = answer.await;
+    responder.finish(answer.map(Body::Cell).map_err(|refused| refused.error));
 }
 
 /// Store and feed wherever their leader is: here, or behind a connection to another node.
@@ -256,4 +258,26 @@ fn one(mut frames: Vec<Body>) -> Result<Body, Error> {
         return Ok(Body::Store(v1::StoreMessage { message: Some(StoreMessage::Rows(join_frames(rows))) }));
     }
     frames.pop().ok_or_else(|| Error::new("store.malformed", Class::Failed, "the store gave no answer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer_of<F, R>(_: F) -> usize
+    where
+        F: Fn(&CellGroup, v1::CellMessage) -> R,
+    {
+        size_of::<R>()
+    }
+
+    /// Twenty thousand sessions hold a KeepAlive each: what waits for one must not hold the request itself.
+    #[test]
+    fn a_held_request_keeps_little() {
+        let asked = answer_of(CellGroup::request);
+        assert!(asked <= 160, "{asked}");
+        assert!(asked < size_of::<v1::CellMessage>());
+        let held = asked + size_of::<Responder>();
+        assert!(held <= 256, "{held}");
+    }
 }

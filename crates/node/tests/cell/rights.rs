@@ -18,14 +18,21 @@ impl Keyed {
     async fn start() -> Keyed {
         let key = Key::operator().unwrap();
         let hash = key.hash().unwrap();
-        let nodes = Nodes::found_with(1, |config| config.auth.operator_key_hash = Some(hash.clone())).await;
-        Keyed { nodes, operator: key.reveal() }
+        let nodes = Nodes::found_with(1, |config| {
+            config.auth.operator_key_hash = Some(hash.clone());
+            config.cell.rest_sessions = 1;
+        });
+        Keyed { nodes: nodes.await, operator: key.reveal() }
     }
 
     async fn app(&self, name: &str) -> Client {
+        self.client(&self.key(name).await)
+    }
+
+    /// A new application's key.
+    async fn key(&self, name: &str) -> String {
         let create = request(Method::POST, "/v1/admin/apps", Some(&self.operator), Some(json!({"app": name})));
-        let key = self.nodes.http(0, create).await.json()["key"].as_str().unwrap().to_owned();
-        self.client(&key)
+        self.nodes.http(0, create).await.json()["key"].as_str().unwrap().to_owned()
     }
 
     fn client(&self, key: &str) -> Client {
@@ -85,4 +92,22 @@ async fn operators_see_everything_and_applications_no_lists() {
         }
         other => panic!("not a list: {other:?}"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rest_keeps_applications_apart_with_room_for_one_session() {
+    let keyed = Keyed::start().await;
+    let keys = [keyed.key("shop").await, keyed.key("blog").await];
+    for (key, contents) in keys.iter().zip(["1", "2"]) {
+        let put = request(Method::PUT, "/v1/cell/files/f", Some(key), Some(contents.parse().unwrap()));
+        assert_eq!(keyed.nodes.http(0, put).await.status, 201);
+    }
+    for (key, contents) in keys.iter().zip(["1", "2"]) {
+        let get = request(Method::GET, "/v1/cell/files/f", Some(key), None);
+        assert_eq!(keyed.nodes.http(0, get).await.text(), contents);
+        let list = keyed.nodes.http(0, request(Method::GET, "/v1/cell/sessions", Some(key), None)).await;
+        assert_eq!(list.error(), (403, "cell.operators_only".into()));
+    }
+    let nobody = keyed.nodes.http(0, request(Method::GET, "/v1/cell/files/f", None, None)).await;
+    assert_eq!(nobody.status, 401);
 }

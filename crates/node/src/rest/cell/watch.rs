@@ -14,6 +14,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_client::cell::{Events, Handle, Stat as NodeStat, Watch};
+use tokio::time::{Instant, Interval};
 
 /// A quiet stream says something so often: less than what network equipment lets pass in silence.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -30,12 +31,16 @@ struct Watching {
     open: Option<(crate::gateway::Session, Handle, Watch)>,
     /// What was told last.
     told: Option<Stat>,
+    /// When to ask again whether the caller is still who it said.
+    recheck: Interval,
     ended: bool,
 }
 
 /// Begins to watch; fails where a read would.
 pub(super) async fn stream(app: App, identity: Identity, path: String) -> Result<Response, Error> {
-    let mut watching = Watching { app, identity, path, open: None, told: None, ended: false };
+    let every: Duration = app.config.timings.key_check.into();
+    let recheck = tokio::time::interval_at(Instant::now() + every, every);
+    let mut watching = Watching { app, identity, path, open: None, told: None, recheck, ended: false };
     watching.open().await?;
     let events = stream::unfold(watching, |mut watching| async move {
         let event = watching.next().await?;
@@ -65,8 +70,6 @@ impl Watching {
     }
 
     async fn change(&mut self) -> Option<Event> {
-        let mut recheck = tokio::time::interval(self.app.config.timings.key_check.into());
-        recheck.tick().await;
         while !self.ended {
             match self.look().await {
                 Look::Tell(event) => return Some(event),
@@ -81,7 +84,7 @@ impl Watching {
                     }
                 }
                 // A key that was taken back, or a token that ended, opens no door any more.
-                _ = recheck.tick() => {
+                _ = self.recheck.tick() => {
                     if let Err(error) = self.app.auth.recheck(&self.identity).await
                         && matches!(error.class, Class::Refused | Class::Invalid | Class::NotFound)
                     {

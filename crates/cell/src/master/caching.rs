@@ -66,6 +66,11 @@ pub(super) enum Blocked {
 }
 
 impl Blocks {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.keys.len() + self.apps.len() + self.all as usize
+    }
+
     fn has(&self, key: Key, places: &Places) -> bool {
         self.keys.contains_key(&key)
             || self.all > 0

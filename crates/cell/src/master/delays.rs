@@ -36,25 +36,29 @@ impl Reign {
             instance: t.state.instance(&place).unwrap_or_default(),
             delay: number,
         });
-        self.start(t, Work::own(command, Purpose::EndDelay(id)));
+        self.places.hold_again(id);
+        self.start(t, Work::own(command, Purpose::EndDelay(id, number)));
     }
 
-    /// `EndDelay` was applied, or was not.
-    pub(super) fn delay_decided(&mut self, t: &mut Turn<'_>, id: PlaceId, failed: bool) {
-        let place = self.places.get(id).clone();
-        let present = t.state.lock(&place).and_then(|lock| lock.delay);
-        let waited = self.locks.queues.get(&id).and_then(|queue| queue.delay);
+    /// `EndDelay` was applied, or was not: the state says which delay there is now.
+    pub(super) fn delay_decided(&mut self, t: &mut Turn<'_>, id: PlaceId, number: u64) {
+        let present = t.state.lock(self.places.get(id)).and_then(|lock| lock.delay);
         match present {
-            Some(delay) if failed && Some(delay.number) == waited => {
-                return self.timers.set(Timer::Delay(id), t.mono() + RETRY);
-            }
-            Some(delay) if Some(delay.number) != waited => return self.start_delay(t.mono(), id, delay),
-            _ => {}
+            Some(delay) if delay.number == number => self.timers.set(Timer::Delay(id), t.mono() + RETRY),
+            // A later loss: its delay is waited for in full.
+            Some(delay) => self.start_delay(t.mono(), id, delay),
+            None => self.forget_delay(id),
         }
+        self.pump(t, id);
+        self.places.release(id);
+    }
+
+    /// The lock is held back no more.
+    pub(super) fn forget_delay(&mut self, id: PlaceId) {
+        self.timers.cancel(&Timer::Delay(id));
         if let Some(queue) = self.locks.queues.get_mut(&id)
             && queue.delay.take().is_some()
         {
-            self.pump(t, id);
             self.places.release(id);
         }
     }

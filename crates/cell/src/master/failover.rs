@@ -9,8 +9,8 @@ use crate::SessionId;
 use crate::error;
 use crate::mutant::Mutant;
 use ring::hmac;
-use tidings_base::Error;
 use tidings_base::time::stretched;
+use tidings_base::{Error, Mono};
 use tidings_wire::v1;
 use tidings_wire::v1::cell_command::Command;
 use tidings_wire::v1::cell_message::Message;
@@ -54,19 +54,31 @@ impl Reign {
             true => now + self.options.lease / 4,
             false => now + stretched(ceiling),
         };
-        for (id, record) in t.state.sessions() {
-            let slot = self.sessions.add(id, &record.caller.app, record.lease, Standing::Absent, now);
-            if let Some(session) = self.sessions.get_mut(slot) {
-                session.lease_end = lease_end;
-            }
-            self.schedule(now, slot);
-        }
+        self.adopt_until(t, lease_end);
         self.start_delays(t);
         self.phase = Phase::Opening { absent: self.sessions.len() };
         // Cached copies may be in use until the last cache lease of an earlier master is over.
         self.timers.set(Timer::Open, now + stretched(self.options.cache_lease));
         if self.sessions.len() == 0 || self.mutant(Mutant::OpensAtOnce) {
             self.open_cell(t);
+        }
+    }
+
+    /// Takes sessions of the state that are not known here: they began before this epoch, or under it with an outcome
+    /// that nobody heard.
+    pub(super) fn adopt(&mut self, t: &Turn<'_>) {
+        self.adopt_until(t, t.mono() + stretched(t.state.ceiling()));
+    }
+
+    fn adopt_until(&mut self, t: &Turn<'_>, lease_end: Mono) {
+        for (id, record) in t.state.sessions() {
+            if self.sessions.find(id).is_none() {
+                let slot = self.sessions.add(id, &record.caller.app, record.lease, Standing::Absent, t.mono());
+                if let Some(session) = self.sessions.get_mut(slot) {
+                    session.lease_end = lease_end;
+                }
+                self.schedule(t.mono(), slot);
+            }
         }
     }
 

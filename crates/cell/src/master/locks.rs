@@ -7,7 +7,7 @@ use super::delays::sign;
 use super::handles::{Handle, watched};
 use super::mutations::{Purpose, Repeat, Work, cancelled};
 use super::places::PlaceId;
-use super::reign::{Asker, Caller, Flow, Reign, Timer, Turn, Waiting, bad_call};
+use super::reign::{Asker, Caller, Flow, Reign, Turn, Waiting, bad_call};
 use super::sessions::{Session, Slot, Standing};
 use crate::error;
 use crate::mutant::Mutant;
@@ -102,6 +102,11 @@ pub(super) struct Locks {
 }
 
 impl Locks {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.queues.len() + self.waiting.len() + self.cancelled.len()
+    }
+
     pub(super) fn waiters(&self) -> usize {
         self.waiting.len()
     }
@@ -428,6 +433,7 @@ impl Reign {
             return Ok(Flow::Taken);
         }
         let taking = self.numbered.get(&(by.slot, cancel.number)).copied();
+        let taking = taking.filter(|id| self.takes_for(*id, handle.number));
         if taking.is_some_and(|id| self.abort_take(t, id)) {
             self.reply(t, asker.op, Message::Done(v1::CellDone::default()));
             return Ok(Flow::Taken);
@@ -492,13 +498,12 @@ impl Reign {
 
     /// Takes a grant back that is not proposed yet; whether that was so.
     fn abort_take(&mut self, t: &mut Turn<'_>, id: OpId) -> bool {
-        match self.abort(t, id) {
-            Some(Purpose::Take { place, waiter }) => {
-                self.take_decided(t, None, place, waiter, Err(cancelled()));
-                true
-            }
-            _ => false,
+        let takes = self.changes.get(&id).is_some_and(|change| matches!(change.purpose, Purpose::Take { .. }));
+        if takes && let Some(Purpose::Take { place, waiter }) = self.abort(t, id) {
+            self.take_decided(t, None, place, waiter, Err(cancelled()));
+            return true;
         }
+        false
     }
 
     /// The node is gone: nobody can have its lock any more.
@@ -515,16 +520,11 @@ impl Reign {
                 self.fail_asker(t, waiter.asker, error::node_gone(&place));
             }
         }
-        if present.is_none()
-            && let Some(queue) = self.locks.queues.get_mut(&id)
-        {
-            let delayed = queue.delay.take().is_some();
-            self.timers.cancel(&Timer::Delay(id));
+        if present.is_none() {
+            self.places.hold_again(id);
+            self.forget_delay(id);
             self.tidy(id);
-            if delayed {
-                self.places.release(id);
-            }
-            return;
+            return self.places.release(id);
         }
         self.tidy(id);
     }

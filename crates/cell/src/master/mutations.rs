@@ -60,7 +60,8 @@ pub(super) enum Purpose {
         place: PlaceId,
         handle: HandleNumber,
     },
-    EndDelay(PlaceId),
+    /// With the delay's number.
+    EndDelay(PlaceId, u64),
     Reap(Place),
     Ceiling,
     /// Quotas and pieces of a restore.
@@ -248,11 +249,11 @@ impl Reign {
         if let Some(slot) = slot {
             self.drop_own_interest(slot, &change.blocked);
         }
-        self.follow(t, change, outcome);
+        self.follow(t, id, change, outcome);
     }
 
     /// What follows from a decided change.
-    fn follow(&mut self, t: &mut Turn<'_>, change: Change, outcome: Result<Outcome, Error>) {
+    fn follow(&mut self, t: &mut Turn<'_>, id: OpId, change: Change, outcome: Result<Outcome, Error>) {
         let Change { purpose, session, asker, at, .. } = change;
         let slot = session.map(|(slot, ..)| slot);
         match purpose {
@@ -267,8 +268,8 @@ impl Reign {
                     Err(error) => self.fail_asker(t, asker, error),
                 };
             }
-            Purpose::Stop { slot, id, places } => {
-                self.session_stopped(t, slot, id, outcome.is_err());
+            Purpose::Stop { slot, id: session, places } => {
+                self.session_stopped(t, slot, session, outcome.is_err());
                 return self.after_stop(t, &places);
             }
             Purpose::Open(opening) => return self.open_decided(t, slot, asker, &opening, outcome),
@@ -277,7 +278,7 @@ impl Reign {
                 self.close_decided(t, session, place, handle, holds, outcome.is_ok());
             }
             Purpose::Free { place, handle } => self.free_decided(t, session, place, handle),
-            Purpose::EndDelay(place) => self.delay_decided(t, place, outcome.is_err()),
+            Purpose::EndDelay(place, number) => self.delay_decided(t, place, number),
             Purpose::Contents(place) if outcome.is_ok() => self.contents_changed(&place),
             Purpose::Acl(place) if outcome.is_ok() => self.child_changed(&place),
             Purpose::Remove(place, holders) if outcome.is_ok() => {
@@ -292,7 +293,7 @@ impl Reign {
             }
             Purpose::Ceiling => self.ceiling_changed(),
             Purpose::Restore if outcome.is_ok() => self.restored(t),
-            Purpose::Nothing => self.decide_doubtful(t),
+            Purpose::Nothing => self.decide_doubtful(t, id),
             _ => {}
         }
         match outcome {
@@ -334,14 +335,24 @@ impl Reign {
         let again = t.mono() + RETRY;
         match change.purpose {
             Purpose::NewMaster => self.timers.set(Timer::Begin, again),
-            Purpose::Stop { slot, id, .. } => self.session_stopped(t, slot, id, true),
+            Purpose::Stop { slot, id, places } => {
+                self.session_stopped(t, slot, id, true);
+                if t.state.session(id).is_none() {
+                    self.after_stop(t, &places);
+                }
+            }
+
             Purpose::Take { place, waiter } => self.take_decided(t, None, place, waiter, Err(error)),
             Purpose::Free { place, handle } | Purpose::Close { place, handle, holds: true } => {
                 self.free_decided(t, change.session, place, handle);
             }
-            Purpose::EndDelay(place) => self.delay_decided(t, place, true),
+            Purpose::Close { place, .. } => self.places.release(place),
+            Purpose::EndDelay(place, number) => self.delay_decided(t, place, number),
             Purpose::Reap(place) => {
                 self.reaping.remove(&place);
+                if t.state.instance(&place).is_none() {
+                    self.node_removed(t, &place);
+                }
                 self.timers.set(Timer::Reap, again);
             }
             Purpose::Ceiling => self.ceiling_changed(),
@@ -363,23 +374,30 @@ impl Reign {
         }
     }
 
-    /// Proposes something that decides the doubtful.
+    /// Proposes something that decides the doubtful, those included whose decider the log did not take.
     pub(super) fn decide(&mut self, t: &mut Turn<'_>) {
-        let undecided = |change: &Change| matches!(change.stage, Stage::Doubtful(None));
-        if !self.changes.values().any(undecided) {
+        let undecided = |change: &Change| match change.stage {
+            Stage::Doubtful(decider) => decider.is_none_or(|decider| !self.changes.contains_key(&decider)),
+            _ => false,
+        };
+        let doubtful: Vec<OpId> =
+            self.changes.iter().filter(|(_, change)| undecided(change)).map(|(id, _)| *id).collect();
+        if doubtful.is_empty() {
             return;
         }
         let decider = self.start(t, Work::own(Command::Nothing(v1::CellNothing {}), Purpose::Nothing));
-        for change in self.changes.values_mut().filter(|change| undecided(change)) {
-            change.stage = Stage::Doubtful(Some(decider));
+        for id in doubtful {
+            if let Some(change) = self.changes.get_mut(&id) {
+                change.stage = Stage::Doubtful(Some(decider));
+            }
         }
     }
 
     /// `CellNothing` was applied: what came before it was applied, and its result is in the window, or never will be.
-    fn decide_doubtful(&mut self, t: &mut Turn<'_>) {
-        let known = |decider: &OpId| self.changes.contains_key(decider);
+    fn decide_doubtful(&mut self, t: &mut Turn<'_>, applied: OpId) {
+        // Deciders are proposed in the order of their names.
         let doubtful: Vec<OpId> = (self.changes.iter())
-            .filter(|(_, change)| matches!(&change.stage, Stage::Doubtful(Some(decider)) if !known(decider)))
+            .filter(|(_, change)| matches!(change.stage, Stage::Doubtful(Some(decider)) if decider <= applied))
             .map(|(id, _)| *id)
             .collect();
         for id in doubtful {
@@ -401,6 +419,7 @@ impl Reign {
         self.fail_asker(t, change.asker, error.clone());
         match change.purpose {
             Purpose::Restore => self.restored(t),
+            Purpose::Start { .. } => self.adopt(t),
             _ => self.not_made(t, change, error),
         }
     }

@@ -427,6 +427,25 @@ impl Reign {
         self.timers.set(Timer::Gauges, t.mono() + GAUGES);
     }
 
+    /// For tests: what is not forgotten.
+    #[cfg(test)]
+    pub(super) fn left_behind(&self) -> String {
+        let counts = [
+            ("places", self.places.len()),
+            ("sessions", self.sessions.len()),
+            ("interest", self.interest.len()),
+            ("blocks", self.blocks.len()),
+            ("handles", self.open_handles.len()),
+            ("changes", self.changes.len()),
+            ("numbered", self.numbered.len()),
+            ("queues", self.locks.len()),
+            ("operations", self.ops.len()),
+            ("held", self.held),
+            ("reaping", self.reaping.len()),
+        ];
+        counts.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {name} ")).collect()
+    }
+
     pub(super) fn ask(&mut self, t: &mut Turn<'_>, ask: Ask) {
         t.out.put(Output::Ask(ask));
     }

@@ -75,3 +75,21 @@ fn quotas_keys_and_what_needs_a_session() {
     assert_eq!(cell.ask(a.outside(Message::Backup(v1::BackupCell {}))).unwrap_err().code, "cell.bad_call");
     assert_eq!(cell.ask(v1::CellMessage::default()).unwrap_err().code, "cell.bad_call");
 }
+
+#[test]
+fn a_restore_ends_every_session_and_waits_for_every_copy() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    cell.file(&mut a, "/f");
+    assert!(cell.read(&b, "/f").stamp.is_some());
+    cell.renew(&b).unwrap();
+    cell.hold(&mut b);
+    let restore = v1::RestoreCell { offset: 0, bytes: "no backup".into(), total: 9, replace: true };
+    let op = cell.send(Client::operator().outside(Message::Restore(restore)));
+    assert_eq!(cell.take(op), None);
+    assert!(cell.kept(&mut b).unwrap().batch.unwrap().flush);
+    cell.hold(&mut b);
+    assert_eq!(cell.take(op).unwrap().unwrap_err().code, "cell.damaged_backup", "nothing was changed");
+    assert!(cell.read(&b, "/f").stamp.is_some());
+    assert_eq!(cell.state.session_count(), 2);
+}

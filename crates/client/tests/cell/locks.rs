@@ -192,3 +192,18 @@ async fn many_tasks_of_one_session_wait_in_turn() {
     assert_eq!(counter.load(std::sync::atomic::Ordering::Relaxed), 500);
     assert_eq!(one.observed().jeopardies, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_waits_for_a_lock_writes_on() {
+    let (_test, one, two) = two().await;
+    let lock = lockable(&one).await.acquire(Mode::Exclusive).await.unwrap();
+    let theirs = lockable(&two).await;
+    let waiting = tokio::spawn(async move { theirs.acquire(Mode::Exclusive).await.map(|lock| lock.generation()) });
+    // More changes than the cell keeps answers for (R8): the waiting acquire must not hold them up.
+    for i in 0..1_500 {
+        soon(two.write("/file", i.to_string())).await.unwrap();
+    }
+    assert!(!waiting.is_finished());
+    lock.release().await.unwrap();
+    assert_eq!(soon(waiting).await.unwrap().unwrap(), 2);
+}

@@ -58,7 +58,7 @@ pub enum Output {
 pub struct Lease {
     /// Granted under this epoch: sessions of another one may not use it.
     pub epoch: u64,
-    /// When the request was sent: a session that was created or resumed after that may not use it.
+    /// When the request was sent: only a session that was created or resumed before that may use it.
     pub asked: Mono,
     /// Anything cached may be used before this instant.
     pub until: Mono,

@@ -86,7 +86,8 @@ impl Cache {
 
     /// Takes a lease of the link; whether it counts and is news.
     pub(super) fn renew(&mut self, asked: Mono, until: Mono) -> bool {
-        let counts = asked >= self.attached && self.link_until.is_none_or(|known| until > known);
+        // Not at the same instant either: on a coarse clock that may have been before.
+        let counts = asked > self.attached && self.link_until.is_none_or(|known| until > known);
         if counts {
             self.link_until = Some(until);
         }

@@ -14,4 +14,5 @@ mod checking;
 mod client;
 mod dating;
 mod resurrection;
+mod walks;
 mod world;

@@ -88,6 +88,8 @@ pub struct World {
     ticks: u64,
     master: Master,
     state: Namespace,
+    /// How many masters there were.
+    reigns: u64,
     log: u64,
     pub clients: Vec<Client>,
     packets: Vec<Packet>,
@@ -113,6 +115,7 @@ impl World {
             ticks: 0,
             master: Master::new(master_options(setup, 1)),
             state: Namespace::with_mutant(setup.mutant),
+            reigns: 1,
             log: 0,
             clients: (0..setup.clients).map(|n| Client::new(n as u64 + 1, setup)).collect(),
             packets: Vec::new(),
@@ -141,6 +144,13 @@ impl World {
         let open = v1::OpenNode { path: FILE.into(), create: Some(create), write: true, ..Default::default() };
         world.call(&instant, 0, Message::Open(open));
         world.arrive(&instant);
+        // A link's lease counts for sessions that were there before it was asked for: the next one does.
+        while setup.links && world.clients.iter().any(|client| client.until == Mono(0)) {
+            world.ticks += 1;
+            world.wake(&instant);
+            world.arrive(&instant);
+            assert!(world.ticks < 10, "nothing may be cached");
+        }
         assert_eq!(world.wrong, None);
         assert!(world.packets.is_empty() && world.clients.iter().all(|client| client.session.id().is_some()));
         // From here on what was held is as slow as the setup says.
@@ -216,13 +226,19 @@ impl World {
     }
 
     fn read(&mut self, setup: &Setup) {
-        let reader = self.clients.len() - 1;
-        if self.clients[reader].served(FILE, self.client_now(reader)).is_some() {
+        if self.serves() {
             return;
         }
+        let reader = self.clients.len() - 1;
         self.reads.insert(OpId(self.last_call + 1), self.answered);
         let target = Some(v1::NodeTarget { target: Some(v1::node_target::Target::Path(FILE.into())) });
         self.call(setup, reader, Message::Read(v1::ReadNode { target, contents: true, ..Default::default() }));
+    }
+
+    /// Whether the reader would be served from its cache now.
+    pub fn serves(&self) -> bool {
+        let reader = self.clients.len() - 1;
+        self.clients[reader].served(FILE, self.client_now(reader)).is_some()
     }
 
     fn call(&mut self, setup: &Setup, client: usize, message: Message) {
@@ -391,8 +407,10 @@ impl World {
         for op in self.asked.keys().copied().collect::<Vec<_>>() {
             self.reply(op, Err(nothing_known()));
         }
-        self.master = Master::new(master_options(setup, 2));
-        self.master_hears(setup, master::Input::Heard(Heard::Role(Role::Leader { epoch: Epoch(2) })));
+        self.reigns += 1;
+        let epoch = Epoch(self.reigns);
+        self.master = Master::new(master_options(setup, self.reigns));
+        self.master_hears(setup, master::Input::Heard(Heard::Role(Role::Leader { epoch })));
     }
 }
 

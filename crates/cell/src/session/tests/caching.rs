@@ -18,7 +18,7 @@ fn entries_are_served_until_the_earlier_end_of_both_leases() {
 #[test]
 fn a_lease_of_the_link_counts_only_for_sessions_that_its_master_knew() {
     let mut bench = Bench::begun(options());
-    let lease = Lease { epoch: EPOCH, asked: bench.now, until: bench.now + seconds(1.0), owing: vec![] };
+    let lease = Lease { epoch: EPOCH, asked: Mono(bench.now.0 + 1), until: bench.now + seconds(1.0), owing: vec![] };
     for useless in [
         Lease { epoch: EPOCH - 1, ..lease.clone() },
         Lease { asked: Mono(lease.asked.0 - 1), ..lease.clone() },

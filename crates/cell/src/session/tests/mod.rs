@@ -178,7 +178,7 @@ impl Bench {
     }
 
     fn renew_link(&mut self, lasts: Duration, owing: &[u64]) {
-        let lease = Lease { epoch: EPOCH, asked: self.now, until: self.now + lasts, owing: owing.to_vec() };
+        let lease = Lease { epoch: EPOCH, asked: Mono(self.now.0 + 1), until: self.now + lasts, owing: owing.to_vec() };
         self.input(Input::CacheLease(lease));
     }
 

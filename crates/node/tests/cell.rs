@@ -2,6 +2,7 @@
 
 mod frames;
 mod held;
+mod library;
 mod members;
 mod operators;
 mod rest;

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Kills real servers (SIGKILL) under load, one node and the leader of three, and checks every acknowledged write.
-#   scripts/kill.sh [SECONDS]    altogether (default 40)
+# Kills real servers under load (SIGKILL; the cell's master also with SIGSTOP): one node, the store's leader of three, the
+# cell's master of three; and checks every acknowledged write, every lock and every session.
+#   scripts/kill.sh [SECONDS|MINUTESm]    altogether (default 60; `15m` is fifteen minutes)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$root"
 
-seconds=${1:-40}
-KILL_SECONDS=$((seconds / 2)) cargo test --workspace --quiet --test it -- --ignored kill_loop
+duration=${1:-60}
+case $duration in
+  *m) seconds=$((${duration%m} * 60)) ;;
+  *) seconds=$duration ;;
+esac
+KILL_SECONDS=$((seconds / 3)) cargo test --workspace --quiet --test it -- --ignored kill_loop

@@ -28,26 +28,27 @@ impl Server {
     /// Starts `serve` on this data directory and waits until it is ready.
     pub fn start(data: &Path) -> Result<Server, Error> {
         let args = [OsStr::new("--listen"), OsStr::new("127.0.0.1:0"), OsStr::new("--data"), data.as_os_str()];
-        Server::run("serve", &args)?.wait_ready()
+        Server::run(&["serve", "--log", "warn"], &args)?.wait_ready()
     }
 
     /// Starts the member that this file configures; it is ready once it has found the others.
     pub fn member(config: &Path, found: bool) -> Result<Server, Error> {
         let args = [OsStr::new("--config"), config.as_os_str(), OsStr::new("--found")];
-        Server::run("serve", if found { &args } else { &args[..2] })
+        // Members that miss one that was killed say so at length.
+        Server::run(&["serve", "--log", "error,openraft=off"], if found { &args } else { &args[..2] })
     }
 
     /// Starts a node with services in memory and waits until it is ready.
     pub fn without_store(data: &Path) -> Result<Server, Error> {
         let args = [OsStr::new("--listen"), OsStr::new("127.0.0.1:0"), OsStr::new("--data"), data.as_os_str()];
-        Server::run("bench-server", &args)?.wait_ready()
+        Server::run(&["bench-server", "--log", "warn"], &args)?.wait_ready()
     }
 
-    fn run(command: &str, args: &[&OsStr]) -> Result<Server, Error> {
+    fn run(command: &[&str], args: &[&OsStr]) -> Result<Server, Error> {
         let watch = Stopwatch::start();
         let binary = std::env::current_exe().map_err(|error| broken("cannot find this program's own file", error))?;
         let mut child = Command::new(binary)
-            .args([command, "--log", "warn"])
+            .args(command)
             .args(args)
             .env_remove("TIDINGS_CONFIG")
             .env_remove("TIDINGS_DATA")

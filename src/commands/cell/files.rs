@@ -96,7 +96,7 @@ pub fn stat(path: &str, remote: &Remote) -> Result<(), Error> {
         ["may write", &show::acl_name(&stat.acl.write)],
         ["may change ACLs", &show::acl_name(&stat.acl.change)],
     ];
-    output::table(["", ""], rows.map(|row| row.map(str::to_owned)));
+    show::pairs(rows);
     Ok(())
 }
 

@@ -81,5 +81,5 @@ fn print(body: &SequencerBody, order: Option<Ordering>, json: bool) {
         ["lock generation", &body.generation.to_string()],
     ];
     let compared = order.map(|order| ["than the other", order]);
-    output::table(["", ""], rows.into_iter().chain(compared).map(|row| row.map(str::to_owned)));
+    show::pairs(rows.into_iter().chain(compared));
 }

@@ -1,5 +1,6 @@
 //! Nodes as people and scripts read them.
 
+use crate::output;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tidings_client::cell::{Acl, Mode, Stat as NodeStat};
@@ -75,5 +76,12 @@ pub fn mode(mode: LockMode) -> &'static str {
         LockMode::Shared => "shared",
         LockMode::Exclusive => "exclusive",
         LockMode::Unspecified => "free",
+    }
+}
+
+/// What something is called and what it is, line by line.
+pub fn pairs<'a>(pairs: impl IntoIterator<Item = [&'a str; 2]>) {
+    for [name, value] in pairs {
+        output::line(format_args!("{name:18}  {value}"));
     }
 }

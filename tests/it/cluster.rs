@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 /// How often the leader is killed under load, in every run of the tests.
 const KILLS: usize = 2;
 
-struct Cluster {
+/// Three nodes of one cluster.
+pub struct Cluster {
     configs: Vec<PathBuf>,
     nodes: Vec<Option<Server>>,
-    urls: Vec<String>,
+    pub urls: Vec<String>,
 }
 
 impl Cluster {
-    fn start(dir: &Path) -> Cluster {
+    /// Founds a cluster and waits until all take calls.
+    pub fn start(dir: &Path) -> Cluster {
         let ports = [free_port(), free_port(), free_port()];
         let members: String = (1..)
             .zip(ports)
@@ -38,15 +40,53 @@ impl Cluster {
 
     /// The place of the node that leads the store's group, as the living nodes say.
     fn leader(&self) -> usize {
+        self.leader_of(STORE)
+    }
+
+    /// The place of the node that leads a group.
+    pub fn leader_of(&self, group: u64) -> usize {
         until("a living node leads", || {
             self.nodes.iter().flatten().find_map(|node| {
-                let said = node.run(&["status", "--json"]);
+                let said = node.run(&["status", "--json", "--timeout", "2"]);
                 let status: serde_json::Value = serde_json::from_str(&said.out).ok()?;
-                let leader = status["groups"][0]["leader"].as_u64()? as usize;
+                let leader = of_group(&status, group)?["leader"].as_u64()? as usize;
                 self.nodes.get(leader.checked_sub(1)?)?.as_ref().map(|_| leader - 1)
             })
         })
     }
+
+    /// A node that runs.
+    pub fn node(&self, place: usize) -> &Server {
+        self.nodes[place].as_ref().expect("it runs")
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self, place: usize) {
+        self.nodes[place].take().expect("it runs").kill();
+    }
+
+    /// Starts a node that was killed.
+    pub fn restart(&mut self, place: usize) {
+        let back = spawn(&self.configs[place], &[]);
+        back.wait_ready();
+        self.nodes[place] = Some(back);
+    }
+
+    /// Kills all of them at once and starts them again: nobody is left who could remember but the disks.
+    pub fn kill_and_restart_all(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.take().expect("it runs").kill());
+        self.nodes = self.configs.iter().map(|config| Some(spawn(config, &[]))).collect();
+        self.nodes.iter().flatten().for_each(Server::wait_ready);
+    }
+}
+
+/// The group of the store and the feed.
+const STORE: u64 = 1;
+/// The group of the cell.
+pub const CELL: u64 = 0;
+
+fn of_group(status: &serde_json::Value, group: u64) -> Option<&serde_json::Value> {
+    status["groups"].as_array()?.iter().find(|of| of["group"] == group)
 }
 
 fn spawn(config: &Path, entry: &[&str]) -> Server {
@@ -63,20 +103,15 @@ fn kill_leaders_under_load(mut go_on: impl FnMut() -> bool) {
     while go_on() {
         runtime.block_on(load.until_promised(&promised, 100));
         let leader = cluster.leader();
-        cluster.nodes[leader].take().unwrap().kill();
+        cluster.kill(leader);
         // The other two go on without it; then it comes back and catches up.
         runtime.block_on(load.until_promised(&promised, 100));
-        let back = spawn(&cluster.configs[leader], &[]);
-        back.wait_ready();
-        cluster.nodes[leader] = Some(back);
+        cluster.restart(leader);
     }
     runtime.block_on(load.stop());
     runtime.block_on(assert_kept(&cluster.urls, &promised));
 
-    // All of them at once: nobody is left who could remember but the disks.
-    cluster.nodes.iter_mut().for_each(|node| node.take().unwrap().kill());
-    cluster.nodes = cluster.configs.iter().map(|config| Some(spawn(config, &[]))).collect();
-    cluster.nodes.iter().flatten().for_each(Server::wait_ready);
+    cluster.kill_and_restart_all();
     runtime.block_on(assert_kept(&cluster.urls, &promised));
 }
 
@@ -130,7 +165,7 @@ fn a_member_that_lost_its_data_does_not_vote_again_but_is_replaced() {
     until("the new member votes and the lost one is gone", || {
         let said = joined.run(&["status", "--json"]);
         let status: serde_json::Value = serde_json::from_str(&said.out).ok()?;
-        let members = status["groups"][0]["members"].as_array()?;
+        let members = of_group(&status, STORE)?["members"].as_array()?;
         let voters: Vec<u64> =
             members.iter().filter(|m| m["voter"] == true).filter_map(|m| m["node"].as_u64()).collect();
         (voters.len() == 3 && voters.contains(&4) && !voters.contains(&(lost as u64 + 1))).then_some(())

@@ -1,5 +1,6 @@
 //! Starting, asking and killing `tidings` processes.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -123,7 +124,23 @@ impl Server {
 
     /// Runs a client command against this server.
     pub fn run(&self, args: &[&str]) -> Said {
-        tidings().args(args).args(["--server", &self.url()]).output().expect("the binary runs").into()
+        let output = tidings().args(before_dashes(args, &["--server", &self.url()])).output();
+        output.expect("the binary runs").into()
+    }
+
+    /// Starts a client command that goes on beside the test.
+    pub fn start_command(&self, args: &[&str]) -> Running {
+        Running::start(tidings().args(before_dashes(args, &["--server", &self.url()])))
+    }
+
+    /// SIGSTOP: it neither runs nor dies, until [`Server::go_on`].
+    pub fn stop(&self) {
+        signal(&self.child, Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        signal(&self.child, Signal::CONT);
     }
 
     /// Everything it has printed so far.
@@ -139,8 +156,7 @@ impl Server {
 
     /// SIGTERM, then waits for the end; its exit code.
     pub fn terminate(mut self) -> i32 {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our own child");
+        signal(&self.child, Signal::TERM);
         let status = until("the server stops", || self.child.try_wait().expect("our own child"));
         status.code().unwrap_or(-1)
     }
@@ -152,6 +168,82 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("our own child");
+}
+
+/// Arguments with some more, which stand before the `--` of a command to run.
+pub fn before_dashes<'a>(args: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    let at = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
+    [&args[..at], more, &args[at..]].concat()
+}
+
+/// A command that goes on beside the test; dropped, it is killed.
+pub struct Running {
+    child: Child,
+    out: Arc<Mutex<String>>,
+    err: Arc<Mutex<String>>,
+    collecting: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Running {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        let (out, err) = (Arc::<Mutex<String>>::default(), Arc::<Mutex<String>>::default());
+        let collecting = vec![
+            collect(child.stdout.take().expect("piped"), out.clone()),
+            collect(child.stderr.take().expect("piped"), err.clone()),
+        ];
+        Running { child, out, err, collecting }
+    }
+
+    /// What it has printed so far, in whole lines.
+    pub fn out(&self) -> String {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it has said on standard error so far, in whole lines.
+    pub fn err(&self) -> String {
+        self.err.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until it has printed so many lines; the last of them.
+    pub fn line(&self, number: usize) -> String {
+        until("the command prints a line", || self.out().lines().nth(number - 1).map(str::to_owned))
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_none()
+    }
+
+    pub fn signal(&self, which: Signal) {
+        signal(&self.child, which);
+    }
+
+    /// Waits for its end.
+    pub fn ended(mut self) -> Said {
+        let status = until("the command ends", || self.child.try_wait().expect("our own child"));
+        for collecting in self.collecting.drain(..) {
+            collecting.join().expect("collecting does not panic");
+        }
+        Said { code: status.code().unwrap_or(-1), out: self.out(), err: self.err() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether a process runs (or is stopped); one that nobody waited for yet is dead.
+pub fn lives(pid: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+    status.is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z')))
 }
 
 /// The address out of `listening on http://127.0.0.1:7400`.

@@ -1,0 +1,192 @@
+//! `tidings cell lock -- CMD`: the command runs while the lock is held, and is dead before anybody else can have it.
+
+use crate::process::{Running, Server, lives, turn, until};
+use rustix::process::Signal;
+
+fn one_node() -> (tempfile::TempDir, Server) {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    (data, server)
+}
+
+/// The lock at this path as `tidings cell locks` shows it, if it is not simply free.
+fn lock(server: &Server, path: &str) -> Option<serde_json::Value> {
+    let locks = server.run(&["cell", "locks", "--json"]).json();
+    locks.as_array().unwrap().iter().find(|lock| lock["path"] == path).cloned()
+}
+
+fn ends_session_of(server: &Server, path: &str) {
+    let held = until("the lock is held", || lock(server, path).filter(|lock| lock["state"] == "exclusive"));
+    let session = held["sessions"][0].as_u64().unwrap();
+    let said = server.run(&["cell", "sessions", "end", &session.to_string()]);
+    assert_eq!(said.code, 0, "{said:?}");
+}
+
+/// A command that prints its process id and its sequencer, and does not end when it is asked to.
+const STUBBORN: &str = "trap '' TERM; echo $$; echo $TIDINGS_SEQUENCER; while :; do sleep 0.05; done";
+
+#[test]
+fn a_command_runs_with_a_sequencer_and_its_exit_code_is_passed_on() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    let said = server.run(&[
+        "cell",
+        "lock",
+        "/l/lock",
+        "--",
+        "sh",
+        "-c",
+        "echo $TIDINGS_LOCK_PATH $TIDINGS_SEQUENCER; exit 3",
+    ]);
+    assert_eq!(said.code, 3, "{said:?}");
+    let (path, sequencer) = said.out.trim().split_once(' ').unwrap();
+    assert_eq!(path, "/l/lock");
+    let shown = crate::process::run(&["cell", "sequencer", "show", sequencer, "--json"]).json();
+    assert_eq!((shown["path"].as_str(), shown["mode"].as_str()), (Some("/l/lock"), Some("exclusive")));
+    // The lock is free, so the sequencer is stale, for good.
+    server.run(&["cell", "sequencer", "check", sequencer]).failed(4, "cell.stale_sequencer");
+    assert!(lock(&server, "/l/lock").is_none());
+
+    let code = |args: &[&str]| server.run(&[&["cell", "lock", "/l/lock", "--"], args].concat()).code;
+    assert_eq!(code(&["true"]), 0);
+    assert_eq!(code(&["there-is-no-such-command"]), 127);
+    assert_eq!(code(&["/etc/passwd"]), 126);
+    assert_eq!(code(&["sh", "-c", "kill -9 $$"]), 137);
+    // A later holder's sequencer is newer, and that can be told offline.
+    let later = server.run(&["cell", "lock", "/l/lock", "--", "sh", "-c", "echo $TIDINGS_SEQUENCER"]).out;
+    let compared = crate::process::run(&["cell", "sequencer", "show", later.trim(), "--against", sequencer, "--json"]);
+    assert_eq!(compared.json()["against"], "newer");
+}
+
+#[test]
+fn who_waits_is_next_and_signals_are_passed_on() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    let script = "echo $TIDINGS_SEQUENCER; exec sleep 1000";
+    let first = server.start_command(&["cell", "lock", "/l", "--", "sh", "-c", script]);
+    let sequencer = first.line(1);
+    assert_eq!(server.run(&["cell", "sequencer", "check", &sequencer]).out, "valid\n");
+    server.run(&["cell", "lock", "/l", "--try", "--", "true"]).failed(4, "cell.lock_held");
+    server.run(&["cell", "lock", "/l", "--try", "--shared", "--", "true"]).failed(4, "cell.lock_held");
+
+    let second = server.start_command(&["cell", "lock", "/l", "--", "sh", "-c", "echo second; exit 5"]);
+    until("the second waits", || (lock(&server, "/l")?["waiters"] == 1).then_some(()));
+    assert!(second.err().contains("waiting for the lock"), "{}", second.err());
+    assert_eq!(second.out(), "");
+    first.signal(Signal::TERM);
+    assert_eq!(first.ended().code, 143);
+    let second = second.ended();
+    assert_eq!((second.code, second.out.as_str()), (5, "second\n"), "{second:?}");
+    server.run(&["cell", "sequencer", "check", &sequencer]).failed(4, "cell.stale_sequencer");
+
+    // Shared holders run side by side, and keep an exclusive one out.
+    let shared =
+        |_| server.start_command(&["cell", "lock", "/l", "--shared", "--", "sh", "-c", "echo in; exec sleep 1000"]);
+    let readers: Vec<Running> = (0..2).map(shared).collect();
+    readers.iter().for_each(|reader| assert_eq!(reader.line(1), "in"));
+    server.run(&["cell", "lock", "/l", "--try", "--", "true"]).failed(4, "cell.lock_held");
+    // One that waits and is interrupted leaves the queue.
+    let waits = server.start_command(&["cell", "lock", "/l", "--", "true"]);
+    until("it waits", || (lock(&server, "/l")?["waiters"] == 1).then_some(()));
+    waits.signal(Signal::INT);
+    assert_eq!(waits.ended().code, 130);
+    until("it waits no more", || (lock(&server, "/l")?["waiters"] == 0).then_some(()));
+}
+
+#[test]
+fn a_lost_lock_kills_the_command_and_has_an_exit_code_of_its_own() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    let args = ["cell", "lock", "/l", "--lock-delay", "3s", "--kill-after", "500ms", "--", "sh", "-c", STUBBORN];
+    let running = server.start_command(&args);
+    let (pid, sequencer) = (running.line(1), running.line(2));
+    assert_eq!(server.run(&["cell", "sequencer", "check", &sequencer]).code, 0);
+    ends_session_of(&server, "/l");
+    let said = running.ended();
+    assert_eq!(said.code, 7, "{said:?}");
+    assert!(said.err.contains("error: the lock of /l was lost"), "{said:?}");
+    assert!(!lives(&pid), "the command outlived its lock");
+    server.run(&["cell", "sequencer", "check", &sequencer]).failed(4, "cell.stale_sequencer");
+    // Held back first, free in the end.
+    assert_eq!(server.run(&["cell", "lock", "/l", "--", "echo", "next"]).out, "next\n");
+}
+
+#[test]
+fn the_command_dies_in_time_although_nobody_keeps_its_session() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    let args = ["cell", "lock", "/l", "--lease", "2s", "--lock-delay", "2s", "--", "sh", "-c", STUBBORN];
+    // Stopped: the lease runs out, and the command is dead before the lock can be anybody else's (R10).
+    let mut stopped = server.start_command(&args);
+    let pid = stopped.line(1);
+    stopped.signal(Signal::STOP);
+    let next =
+        server.run(&["cell", "lock", "/l", "--", "sh", "-c", "cat /proc/$0/stat 2>/dev/null || echo dead", &pid]);
+    assert!(next.out == "dead\n" || next.out.contains(") Z "), "{next:?}");
+    assert!(stopped.is_running());
+    stopped.signal(Signal::CONT);
+    assert_eq!(stopped.ended().code, 7);
+
+    // Killed: the guard hears of it at once.
+    let killed = server.start_command(&args);
+    let pid = killed.line(1);
+    killed.signal(Signal::KILL);
+    until("the command is dead", || (!lives(&pid)).then_some(()));
+    assert_eq!(server.run(&["cell", "lock", "/l", "--", "echo", "next"]).out, "next\n");
+}
+
+#[test]
+fn a_stale_sequencer_writes_nothing() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    assert_eq!(server.run(&["cell", "put", "/data", "0"]).code, 0);
+    let holder = server.start_command(&[
+        "cell",
+        "lock",
+        "/l",
+        "--lock-delay",
+        "0",
+        "--",
+        "sh",
+        "-c",
+        "echo $TIDINGS_SEQUENCER; exec sleep 1000",
+    ]);
+    let sequencer = holder.line(1);
+    assert_eq!(server.run(&["cell", "put", "/data", "1", "--sequencer", &sequencer]).code, 0);
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.ended().code, 143);
+    server.run(&["cell", "put", "/data", "2", "--sequencer", &sequencer]).failed(4, "cell.stale_sequencer");
+    server.run(&["cell", "rm", "/data", "--sequencer", &sequencer]).failed(4, "cell.stale_sequencer");
+    assert_eq!(server.run(&["cell", "cat", "/data"]).out, "1");
+}
+
+#[test]
+fn elections_have_one_winner_whom_everybody_can_name() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    server.run(&["cell", "elect", "/e/leader", "--who"]).failed(3, "nobody is elected");
+    let first = server.start_command(&[
+        "cell",
+        "elect",
+        "/e/leader",
+        "--as",
+        "one",
+        "--",
+        "sh",
+        "-c",
+        "echo leading; exec sleep 1000",
+    ]);
+    assert_eq!(first.line(1), "leading");
+    assert_eq!(server.run(&["cell", "elect", "/e/leader", "--who"]).out, "one\n");
+    let second = server.start_command(&["cell", "elect", "/e/leader", "--as", "two", "--json"]);
+    until("the second stands", || (lock(&server, "/e/leader")?["waiters"] == 1).then_some(()));
+    assert_eq!(second.out(), "");
+    first.signal(Signal::TERM);
+    assert_eq!(first.ended().code, 143);
+    let elected: serde_json::Value = serde_json::from_str(&second.line(1)).unwrap();
+    assert_eq!(elected["elected"], "two");
+    assert_eq!(server.run(&["cell", "elect", "/e/leader", "--who", "--json"]).json()["elected"], "two");
+    second.signal(Signal::TERM);
+    assert_eq!(second.ended().code, 0);
+    server.run(&["cell", "elect", "/e/leader", "--who"]).failed(3, "nobody is elected");
+}

@@ -1,0 +1,7 @@
+//! The cell as users meet it: commands, locks around programs, masters that die.
+
+mod backup;
+mod files;
+mod lock_set;
+mod locks;
+mod masters;

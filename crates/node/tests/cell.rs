@@ -203,7 +203,7 @@ impl Raw {
         let link = secret + 1_000_000;
         let create = v1::CreateSession { lease_ms: 0, secret, link };
         let created =
-            until("the cell is open", async || match ask_bare(&client, Message::CreateSession(create.clone())).await {
+            until("the cell is open", async || match ask_bare(&client, Message::CreateSession(create)).await {
                 Ok(Message::SessionCreated(created)) => Some(created),
                 Ok(other) => panic!("not a session: {other:?}"),
                 Err(error) if error.code == "cell.opening" || error.code == "cell.not_master" => None,

@@ -276,7 +276,7 @@ impl Raw {
     }
 
     pub async fn keep_alive(&self, ack: Option<v1::CellAck>) -> Result<v1::KeptAlive, Error> {
-        match self.call(Message::KeepAlive(v1::KeepAlive { link: self.link, ack })).await? {
+        match self.call(Message::KeepAlive(v1::KeepAlive { link: self.link, ack, wait_ms: 0 })).await? {
             Message::KeptAlive(kept) => Ok(kept),
             other => panic!("not kept alive: {other:?}"),
         }

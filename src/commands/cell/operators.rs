@@ -12,7 +12,7 @@ use tidings_wire::v1::{self, EndSession, GetQuota, ListLocks, ListSessions, Lock
 
 /// Lists the sessions of the cell.
 pub fn sessions(remote: &Remote) -> Result<(), Error> {
-    let sessions = ask(remote, Asked::Cell(Message::ListSessions(ListSessions {})), |answer| match answer {
+    let sessions = ask(remote, Asked::Cell(Message::ListSessions(ListSessions::default())), |answer| match answer {
         Asked::Cell(Message::SessionList(list)) => Some(list.sessions),
         _ => None,
     })?;
@@ -84,7 +84,7 @@ pub fn end_session(remote: &Remote, session: u64) -> Result<(), Error> {
 
 /// Lists the locks that are not simply free.
 pub fn locks(remote: &Remote) -> Result<(), Error> {
-    let locks = ask(remote, Asked::Cell(Message::ListLocks(ListLocks {})), |answer| match answer {
+    let locks = ask(remote, Asked::Cell(Message::ListLocks(ListLocks::default())), |answer| match answer {
         Asked::Cell(Message::LockList(list)) => Some(list.locks),
         _ => None,
     })?;

@@ -9,6 +9,7 @@ use crate::SessionId;
 use crate::error;
 use crate::mutant::Mutant;
 use ring::hmac;
+use std::time::Duration;
 use tidings_base::time::stretched;
 use tidings_base::{Error, Mono};
 use tidings_wire::v1;
@@ -37,7 +38,8 @@ impl Reign {
     /// R1: the reign begins with a committed `NewMaster`.
     pub(super) fn begin(&mut self, t: &mut Turn<'_>) {
         let secret = self.fresh_secret("new master").into();
-        let command = Command::NewMaster(v1::NewMaster { node: self.options.node.0, secret });
+        let cache_lease_ms = u32::try_from(self.options.cache_lease.as_millis()).unwrap_or(u32::MAX);
+        let command = Command::NewMaster(v1::NewMaster { node: self.options.node.0, secret, cache_lease_ms });
         self.start(t, Work::own(command, Purpose::NewMaster));
     }
 
@@ -57,8 +59,10 @@ impl Reign {
         self.adopt_until(t, lease_end);
         self.start_delays(t);
         self.phase = Phase::Opening { absent: self.sessions.len() };
-        // Cached copies may be in use until the last cache lease of an earlier master is over.
-        self.timers.set(Timer::Open, now + stretched(self.options.cache_lease));
+        // R6: cached copies may be in use until the last cache lease of an earlier master is over, however long it made
+        // them.
+        let granted = Duration::from_millis(done.cache_lease_ms.into()).max(self.options.cache_lease);
+        self.timers.set(Timer::Open, now + stretched(granted));
         if self.sessions.len() == 0 || self.mutant(Mutant::OpensAtOnce) {
             self.open_cell(t);
         }
@@ -129,6 +133,11 @@ impl Reign {
             }
             slot => slot?,
         };
+        // It may have flushed for another master and cached since: only what was said to this one counts.
+        if resume.epoch != self.epoch {
+            self.reply(t, asker.op, Message::ResumeNeeded(v1::ResumeNeeded { epoch: self.epoch }));
+            return Ok(Flow::Taken);
+        }
         let absent = self.sessions.get(slot).is_some_and(|session| session.standing == Standing::Absent);
         let gone = if absent {
             self.attach(slot, caller, resume.link);
@@ -140,7 +149,7 @@ impl Reign {
             self.missing_handles(t, slot, &resume.handles)
         };
         let owes = self.sessions.get(slot).is_some_and(|session| session.outgoing.is_some());
-        let lease = if owes { std::time::Duration::ZERO } else { self.grant(t, slot, dated) };
+        let lease = if owes { Duration::ZERO } else { self.grant(t, slot, dated) };
         self.schedule(t.mono(), slot);
         self.answer_resume(t, asker, id, lease, gone);
         if absent {
@@ -149,14 +158,7 @@ impl Reign {
         Ok(Flow::Taken)
     }
 
-    fn answer_resume(
-        &mut self,
-        t: &mut Turn<'_>,
-        asker: Asker,
-        id: SessionId,
-        lease: std::time::Duration,
-        gone: Vec<u64>,
-    ) {
+    fn answer_resume(&mut self, t: &mut Turn<'_>, asker: Asker, id: SessionId, lease: Duration, gone: Vec<u64>) {
         let held = t.state.locks_of(id);
         let locks = held.iter().filter_map(|(place, handle)| {
             let lock = t.state.lock(place)?;

@@ -83,7 +83,11 @@ impl Reign {
         self.acknowledged(t, slot, keep.ack.as_ref());
         let due = self.due(slot);
         let Some(session) = self.sessions.get_mut(slot) else { return Ok(Flow::Taken) };
-        let until = due.min(asker.deadline.saturating_sub(BEFORE_DEADLINE));
+        let wait = match keep.wait_ms {
+            0 => Mono::NEVER,
+            ms => t.mono() + Duration::from_millis(ms.into()),
+        };
+        let until = due.min(wait).min(asker.deadline.saturating_sub(BEFORE_DEADLINE));
         let before = session.held.replace(Held { op: asker.op, since: t.mono(), until, gated: false });
         if let Some(before) = before {
             self.fail(t, before.op, error::busy("a later KeepAlive of the session came in"));
@@ -249,6 +253,11 @@ impl Reign {
         }
         let Some(session) = self.sessions.get(slot) else { return };
         if now >= session.lease_end {
+            // A master that could have been deposed, or has lost its majority, does not know who is silent: its own
+            // answers may be what did not arrive. A session whose KeepAlive waits here is not silent.
+            if t.fresh.is_none() || session.held.is_some_and(|held| held.gated) {
+                return self.check_at(now, slot, now + RETRY);
+            }
             return self.end_session(t, slot, End::Lost, None);
         }
         if now >= session.last_call + self.options.idle && self.is_idle(t, slot) {

@@ -14,6 +14,12 @@ use tidings_wire::v1;
 use tidings_wire::v1::cell_command::Command;
 use tidings_wire::v1::cell_message::Message;
 
+/// Sessions and locks in one answer, and holders of one lock: what fits a client's frame with room to spare, whatever the
+/// names.
+const SESSIONS_A_PAGE: usize = 2_000;
+const LOCKS_A_PAGE: usize = 500;
+const HOLDERS_SHOWN: usize = 64;
+
 impl Reign {
     /// Requests that belong to no session, or do not care for theirs.
     pub(super) fn sessionless(
@@ -55,13 +61,13 @@ impl Reign {
                 keys: t.state.keys().public().to_wire(),
                 incarnation: t.state.incarnation().0,
             }),
-            Message::ListSessions(_) => {
+            Message::ListSessions(list) => {
                 operator("list sessions")?;
-                Message::SessionList(self.list_sessions(t))
+                Message::SessionList(self.list_sessions(t, list.after))
             }
-            Message::ListLocks(_) => {
+            Message::ListLocks(list) => {
                 operator("list locks")?;
-                Message::LockList(self.list_locks(t))
+                Message::LockList(self.list_locks(t, &list))
             }
             Message::Backup(_) => return Err(bad_call("a backup is read from the node, not from its master")),
             _ => return Err(bad_call("it needs a session, or is no request")),
@@ -119,8 +125,9 @@ impl Reign {
         Ok(Flow::Taken)
     }
 
-    fn list_sessions(&self, t: &Turn<'_>) -> v1::SessionList {
-        let sessions = self.sessions.iter().filter_map(|(_, session)| {
+    fn list_sessions(&self, t: &Turn<'_>, after: u64) -> v1::SessionList {
+        let later = self.sessions.iter().filter(|(_, session)| session.id.0 > after);
+        let mut sessions = later.filter_map(|(_, session)| {
             let record = t.state.session(session.id)?;
             Some(v1::SessionInfo {
                 session: session.id.0,
@@ -136,19 +143,26 @@ impl Reign {
                 resumed: session.standing == Standing::Present,
             })
         });
-        v1::SessionList { sessions: sessions.collect() }
+        let page: Vec<v1::SessionInfo> = sessions.by_ref().take(SESSIONS_A_PAGE).collect();
+        v1::SessionList { sessions: page, more: sessions.next().is_some() }
     }
 
-    fn list_locks(&self, t: &Turn<'_>) -> v1::LockList {
-        let locks = t.state.locks().map(|(place, lock)| v1::LockInfo {
+    fn list_locks(&self, t: &Turn<'_>, list: &v1::ListLocks) -> v1::LockList {
+        let after = (list.after_app.as_str(), list.after_path.as_str());
+        let mut locks: Vec<_> =
+            t.state.locks().filter(|(place, _)| (&*place.app, place.path.as_str()) > after).collect();
+        locks.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let more = locks.len() > LOCKS_A_PAGE;
+        locks.truncate(LOCKS_A_PAGE);
+        let locks = locks.into_iter().map(|(place, lock)| v1::LockInfo {
             app: place.app.to_string(),
             path: place.path.as_str().to_owned(),
             mode: lock.mode as i32,
             generation: lock.generation,
-            holders: lock.holders.keys().map(|(session, _)| session.0).collect(),
+            holders: lock.holders.keys().take(HOLDERS_SHOWN).map(|(session, _)| session.0).collect(),
             waiters: self.places.find(&place).map_or(0, |id| self.locks.waiters_of(id)),
             delayed: lock.delay.is_some(),
         });
-        v1::LockList { locks: locks.collect() }
+        v1::LockList { locks: locks.collect(), more }
     }
 }

@@ -329,7 +329,14 @@ impl Reign {
         begun: Begun,
         proposed: Mono,
     ) {
-        let slot = self.sessions.add(id, &begun.caller.app, begun.lease, Standing::Present, t.mono());
+        // The state may be ahead of what is heard: the session may have been taken in already.
+        let slot = match self.sessions.find(id) {
+            Some(slot) => slot,
+            None => self.sessions.add(id, &begun.caller.app, begun.lease, Standing::Present, t.mono()),
+        };
+        if let Some(session) = self.sessions.get_mut(slot) {
+            session.standing = Standing::Present;
+        }
         self.attach(slot, &begun.caller, begun.link);
         let lease = self.grant(t, slot, t.fresh.unwrap_or(proposed));
         self.schedule(t.mono(), slot);

@@ -118,7 +118,10 @@ impl Namespace {
         self.epoch = self.epoch.next();
         // A restore is one master's: what another one collected is not gone on with.
         self.staged = Staged::default();
-        Ok(Outcome::NewMaster(v1::NewMasterDone { epoch: self.epoch.0 }))
+        // R6: it never falls. A master that dies before it opens has not outwaited what the one before it granted.
+        self.cache_lease_ms = self.cache_lease_ms.max(command.cache_lease_ms);
+        let cache_lease_ms = self.cache_lease_ms;
+        Ok(Outcome::NewMaster(v1::NewMasterDone { epoch: self.epoch.0, cache_lease_ms }))
     }
 
     fn rotate_keys(&mut self, command: &v1::RotateKeys) -> Result<v1::CellApplied, Error> {

@@ -84,6 +84,8 @@ pub struct Namespace {
     epoch: Epoch,
     incarnation: Incarnation,
     ceiling: Duration,
+    /// R6: the longest cache lease that any master granted.
+    cache_lease_ms: u32,
     next_instance: u64,
     next_session: u64,
     next_delay: u64,
@@ -103,7 +105,8 @@ impl Default for Namespace {
 impl PartialEq for Namespace {
     fn eq(&self, other: &Namespace) -> bool {
         let numbers = |state: &Namespace| (state.next_instance, state.next_session, state.next_delay);
-        let agreed = |state: &Namespace| (state.epoch, state.incarnation, state.ceiling, numbers(state));
+        let agreed =
+            |state: &Namespace| (state.epoch, state.incarnation, state.ceiling, state.cache_lease_ms, numbers(state));
         agreed(self) == agreed(other)
             && self.tree == other.tree
             && self.sessions == other.sessions
@@ -128,6 +131,7 @@ impl Namespace {
             epoch: Epoch(0),
             incarnation: Incarnation(1),
             ceiling: DEFAULT_LEASE,
+            cache_lease_ms: 0,
             next_instance: 0,
             next_session: 0,
             next_delay: 0,

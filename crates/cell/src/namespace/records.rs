@@ -86,6 +86,7 @@ impl Namespace {
             instances: self.next_instance,
             sessions: self.next_session,
             delays: self.next_delay,
+            cache_lease_ms: self.cache_lease_ms,
         }
     }
 
@@ -96,6 +97,7 @@ impl Namespace {
                 self.epoch = Epoch(head.epoch);
                 self.incarnation = Incarnation(head.incarnation);
                 self.ceiling = Duration::from_millis(head.ceiling_ms);
+                self.cache_lease_ms = head.cache_lease_ms;
                 (self.next_instance, self.next_session) = (head.instances, head.sessions);
                 self.next_delay = head.delays;
             }

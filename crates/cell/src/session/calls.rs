@@ -452,7 +452,7 @@ impl Session {
             Err(error) => match error.code.as_ref() {
                 "cell.resume" => {
                     self.calls.turn(id, Attempt::Waiting);
-                    self.begin_resume(now, out);
+                    self.begin_resume(now, 0, out);
                 }
                 // Of an operator's request it says that the other session is gone.
                 "cell.expired" | "cell.no_session" if !matches!(call.message, Message::EndSession(_)) => {

@@ -66,6 +66,8 @@ pub(super) struct Contact {
     /// Under way, the latest last. More than one only of KeepAlives that are in doubt.
     pub(super) sent: Vec<Sent>,
     doubts: u32,
+    /// The epoch of the master that is to resume the session, as it told it; 0 = not told yet.
+    resume_for: u64,
     /// The lease as it was last granted.
     pub(super) lease: Duration,
     /// Why the last attempt failed.
@@ -83,6 +85,7 @@ impl Contact {
             next: Own::Create,
             sent: Vec::new(),
             doubts: 0,
+            resume_for: 0,
             lease: if lease.is_zero() { USUAL_LEASE } else { lease },
             last_error: None,
             failures: 0,
@@ -130,11 +133,16 @@ impl Session {
             Own::KeepAlive => {
                 let epoch = self.me.map_or(0, |me| me.epoch);
                 let ack = Some(v1::CellAck { epoch, seq: self.contact.seq });
-                Message::KeepAlive(v1::KeepAlive { link: self.options.link, ack })
+                // The answer needs time to come back before this side gives up.
+                let wait = self.keep_alive_within().saturating_sub(SLACK / 2);
+                let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1);
+                Message::KeepAlive(v1::KeepAlive { link: self.options.link, ack, wait_ms })
             }
-            Own::Resume => {
-                Message::ResumeSession(v1::ResumeSession { link: self.options.link, handles: self.handles.tokens() })
-            }
+            Own::Resume => Message::ResumeSession(v1::ResumeSession {
+                link: self.options.link,
+                handles: self.handles.tokens(),
+                epoch: self.contact.resume_for,
+            }),
             Own::Close => Message::CloseSession(v1::CloseSession {}),
         };
         let within = match what {
@@ -185,6 +193,7 @@ impl Session {
             (Own::Create, Ok(Some(Message::SessionCreated(created)))) => self.created(now, sent.at, &created, out),
             (Own::KeepAlive, Ok(Some(Message::KeptAlive(kept)))) => self.kept_alive(now, sent.at, kept, out),
             (Own::Resume, Ok(Some(Message::SessionResumed(resumed)))) => self.resumed(now, sent.at, &resumed, out),
+            (Own::Resume, Ok(Some(Message::ResumeNeeded(needed)))) => self.resume_needed(now, needed.epoch, out),
             (Own::Close, Ok(Some(Message::Done(_)))) => self.end_closed(out),
             // Nothing that was asked for: as if nothing had come.
             (_, Ok(_)) => self.pause_contact(now),
@@ -197,7 +206,7 @@ impl Session {
             "cell.expired" | "cell.no_session" | "cell.not_your_session" if what != Own::Create => {
                 return self.ended_by_master(now, &error, out);
             }
-            "cell.resume" if matches!(what, Own::KeepAlive | Own::Close) => return self.begin_resume(now, out),
+            "cell.resume" if matches!(what, Own::KeepAlive | Own::Close) => return self.begin_resume(now, 0, out),
             "cell.opening" | "cell.resume" => self.pause_briefly(now),
             _ => self.pause_contact(now),
         }
@@ -254,7 +263,7 @@ impl Session {
 
     fn kept_alive(&mut self, now: Mono, sent: Mono, kept: v1::KeptAlive, out: &mut Outbox<Output>) {
         if self.me.is_some_and(|me| me.epoch != kept.epoch) {
-            return self.begin_resume(now, out);
+            return self.begin_resume(now, kept.epoch, out);
         }
         (self.contact.failures, self.contact.doubts) = (0, 0);
         let news = kept.batch.is_some();
@@ -298,15 +307,29 @@ impl Session {
         }
     }
 
-    /// A master of another epoch does not know the session until it has flushed and presented its handles.
-    pub(super) fn begin_resume(&mut self, now: Mono, out: &mut Outbox<Output>) {
+    /// A master of another epoch (0 = it did not say which) does not know the session until it has flushed and presented
+    /// its handles.
+    pub(super) fn begin_resume(&mut self, now: Mono, epoch: u64, out: &mut Outbox<Output>) {
         let under_way = !self.contact.sent.is_empty() || self.timers.at(&Timer::Contact).is_some();
         if self.contact.next == Own::Resume && under_way {
             return;
         }
+        self.resume_at(now, epoch, out);
+    }
+
+    /// The master told its epoch: what is said now is for it alone.
+    fn resume_needed(&mut self, now: Mono, epoch: u64, out: &mut Outbox<Output>) {
+        match self.me.is_some_and(|me| epoch < me.epoch) || epoch == self.contact.resume_for {
+            true => self.pause_contact(now),
+            false => self.resume_at(now, epoch, out),
+        }
+    }
+
+    fn resume_at(&mut self, now: Mono, epoch: u64, out: &mut Outbox<Output>) {
         self.cache_reset(out);
         self.contact.sent.clear();
         self.contact.next = Own::Resume;
+        self.contact.resume_for = epoch;
         self.send_contact(now, out);
     }
 
@@ -359,7 +382,7 @@ impl Session {
             return;
         };
         if lease.epoch > me.epoch {
-            return self.begin_resume(now, out);
+            return self.begin_resume(now, lease.epoch, out);
         }
         let known = lease.epoch == me.epoch && self.contact.next != Own::Resume;
         if known && !lease.owing.contains(&me.session.0) && self.cache.renew(lease.asked, lease.until) {

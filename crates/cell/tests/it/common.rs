@@ -31,7 +31,7 @@ impl Cell {
     /// Another master takes over.
     pub fn activate(&mut self) {
         let secret = Bytes::from_static(&[7; 32]);
-        match self.master(Command::NewMaster(v1::NewMaster { node: 1, secret })) {
+        match self.master(Command::NewMaster(v1::NewMaster { node: 1, secret, cache_lease_ms: 1_800 })) {
             Outcome::NewMaster(done) => self.epoch = done.epoch,
             other => panic!("{other:?}"),
         }

@@ -40,7 +40,7 @@ impl Maker {
         };
         let path = PATHS[at as usize % PATHS.len()];
         let body = match kind {
-            0 => Command::NewMaster(v1::NewMaster { node: 1, secret: vec![3; 32].into() }),
+            0 => Command::NewMaster(v1::NewMaster { node: 1, secret: vec![3; 32].into(), cache_lease_ms: 1_800 }),
             1..4 if sessions.len() < 5 => {
                 let principal = PRINCIPALS[a as usize % 2].into();
                 let caller = v1::CellCaller { app: APP.into(), principal, privileged: false };

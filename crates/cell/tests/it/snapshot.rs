@@ -29,7 +29,7 @@ fn commands() -> Vec<Bytes> {
     let start = Command::StartSession(v1::StartSession { caller: Some(caller), lease_ms: 20_000, secret: 77 });
     let large = |byte: u8| v1::CreateNode { contents: vec![byte; 200 << 10].into(), ..Default::default() };
     vec![
-        of(0, 0, Command::NewMaster(v1::NewMaster { node: 1, secret: vec![1; 32].into() })),
+        of(0, 0, Command::NewMaster(v1::NewMaster { node: 1, secret: vec![1; 32].into(), cache_lease_ms: 1_800 })),
         of(0, 0, start.clone()),
         of(0, 0, start.clone()),
         of(0, 0, start),

@@ -119,6 +119,7 @@ fn need(message: &Message) -> Need {
         Message::SessionCreated(_)
         | Message::KeptAlive(_)
         | Message::SessionResumed(_)
+        | Message::ResumeNeeded(_)
         | Message::CacheRenewed(_)
         | Message::Opened(_)
         | Message::NodeRead(_)
@@ -200,7 +201,7 @@ mod tests {
         admit(&node, &mut own).unwrap();
         assert_eq!(own.caller.unwrap().principal, "node:2");
         let unprivileged = v1::CellCaller { app: "a".into(), principal: "app:a/k".into(), privileged: false };
-        let list = Message::ListLocks(v1::ListLocks {});
+        let list = Message::ListLocks(v1::ListLocks::default());
         let mut forwarded = v1::CellMessage { caller: Some(unprivileged), ..request(list) };
         assert_eq!(admit(&node, &mut forwarded).unwrap_err().code, "cell.operators_only");
     }

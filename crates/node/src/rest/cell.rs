@@ -250,7 +250,7 @@ pub(super) async fn delete(
     (status = 200, body = Sessions), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn sessions(State(app): State<App>, caller: Caller) -> Result<Json<Sessions>, Refusal> {
-    match ask(&app, &caller, Message::ListSessions(v1::ListSessions {})).await? {
+    match ask(&app, &caller, Message::ListSessions(v1::ListSessions::default())).await? {
         Message::SessionList(list) => {
             Ok(Json(Sessions { sessions: list.sessions.into_iter().map(SessionJson::from).collect() }))
         }
@@ -278,7 +278,7 @@ pub(super) async fn end_session(
     (status = 200, body = Locks), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn locks(State(app): State<App>, caller: Caller) -> Result<Json<Locks>, Refusal> {
-    match ask(&app, &caller, Message::ListLocks(v1::ListLocks {})).await? {
+    match ask(&app, &caller, Message::ListLocks(v1::ListLocks::default())).await? {
         Message::LockList(list) => Ok(Json(Locks { locks: list.locks.into_iter().map(Lock::from).collect() })),
         answer => Err(Refusal(other(answer))),
     }

@@ -90,7 +90,7 @@ async fn who_waits_hears_of_a_shutdown_and_the_state_survives_it() {
     let mut nodes = Nodes::found(1).await;
     let session = Raw::start(nodes.client(0)).await;
     session.put("/kept", "this").await.unwrap();
-    let held = session.message(0, Message::KeepAlive(v1::KeepAlive { link: session.link, ack: None }));
+    let held = session.message(0, Message::KeepAlive(v1::KeepAlive { link: session.link, ..Default::default() }));
     let held = tidings_client::Request::new(tidings_wire::Body::Cell(held));
     let client = session.client.clone();
     let held = tokio::spawn(async move {

@@ -68,7 +68,7 @@ async fn what_a_held_keep_alive_costs() {
 }
 
 fn keep(session: &Raw) -> impl Future<Output = bool> + Send + use<> {
-    let keep = Message::KeepAlive(v1::KeepAlive { link: session.link, ack: None });
+    let keep = Message::KeepAlive(v1::KeepAlive { link: session.link, ..Default::default() });
     let keep = Request::new(Body::Cell(session.message(0, keep)));
     let client = session.client.clone();
     async move { client.call(keep.within(super::STUCK).retry(Retry::Never)).await.is_ok() }

@@ -31,12 +31,21 @@ async fn sessions_and_what_was_acknowledged_survive_the_master() {
     let token = session.put("/kept", "this").await.unwrap().token;
     let master = nodes.master().await;
     nodes.kill(master).await;
-    let resume = Message::ResumeSession(v1::ResumeSession { link: session.link, handles: vec![token] });
-    let resumed = until("another master resumes the session", async || match session.call(resume.clone()).await {
-        Ok(Message::SessionResumed(resumed)) if resumed.epoch > session.epoch => Some(resumed),
-        _ => None,
+    let mut resume = v1::ResumeSession { link: session.link, handles: vec![token], epoch: 0 };
+    let epoch = until("another master asks for it", async || {
+        match session.call(Message::ResumeSession(resume.clone())).await {
+            Ok(Message::ResumeNeeded(needed)) if needed.epoch > session.epoch => Some(needed.epoch),
+            _ => None,
+        }
     })
     .await;
+    resume.epoch = epoch;
+    let resumed =
+        until("it resumes the session", async || match session.call(Message::ResumeSession(resume.clone())).await {
+            Ok(Message::SessionResumed(resumed)) => Some(resumed),
+            _ => None,
+        })
+        .await;
     assert!(resumed.gone.is_empty());
     session.epoch = resumed.epoch;
     assert_eq!(session.read("/kept").await.unwrap().contents, "this");

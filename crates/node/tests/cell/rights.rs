@@ -72,8 +72,8 @@ async fn operators_see_everything_and_applications_no_lists() {
     let (shop, operator) = (keyed.app("shop").await, keyed.client(&keyed.operator));
     let session = Raw::start(shop.clone()).await;
     for only in [
-        Message::ListSessions(v1::ListSessions {}),
-        Message::ListLocks(v1::ListLocks {}),
+        Message::ListSessions(v1::ListSessions::default()),
+        Message::ListLocks(v1::ListLocks::default()),
         Message::SetQuota(v1::SetQuota { path: "/".into(), max_nodes: 1, max_bytes: 1 }),
         Message::EndSession(v1::EndSession { session: session.session }),
         Message::Backup(v1::BackupCell {}),
@@ -84,7 +84,7 @@ async fn operators_see_everything_and_applications_no_lists() {
         forged.caller = Some(v1::CellCaller { privileged: true, ..Default::default() });
         assert_eq!(ask(&shop, forged).await.unwrap_err().code, "cell.operators_only");
     }
-    match ask_bare(&operator, Message::ListSessions(v1::ListSessions {})).await.unwrap() {
+    match ask_bare(&operator, Message::ListSessions(v1::ListSessions::default())).await.unwrap() {
         Message::SessionList(list) => {
             let found = list.sessions.iter().find(|info| info.session == session.session).unwrap();
             assert_eq!(found.app, "shop");

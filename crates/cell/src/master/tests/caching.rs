@@ -71,7 +71,7 @@ fn a_keep_alive_as_such_acknowledges_nothing() {
         let op = start_write(&mut cell, &mut a, "/f", "new");
         let seq = cell.kept(&mut b).unwrap().batch.unwrap().seq;
         let ack = Some(v1::CellAck { epoch, seq: if epoch == 0 { 0 } else { seq } });
-        let again = cell.send(b.inside(0, Message::KeepAlive(v1::KeepAlive { link: b.link, ack })));
+        let again = cell.send(b.inside(0, Message::KeepAlive(v1::KeepAlive { link: b.link, ack, wait_ms: 0 })));
         if cell.take(op).is_some() {
             return true;
         }

@@ -228,8 +228,11 @@ impl Cell {
 
     /// A KeepAlive that is held, or what it was answered.
     pub(super) fn keep_alive(&mut self, client: &mut Client) -> Option<v1::KeptAlive> {
-        let keep =
-            v1::KeepAlive { link: client.link, ack: Some(v1::CellAck { epoch: client.epoch, seq: client.processed }) };
+        let keep = v1::KeepAlive {
+            link: client.link,
+            ack: Some(v1::CellAck { epoch: client.epoch, seq: client.processed }),
+            wait_ms: 0,
+        };
         let op = self.send(client.inside(0, Message::KeepAlive(keep)));
         client.held = Some(op);
         self.kept(client)
@@ -259,8 +262,13 @@ impl Cell {
     }
 
     pub(super) fn resume(&mut self, client: &mut Client, handles: Vec<Bytes>) -> Result<v1::SessionResumed, Error> {
-        let resume = v1::ResumeSession { link: client.link, handles };
-        match self.ask(client.inside(0, Message::ResumeSession(resume)))? {
+        let mut resume = v1::ResumeSession { link: client.link, handles, epoch: client.epoch };
+        let mut answer = self.ask(client.inside(0, Message::ResumeSession(resume.clone())))?;
+        if let Message::ResumeNeeded(needed) = answer {
+            resume.epoch = needed.epoch;
+            answer = self.ask(client.inside(0, Message::ResumeSession(resume)))?;
+        }
+        match answer {
             Message::SessionResumed(resumed) => {
                 client.epoch = resumed.epoch;
                 client.processed = 0;

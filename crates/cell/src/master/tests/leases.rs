@@ -34,7 +34,7 @@ fn a_keep_alive_is_held_until_a_third_of_the_lease_is_left() {
     assert!(lives(&cell, &a));
     cell.pass(millis(200));
     assert!(!lives(&cell, &a), "its lease ran out");
-    let keep = Message::KeepAlive(v1::KeepAlive { link: a.link, ack: None });
+    let keep = Message::KeepAlive(v1::KeepAlive { link: a.link, ..Default::default() });
     assert_eq!(cell.ask(a.inside(0, keep)).unwrap_err().code, "cell.no_session");
 }
 
@@ -42,7 +42,7 @@ fn a_keep_alive_is_held_until_a_third_of_the_lease_is_left() {
 fn a_keep_alive_is_answered_before_its_client_gives_up() {
     let mut cell = Cell::new();
     let a = cell.client("a");
-    let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ack: None }));
+    let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ..Default::default() }));
     let deadline = cell.now.mono + secs(2);
     let op = cell.send_until(keep, Some(deadline));
     cell.pass(millis(1_900));
@@ -69,7 +69,7 @@ fn no_lease_is_longer_than_the_ceiling() {
     let longest = |mutant| {
         let mut cell = Cell::with(mutant);
         let a = cell.client("a");
-        let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ack: None }));
+        let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ..Default::default() }));
         let deadline = cell.now.mono;
         let op = cell.send_until(keep, Some(deadline));
         let Some(Ok(Message::KeptAlive(kept))) = cell.take(op) else { panic!() };
@@ -83,7 +83,7 @@ fn many_keep_alives_stretch_the_leases_and_the_ceiling_is_agreed_first() {
     let mut cell = Cell::new();
     let mut a = cell.client("a");
     cell.file(&mut a, "/f");
-    let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ack: None }));
+    let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ..Default::default() }));
     let lease = |cell: &mut Cell, count: u32| {
         let mut last = 0;
         for _ in 0..count {
@@ -118,11 +118,12 @@ fn once_its_end_is_proposed_a_session_is_never_extended() {
         cell.pass(secs(13));
         assert_eq!(cell.log.len(), 1, "its end is in the log and not applied");
         assert!(lives(&cell, &a));
-        let keep = Message::KeepAlive(v1::KeepAlive { link: a.link, ack: None });
+        let keep = Message::KeepAlive(v1::KeepAlive { link: a.link, ..Default::default() });
         let answer = cell.ask(a.inside(0, keep));
         if mutant.is_none() {
             assert_eq!(cell.code(&mut a, write(at_path("/f"), "x")), "cell.expired");
-            let resume = Message::ResumeSession(v1::ResumeSession { link: a.link, handles: Vec::new() });
+            let resume =
+                Message::ResumeSession(v1::ResumeSession { link: a.link, handles: Vec::new(), epoch: a.epoch });
             assert_eq!(cell.ask(a.inside(0, resume)).unwrap_err().code, "cell.expired");
         }
         while cell.apply_one() {}
@@ -144,7 +145,7 @@ fn without_the_leader_lease_answers_and_leases_wait_for_a_barrier() {
         let read = cell.send(a.inside(0, read("/f")));
         let many = Message::ReadMany(v1::ReadMany { paths: vec!["/f".into(), "/g".into()] });
         let many = cell.send(a.inside(0, many));
-        let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ack: None }));
+        let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ..Default::default() }));
         let keep = cell.send_until(keep, Some(lapsed));
         let renew = cell.send(a.outside(Message::RenewCache(v1::RenewCache { link: a.link })));
         let open = a.numbered(Message::Open(all("/f", None)));
@@ -214,7 +215,7 @@ fn a_session_belongs_to_its_principal_and_its_secret() {
     let mut unknown = Client { session: 99, ..a.clone() };
     assert_eq!(cell.code(&mut unknown, write(at_path("/f"), "x")), "cell.no_session");
     assert_eq!(cell.code(&mut a, write(at_path("/f"), "x")), "cell.no_node");
-    let other = v1::KeepAlive { link: 12_345, ack: None };
+    let other = v1::KeepAlive { link: 12_345, ..Default::default() };
     assert_eq!(cell.ask(a.inside(0, Message::KeepAlive(other))).unwrap_err().code, "cell.bad_call");
 }
 
@@ -253,7 +254,7 @@ fn a_stream_of_news_does_not_starve_the_lease() {
             }
         }
         cell.kept(&mut b);
-        let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ack: None }));
+        let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ..Default::default() }));
         let deadline = cell.now.mono;
         cell.send_until(keep, Some(deadline));
         cell.pass(millis(100));

@@ -39,7 +39,7 @@ fn holders(state: &Namespace) -> Vec<u64> {
 
 fn keep_all(cell: &mut Cell, clients: &mut [(Client, u64)]) {
     for (client, _) in clients {
-        let keep = client.inside(0, Message::KeepAlive(v1::KeepAlive { link: client.link, ack: None }));
+        let keep = client.inside(0, Message::KeepAlive(v1::KeepAlive { link: client.link, ..Default::default() }));
         let deadline = cell.now.mono;
         cell.send_until(keep, Some(deadline));
     }

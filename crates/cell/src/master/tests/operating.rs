@@ -17,21 +17,22 @@ fn operators_see_sessions_and_locks_and_others_do_not() {
     let request = b.numbered(acquire(handle, Exclusive));
     cell.send(request);
     let operator = Client::operator();
-    let Ok(Message::SessionList(list)) = cell.ask(operator.outside(Message::ListSessions(v1::ListSessions {}))) else {
+    let Ok(Message::SessionList(list)) = cell.ask(operator.outside(Message::ListSessions(v1::ListSessions::default())))
+    else {
         panic!()
     };
     let first = &list.sessions[0];
     assert_eq!((list.sessions.len(), first.session, first.handles, first.locks), (2, a.session, 2, 1));
     assert_eq!((first.ephemerals, first.watches, first.resumed), (1, 2, true));
     assert!((1..=12_000).contains(&first.remaining_ms) && first.cached > 0);
-    let Ok(Message::LockList(locks)) = cell.ask(operator.outside(Message::ListLocks(v1::ListLocks {}))) else {
+    let Ok(Message::LockList(locks)) = cell.ask(operator.outside(Message::ListLocks(v1::ListLocks::default()))) else {
         panic!()
     };
     let lock = &locks.locks[0];
     assert_eq!((lock.path.as_str(), &lock.holders[..], lock.waiters), ("/l", &[a.session][..], 1));
     for message in [
-        Message::ListSessions(v1::ListSessions {}),
-        Message::ListLocks(v1::ListLocks {}),
+        Message::ListSessions(v1::ListSessions::default()),
+        Message::ListLocks(v1::ListLocks::default()),
         Message::EndSession(v1::EndSession { session: a.session }),
         Message::SetQuota(v1::SetQuota::default()),
         Message::Restore(v1::RestoreCell::default()),

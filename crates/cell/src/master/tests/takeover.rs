@@ -247,3 +247,17 @@ fn a_call_that_knows_another_epoch_is_told_to_resume() {
     a.epoch = 1;
     assert_eq!(cell.code(&mut a, write(at_path("/f"), "x")), "cell.resume");
 }
+
+#[test]
+fn a_resumption_meant_for_another_epoch_is_no_flush() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let late = v1::ResumeSession { link: a.link, handles: Vec::new(), epoch: a.epoch };
+    cell.fail_over();
+    // Sent to the master of the earlier epoch, and delivered to this one.
+    let answer = cell.ask(a.inside(0, Message::ResumeSession(late))).unwrap();
+    let Message::ResumeNeeded(needed) = answer else { panic!("taken for a flush: {answer:?}") };
+    assert!(needed.epoch > a.epoch);
+    assert_eq!(cell.code(&mut a, write(at_path("/f"), "x")), "cell.resume");
+    cell.resume(&mut a, Vec::new()).unwrap();
+}

@@ -4,6 +4,7 @@
 use super::Output;
 use super::reign::{Asker, Reign, Turn, Waiting, refusal_error};
 use super::sessions::Slot;
+use std::time::Duration;
 use tidings_base::agreed::{Ask, Refusal};
 use tidings_base::{Mono, OpId};
 use tidings_wire::v1;
@@ -24,6 +25,9 @@ pub(super) struct Gate {
     waiting: Vec<Gated>,
     next: Vec<Gated>,
 }
+
+/// A barrier that was asked longer ago than this is no date for a lease.
+const TOO_OLD: Duration = Duration::from_secs(3);
 
 impl Reign {
     /// Lets something wait for a barrier that is asked from now on.
@@ -58,6 +62,8 @@ impl Reign {
                         self.serve(t, asker, request);
                     }
                 }
+                // Asked before the majority was lost: a lease of then is over. Another barrier passes at once now.
+                Gated::Lease(_) if before.is_none() && t.mono().since(asked) > TOO_OLD => self.gate.next.push(gated),
                 Gated::Lease(slot) => self.lease_barrier(t, slot, true),
             }
         }

@@ -6,7 +6,7 @@ use crate::master::Input;
 use crate::mutant::Mutant;
 use std::time::Duration;
 use tidings_base::LogIndex;
-use tidings_base::agreed::{Heard, Role};
+use tidings_base::agreed::Heard;
 use tidings_wire::v1;
 use tidings_wire::v1::cell_message::Message;
 
@@ -171,18 +171,24 @@ fn without_the_leader_lease_answers_and_leases_wait_for_a_barrier() {
 }
 
 #[test]
-fn a_master_that_may_be_deposed_tells_nobody_that_a_session_is_over() {
+fn a_master_without_its_majority_ends_nobody() {
     let mut cell = Cell::new();
-    let mut a = cell.client("a");
+    let (a, b) = (cell.client("a"), cell.client("b"));
+    let keep = cell.send(a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ..Default::default() })));
     cell.instant = false;
     let lapsed = cell.now.mono;
     cell.hear(Heard::LeaseUntil(lapsed));
     cell.pass(secs(20));
-    a.number += 1;
-    let op = cell.send(a.inside(a.number, write(at_path("/f"), "x")));
-    assert_eq!(cell.take(op), None, "it would be `cell.expired`");
-    cell.hear(Heard::Role(Role::Follower { leader: None }));
-    assert_eq!(cell.take(op).unwrap().unwrap_err().code, "cell.not_master");
+    assert!(cell.log.is_empty(), "nobody's end is proposed by a master that may be deposed");
+    // The majority is back: who waited here lives on, who was silent is ended now.
+    cell.instant = true;
+    let op = cell.barriers.pop_front().expect("the lease waits for a barrier");
+    cell.hear(Heard::Passed { op, index: LogIndex(1) });
+    let until = cell.now.mono + secs(600);
+    cell.hear(Heard::LeaseUntil(until));
+    cell.pass(secs(2));
+    assert!(matches!(cell.take(keep), Some(Ok(Message::KeptAlive(kept))) if kept.lease_us > 0));
+    assert!(lives(&cell, &a) && !lives(&cell, &b));
 }
 
 #[test]

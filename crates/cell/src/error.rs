@@ -165,6 +165,19 @@ pub fn answered_already(number: u64) -> Error {
     Error::new("cell.answered_already", Class::Refused, message).hint("Use a new number for a new call.")
 }
 
+/// A directory with as many children as one may have.
+pub fn directory_full(directory: impl Display, bound: u32) -> Error {
+    let message = format!("{directory} has {bound} children, and no directory has more");
+    Error::new("cell.directory_full", Class::Refused, message).hint("Spread them over several directories.")
+}
+
+/// A listing over what an answer can carry.
+pub fn listing_too_large(directory: impl Display, bound: usize) -> Error {
+    let message = format!("the listing of {directory} has more than {bound} bytes");
+    Error::new("cell.listing_too_large", Class::Refused, message)
+        .hint("Split the directory; its children can be read by their paths all the same.")
+}
+
 /// A directory is full.
 pub fn quota_nodes(directory: impl Display, bound: u64) -> Error {
     let message = format!("{directory} may hold {bound} nodes and does");
@@ -179,10 +192,10 @@ pub fn quota_bytes(directory: impl Display, bound: u64) -> Error {
         .hint("Delete what is not needed, or have an operator raise the quota.")
 }
 
-/// A session with too many handles.
+/// A session with too many handles, or with fewer whose names are long.
 pub fn too_many_handles(bound: usize) -> Error {
-    Error::new("cell.too_many_handles", Class::Refused, format!("a session has at most {bound} handles"))
-        .hint("Close handles that are not needed.")
+    Error::new("cell.too_many_handles", Class::Refused, format!("a session has at most {bound} handles like these"))
+        .hint("Close handles that are not needed, or use another session as well.")
 }
 
 /// A session with too many ephemeral nodes.
@@ -229,7 +242,7 @@ pub fn newer_backup(version: u32, known: u32) -> Error {
 /// A backup over what a restore can take.
 pub fn backup_too_large(bound: u64) -> Error {
     Error::new("cell.too_large", Class::Invalid, format!("the backup is larger than {bound} bytes"))
-        .hint("A restore collects all of it first; restore a smaller backup.")
+        .hint("A restore collects all of it first, so no larger one is made: delete what is not needed.")
 }
 
 /// A call that only operators may make.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tidings_base::Error;
 use tidings_wire::v1;
 
-/// How many keys are kept: tokens live no longer than sessions and locks, and keys are rotated by hand or by the day.
+/// How many keys are kept: tokens live no longer than sessions and locks, and a master rotates them once a day.
 pub const KEPT_KEYS: usize = 64;
 
 /// What a sequencer's text begins with.

@@ -154,6 +154,7 @@ impl CellGroup {
             return Err(shared.elsewhere(leader));
         }
         let pieces = backup::pieces(&shared.state.read());
+        pieces.check()?;
         // Made on a thread that may take its time, no faster than they are read.
         let (sender, made) = mpsc::channel(PIECES_AHEAD);
         tokio::task::spawn_blocking(move || {

@@ -56,8 +56,9 @@ impl Limits {
         // Enough to keep a fast server busy over a slow line (1,024 calls at 100 ms are 10,000/s), few enough that a
         // stranger cannot fill the node's memory with waiting requests.
         max_operations: 1_024,
-        // A scan of a large group is paged; one answer need not be longer than this.
-        max_operation_bytes: 256 << 20,
+        // A backup of a cell is the longest answer: at most 1 GiB, and the frames around it. Nobody holds all of one:
+        // a side that does not read grants no more frames.
+        max_operation_bytes: (1 << 30) + (64 << 20),
         // 16 frames of 64 KiB keep a line of 1 MiB bandwidth-delay product full.
         initial_credit: 16,
     };

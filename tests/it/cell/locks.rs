@@ -97,8 +97,8 @@ fn who_waits_is_next_and_signals_are_passed_on() {
 fn a_lost_lock_kills_the_command_and_has_an_exit_code_of_its_own() {
     let _turn = turn();
     let (_data, server) = one_node();
-    let args = ["cell", "lock", "/l", "--lock-delay", "3s", "--kill-after", "500ms", "--", "sh", "-c", STUBBORN];
-    let running = server.start_command(&args);
+    let held = ["--lease", "2s", "--lock-delay", "3s", "--kill-after", "500ms"];
+    let running = server.start_command(&[&["cell", "lock", "/l"], &held[..], &["--", "sh", "-c", STUBBORN]].concat());
     let (pid, sequencer) = (running.line(1), running.line(2));
     assert_eq!(server.run(&["cell", "sequencer", "check", &sequencer]).code, 0);
     ends_session_of(&server, "/l");

@@ -9,12 +9,17 @@ use super::reign::{Reign, Turn};
 use super::sessions::Slot;
 use crate::path::Place;
 use crate::{HandleNumber, SessionId};
+use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_wire::v1;
 use tidings_wire::v1::CellEventKind as Kind;
 
 /// So many children are named in one event; of more it is only said that there are.
 const MAX_CHILDREN: usize = 16;
+
+/// So many bytes of events go with one batch; the rest goes with the next. Together with its invalidations a batch fits
+/// a client's frame.
+const MAX_BATCHED: usize = 256 << 10;
 
 /// Every open handle by its node, and those that watch it once more: a lock with ten thousand waiters may have no
 /// watcher at all.
@@ -64,9 +69,18 @@ impl Events {
         self.queue.len()
     }
 
+    /// The first ones, as many as a batch carries; at least one.
     pub(super) fn take(&mut self) -> Vec<v1::CellEvent> {
-        self.at.clear();
-        std::mem::take(&mut self.queue)
+        let mut size = 0;
+        let mut fits = |event: &v1::CellEvent| {
+            size += event.encoded_len() + 4;
+            size <= MAX_BATCHED
+        };
+        let count = self.queue.iter().take_while(|event| fits(event)).count().max(1).min(self.queue.len());
+        let rest = self.queue.split_off(count);
+        let key = |event: &v1::CellEvent| (HandleNumber(event.handle), event.kind);
+        self.at = rest.iter().enumerate().map(|(at, event)| (key(event), at)).collect();
+        std::mem::replace(&mut self.queue, rest)
     }
 
     fn put(&mut self, handle: HandleNumber, kind: Kind, child: Option<&str>) {
@@ -85,25 +99,25 @@ impl Events {
 }
 
 impl Reign {
-    pub(super) fn contents_changed(&mut self, place: &Place) {
-        self.tell_watchers(place, watched::CONTENTS, Kind::ContentsChanged, None);
-        self.child_changed(place);
+    pub(super) fn contents_changed(&mut self, t: &Turn<'_>, place: &Place) {
+        self.tell_watchers(t, place, watched::CONTENTS, Kind::ContentsChanged, None);
+        self.child_changed(t, place);
     }
 
     /// A child was added, removed or changed: whoever watches the parent's children hears of it.
-    pub(super) fn child_changed(&mut self, place: &Place) {
+    pub(super) fn child_changed(&mut self, t: &Turn<'_>, place: &Place) {
         if let Some(parent) = place.parent() {
-            self.tell_watchers(&parent, watched::CHILDREN, Kind::ChildrenChanged, Some(place.path.name()));
+            self.tell_watchers(t, &parent, watched::CHILDREN, Kind::ChildrenChanged, Some(place.path.name()));
         }
     }
 
-    pub(super) fn node_created(&mut self, place: &Place) {
-        self.child_changed(place);
+    pub(super) fn node_created(&mut self, t: &Turn<'_>, place: &Place) {
+        self.child_changed(t, place);
     }
 
     /// A node is gone: its handles are of no use any more, and whoever held or awaited its lock hears of it.
     pub(super) fn node_removed(&mut self, t: &mut Turn<'_>, place: &Place) {
-        self.child_changed(place);
+        self.child_changed(t, place);
         let Some(id) = self.places.find(place) else { return self.reap(t) };
         let present = t.state.instance(place);
         for (slot, number) in self.open_handles.of(id, false) {
@@ -135,14 +149,20 @@ impl Reign {
     }
 
     /// Tells the handles of a node that watch this.
-    pub(super) fn tell_watchers(&mut self, place: &Place, bit: u32, kind: Kind, child: Option<&str>) {
+    pub(super) fn tell_watchers(&mut self, t: &Turn<'_>, place: &Place, bit: u32, kind: Kind, child: Option<&str>) {
         let Some(id) = self.places.find(place) else { return };
         for (slot, number) in self.open_handles.of(id, true) {
-            let handle = self.sessions.get(slot).and_then(|session| session.handle(number));
-            if handle.is_some_and(|handle| u32::from(handle.events) & bit != 0) {
+            if self.may_hear(t, place, slot, number, bit) {
                 self.tell(slot, number, kind, child);
             }
         }
+    }
+
+    /// Whether a handle watches this, and whoever opened it may read the node still (R12).
+    fn may_hear(&self, t: &Turn<'_>, place: &Place, slot: Slot, number: HandleNumber, bit: u32) -> bool {
+        let Some(session) = self.sessions.get(slot) else { return false };
+        session.handle(number).is_some_and(|handle| u32::from(handle.events) & bit != 0)
+            && t.state.may_watch(session.id, place)
     }
 
     /// Tells whoever holds a lock that somebody waits for it.
@@ -150,8 +170,7 @@ impl Reign {
         let Some(lock) = t.state.lock(place) else { return };
         for (session, number) in lock.holders.keys() {
             let Some(slot) = self.sessions.find(*session).filter(|_| Some(*session) != but) else { continue };
-            let handle = self.sessions.get(slot).and_then(|session| session.handle(*number));
-            if handle.is_some_and(|handle| u32::from(handle.events) & watched::LOCK != 0) {
+            if self.may_hear(t, place, slot, *number, watched::LOCK) {
                 self.tell(slot, *number, kind, None);
             }
         }
@@ -173,5 +192,25 @@ mod tests {
         assert_eq!(taken.len(), 2);
         assert_eq!((taken[0].children.len(), taken[0].more), (MAX_CHILDREN, true));
         assert!(events.is_empty() && events.at.is_empty());
+    }
+
+    #[test]
+    fn a_batch_carries_what_fits_and_the_next_one_the_rest() {
+        let mut events = Events::default();
+        let put = |events: &mut Events| {
+            for (handle, child) in (0..1_000).flat_map(|handle| (0..16).map(move |child| (handle, child))) {
+                events.put(HandleNumber(handle), Kind::ChildrenChanged, Some(&format!("{child:0>200}")));
+            }
+        };
+        put(&mut events);
+        let mut taken = events.take();
+        assert!(taken.len() > 10 && taken.iter().map(|event| event.encoded_len()).sum::<usize>() <= 256 << 10);
+        let left = events.len();
+        put(&mut events);
+        assert_eq!(events.len(), left + taken.len(), "those that wait still coalesce");
+        while !events.is_empty() {
+            taken.extend(events.take());
+        }
+        assert_eq!(taken.len(), 1_000 + (1_000 - left));
     }
 }

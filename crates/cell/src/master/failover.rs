@@ -104,8 +104,16 @@ impl Reign {
         self.phase = Phase::Serving;
         self.timers.cancel(&Timer::Open);
         self.timers.set(Timer::Gauges, t.mono());
+        self.timers.set(Timer::Rotate, t.mono() + self.options.rotate);
         t.out.put(Output::Measured(Measure::FailOver(t.mono().since(self.since))));
         self.reap(t);
+    }
+
+    /// R12: new handles and sequencers are made with a new key; those of the kept older ones are good still.
+    pub(super) fn rotate_keys(&mut self, t: &mut Turn<'_>) {
+        let secret = self.fresh_secret("rotate").into();
+        self.start(t, Work::own(Command::RotateKeys(v1::RotateKeys { secret }), Purpose::Operate));
+        self.timers.set(Timer::Rotate, t.mono() + self.options.rotate);
     }
 
     /// A session's first message in this epoch: it has flushed, and presents its handles. Safe only if it still exists

@@ -17,7 +17,11 @@ use tidings_wire::v1::cell_result::Result as Outcome;
 use tidings_wire::v1::node_target::Target;
 
 /// So many handles a session may have open.
-pub(super) const MAX_HANDLES: usize = 10_000;
+pub(super) const MAX_HANDLES: usize = 4_096;
+/// Their tokens together: a resumption presents all of them in one frame.
+const MAX_TOKENS: usize = 768 << 10;
+/// What a token has besides names: numbers, rights, a MAC, and what tells its parts from each other.
+const TOKEN: usize = 128;
 /// So many of them may be watched.
 pub(super) const MAX_WATCHES: u32 = 1_000;
 /// The longest lock-delay, and the usual one.
@@ -59,6 +63,14 @@ pub(super) struct Opening {
     delay_ms: u32,
     events: u8,
     rights: Rights,
+}
+
+impl Opening {
+    /// R12: whoever opens a node for nothing learns its stat, and whoever watches it what changes: both read it.
+    fn must_read(&self) -> bool {
+        let Rights { read, write, lock, .. } = self.rights;
+        read || !(write || lock) || self.events != 0
+    }
 }
 
 impl Session {
@@ -156,7 +168,7 @@ impl Reign {
                     path: open.path,
                     create,
                     handle: by.call.number,
-                    read: open.read,
+                    read: opening.must_read(),
                     write: open.write,
                     lock: open.lock,
                 });
@@ -174,6 +186,11 @@ impl Reign {
         }
         if session.handles.len() >= MAX_HANDLES {
             return Err(error::too_many_handles(MAX_HANDLES));
+        }
+        let names = by.caller.app.len() + by.caller.principal.len();
+        let paths = session.path_bytes as usize + opening.place.path.as_str().len();
+        if paths + (session.handles.len() + 1) * (TOKEN + names) > MAX_TOKENS {
+            return Err(error::too_many_handles(session.handles.len()));
         }
         if opening.events != 0 && session.watches >= MAX_WATCHES {
             return Err(error::too_many_watches(MAX_WATCHES as usize));
@@ -203,7 +220,7 @@ impl Reign {
             }
             _ => {}
         }
-        if opening.rights.read {
+        if opening.must_read() {
             t.state.may(by.caller, &opening.place, Right::Read)?;
         }
         if opening.rights.write || opening.rights.lock {
@@ -225,7 +242,7 @@ impl Reign {
         match (outcome, slot) {
             (Ok(Outcome::Applied(v1::CellApplied { stat: Some(stat), created, .. })), Some(slot)) => {
                 if created {
-                    self.node_created(&opening.place);
+                    self.node_created(t, &opening.place);
                 }
                 self.answer_open(t, slot, asker, opening, stat, created);
             }
@@ -273,6 +290,7 @@ impl Reign {
         let handle = Handle { number, instance, place, delay_ms, events, rights };
         self.open_handles.add(slot, &handle);
         session.handles.insert(at, handle);
+        session.path_bytes += opening.place.path.as_str().len() as u32;
         session.watches += u32::from(events != 0);
     }
 
@@ -281,6 +299,7 @@ impl Reign {
         if let Ok(at) = session.handles.binary_search_by_key(&number, |handle| handle.number) {
             let handle = session.handles.remove(at);
             session.watches -= u32::from(handle.events != 0);
+            session.path_bytes -= self.places.get(handle.place).path.as_str().len() as u32;
             self.open_handles.remove(slot, &handle);
             self.places.release(handle.place);
         }

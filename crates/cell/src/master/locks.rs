@@ -99,12 +99,15 @@ pub(super) struct Locks {
     waiting: BTreeMap<(Slot, u64), (PlaceId, u64)>,
     /// Acquires that were cancelled: a late copy of one must not wait again.
     cancelled: BTreeSet<(Slot, u64)>,
+    /// R8: acquires that were refused because the lock was held, without a result in the window: a late copy of one
+    /// must not be granted.
+    refused: BTreeSet<(Slot, u64)>,
 }
 
 impl Locks {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.queues.len() + self.waiting.len() + self.cancelled.len()
+        self.queues.len() + self.waiting.len() + self.cancelled.len() + self.refused.len()
     }
 
     pub(super) fn waiters(&self) -> usize {
@@ -135,9 +138,11 @@ impl Locks {
     }
 
     /// The client has the answers of numbers below this: late copies of those are known by that.
-    pub(super) fn forget_cancelled(&mut self, slot: Slot, below: u64) {
-        while let Some(known) = self.cancelled.range((slot, 0)..(slot, below)).next().copied() {
-            self.cancelled.remove(&known);
+    pub(super) fn forget_answered(&mut self, slot: Slot, below: u64) {
+        for known in [&mut self.cancelled, &mut self.refused] {
+            while let Some(number) = known.range((slot, 0)..(slot, below)).next().copied() {
+                known.remove(&number);
+            }
         }
     }
 
@@ -179,6 +184,9 @@ impl Reign {
         }
         let handle = self.handle(by.slot, acquire.handle)?.clone();
         let place = self.places.get(handle.place).clone();
+        if self.locks.refused.contains(&(by.slot, by.call.number)) {
+            return Err(error::lock_held(&place, false));
+        }
         self.may_acquire(t, by, &handle, &place)?;
         self.places.hold_again(handle.place);
         let queue = self.locks.queues.entry(handle.place).or_default();
@@ -187,6 +195,10 @@ impl Reign {
             self.tidy(handle.place);
             self.places.release(handle.place);
             let delayed = t.state.lock(&place).is_some_and(|lock| lock.delay.is_some());
+            // Without freshness this is no answer yet: it is asked again behind a barrier.
+            if acquire.try_only && t.fresh.is_some() {
+                self.locks.refused.insert((by.slot, by.call.number));
+            }
             return Err(if acquire.try_only {
                 error::lock_held(&place, delayed)
             } else {
@@ -329,7 +341,7 @@ impl Reign {
                     }
                     (asker, _) => self.fail_asker(t, asker, error::bad_handle("it was closed meanwhile")),
                 }
-                self.tell_watchers(&place, watched::LOCK, Kind::LockAcquired, None);
+                self.tell_watchers(t, &place, watched::LOCK, Kind::LockAcquired, None);
                 if self.locks.queues.get_mut(&id).is_some_and(|queue| queue.head().is_some()) {
                     self.tell_holders(t, &place, Kind::ConflictingRequest, None);
                 }
@@ -339,7 +351,14 @@ impl Reign {
             Err(error) if error.code == "cell.lock_held" && self.may_wait(&waiter) => {
                 self.requeue(t, id, Waiter { asker, ..waiter });
             }
-            Err(error) => self.fail_asker(t, asker, error),
+            Err(error) => {
+                let session = self.sessions.get(waiter.slot).filter(|session| session.id == waiter.session);
+                let awaited = session.is_some_and(|session| waiter.number >= session.answered_below);
+                if error.code == "cell.lock_held" && waiter.try_only && awaited {
+                    self.locks.refused.insert((waiter.slot, waiter.number));
+                }
+                self.fail_asker(t, asker, error);
+            }
         }
         self.pump(t, id);
         self.places.release(id);
@@ -427,7 +446,10 @@ impl Reign {
         cancel: v1::CancelAcquire,
     ) -> Result<Flow, Error> {
         let handle = self.handle(by.slot, cancel.handle)?.clone();
-        self.locks.cancelled.insert((by.slot, cancel.number));
+        self.within_window(by.slot, cancel.number)?;
+        if self.sessions.get(by.slot).is_some_and(|session| cancel.number >= session.answered_below) {
+            self.locks.cancelled.insert((by.slot, cancel.number));
+        }
         if self.drop_waiter(t, by.slot, cancel.number) {
             self.reply(t, asker.op, Message::Done(v1::CellDone::default()));
             return Ok(Flow::Taken);
@@ -468,7 +490,12 @@ impl Reign {
 
     /// A session ends: it waits for nothing any more.
     pub(super) fn leave_queues(&mut self, t: &mut Turn<'_>, slot: Slot) {
-        let numbers: Vec<u64> = self.locks.waiting.range((slot, 0)..=(slot, u64::MAX)).map(|(key, _)| key.1).collect();
+        self.leave_queues_below(t, slot, u64::MAX);
+    }
+
+    /// Nobody waits for the answers of numbers below this: neither do their acquires.
+    pub(super) fn leave_queues_below(&mut self, t: &mut Turn<'_>, slot: Slot, below: u64) {
+        let numbers: Vec<u64> = self.locks.waiting.range((slot, 0)..(slot, below)).map(|(key, _)| key.1).collect();
         for number in numbers {
             self.drop_waiter(t, slot, number);
         }

@@ -62,6 +62,8 @@ pub struct Options {
     pub idle: Duration,
     /// The longest that a waiting acquire is held before the client is told to ask again.
     pub wait: Duration,
+    /// R12: a master that reigns for so long has the cell agree on new keys, and again.
+    pub rotate: Duration,
     #[doc(hidden)]
     pub mutant: Option<Mutant>,
 }

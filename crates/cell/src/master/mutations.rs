@@ -13,7 +13,7 @@ use super::reign::{Asker, Caller, Flow, RETRY, Reign, Timer, Turn, Waiting, bad_
 use super::sessions::{Begun, Slot};
 use super::{Measure, Output};
 use crate::error;
-use crate::namespace::Touched;
+use crate::namespace::{Touched, WINDOW};
 use crate::path::Place;
 use crate::{HandleNumber, SessionId};
 use bytes::Bytes;
@@ -279,8 +279,8 @@ impl Reign {
             }
             Purpose::Free { place, handle } => self.free_decided(t, session, place, handle),
             Purpose::EndDelay(place, number) => self.delay_decided(t, place, number),
-            Purpose::Contents(place) if outcome.is_ok() => self.contents_changed(&place),
-            Purpose::Acl(place) if outcome.is_ok() => self.child_changed(&place),
+            Purpose::Contents(place) if outcome.is_ok() => self.contents_changed(t, &place),
+            Purpose::Acl(place) if outcome.is_ok() => self.child_changed(t, &place),
             Purpose::Remove(place, holders) if outcome.is_ok() => {
                 self.locks_lost(&holders);
                 self.node_removed(t, &place);
@@ -434,6 +434,7 @@ impl Reign {
         if self.sessions.get(by.slot).is_some_and(|session| by.call.number < session.answered_below) {
             return Err(error::answered_already(by.call.number));
         }
+        self.within_window(by.slot, by.call.number)?;
         if let Some(id) = self.numbered.get(&(by.slot, by.call.number)).copied()
             && let Some(change) = self.changes.get_mut(&id)
         {
@@ -443,6 +444,16 @@ impl Reign {
         }
         let result = t.state.result(SessionId(by.call.session), by.call.number);
         Ok(result.and_then(|result| result.result).map_or(Repeat::No, Repeat::Answered))
+    }
+
+    /// The log would refuse a number that is too far from the first unanswered one; what is remembered by number here is
+    /// bounded by the same.
+    pub(super) fn within_window(&self, slot: Slot, number: u64) -> Result<(), Error> {
+        let floor = self.sessions.get(slot).map_or(0, |session| session.answered_below);
+        match number.saturating_sub(floor) >= WINDOW {
+            true => Err(error::too_many_outstanding(WINDOW)),
+            false => Ok(()),
+        }
     }
 
     /// Deals with a repeat of a change that is answered with `done`; `false` = it is none.

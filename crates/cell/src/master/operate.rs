@@ -9,6 +9,7 @@ use crate::SessionId;
 use crate::error;
 use crate::namespace::Right;
 use crate::path::{NodePath, Place};
+use std::time::Duration;
 use tidings_base::Error;
 use tidings_wire::v1;
 use tidings_wire::v1::cell_command::Command;
@@ -19,6 +20,8 @@ use tidings_wire::v1::cell_message::Message;
 const SESSIONS_A_PAGE: usize = 2_000;
 const LOCKS_A_PAGE: usize = 500;
 const HOLDERS_SHOWN: usize = 64;
+/// An operator who ends a session is answered after so long at the latest: before whoever asked gives up.
+const END_ANSWERED: Duration = Duration::from_secs(5);
 
 impl Reign {
     /// Requests that belong to no session, or do not care for theirs.
@@ -99,11 +102,13 @@ impl Reign {
         Ok(Flow::Taken)
     }
 
-    /// An operator ends a session; its locks are held back as after a loss.
+    /// An operator ends a session: from now on it is refused everything and never extended, and when its lease is over
+    /// its locks are held back as after a loss.
     fn operator_ends(&mut self, t: &mut Turn<'_>, asker: Asker, session: u64) -> Result<Flow, Error> {
         let slot = self.sessions.find(SessionId(session)).ok_or_else(|| error::no_session(session))?;
+        let asker = Asker { deadline: asker.deadline.min(t.mono() + END_ANSWERED), ..asker };
         self.keep_open(t, asker, Waiting::End(slot));
-        self.end_session(t, slot, End::Lost, Some(asker.op));
+        self.end_session(t, slot, End::Ordered, Some(asker.op));
         Ok(Flow::Taken)
     }
 

@@ -7,6 +7,7 @@ use crate::error;
 use crate::namespace::Right;
 use crate::path::{NodePath, Place};
 use bytes::Bytes;
+use prost::Message as _;
 use tidings_base::Error;
 use tidings_wire::v1;
 use tidings_wire::v1::cell_message::Message;
@@ -14,6 +15,12 @@ use tidings_wire::v1::node_target::Target;
 
 /// So many names in one `read_many`.
 const MAX_PATHS: usize = 128;
+
+/// An answer must fit a client's frame of 1 MiB and a little: so much of many nodes, so much of one listing.
+const MAX_MANY: usize = 768 << 10;
+const MAX_LISTING: usize = 1 << 20;
+/// What a node's answer has besides its stat and contents, at most.
+const NODE: usize = 64;
 
 /// What a read asks for.
 #[derive(Clone, Copy)]
@@ -100,9 +107,15 @@ impl Reign {
             let target = v1::NodeTarget { target: Some(Target::Path(path)) };
             places.push(self.read_target(t, slot, caller, Some(&target))?.0);
         }
-        let mut nodes = Vec::with_capacity(places.len());
+        // As many of the first as fit; the client asks for the rest.
+        let (mut nodes, mut size) = (Vec::with_capacity(places.len()), 0);
         for place in &places {
-            let file = t.state.stat(place).is_some_and(|stat| !stat.directory);
+            let stat = t.state.stat(place);
+            let file = stat.as_ref().is_some_and(|stat| !stat.directory);
+            size += NODE + stat.map_or(0, |stat| stat.encoded_len() + stat.length as usize);
+            if size > MAX_MANY && !nodes.is_empty() {
+                break;
+            }
             nodes.push(self.look(t, slot, place, Parts { contents: file, children: false, cacheable: true })?);
         }
         self.reply(t, asker.op, Message::ManyRead(v1::ManyRead { nodes }));
@@ -124,6 +137,10 @@ impl Reign {
             }
             if parts.children {
                 children = t.state.children(place).unwrap_or_default();
+                let size: usize = children.iter().map(|child| child.encoded_len() + 4).sum();
+                if size > MAX_LISTING {
+                    return Err(error::listing_too_large(place, MAX_LISTING));
+                }
             }
         }
         let stamp = slot.filter(|_| parts.cacheable).and_then(|slot| {

@@ -8,7 +8,7 @@ use super::leases::{BEFORE_DEADLINE, Load};
 use super::locks::Locks;
 use super::mutations::Change;
 use super::places::{PlaceId, Places};
-use super::sessions::{Links, Sessions, Slot};
+use super::sessions::{Links, Session, Sessions, Slot};
 use super::wheel::Wheel;
 use super::{Measure, Options, Output};
 use crate::error;
@@ -43,8 +43,12 @@ pub(super) enum Timer {
     CacheBound(Slot),
     /// A lock-delay has passed in full; try to end it.
     Delay(PlaceId),
-    /// Try again to end a session.
+    /// End a session: its lease is over, or the log had no room the last time.
     Stop(Slot),
+    /// The clients of a link's ended sessions cannot believe them alive any more.
+    Link(u32),
+    /// R12: have new keys.
+    Rotate,
     /// Try again to delete ephemeral nodes that nobody has open.
     Reap,
     /// Leases longer than the ceiling that is now needed have run out: lower it (R6).
@@ -231,6 +235,11 @@ impl Reign {
             Message::KeepAlive(keep) => return self.keep_alive(t, asker, &caller, call.as_ref(), &keep),
             _ => {}
         }
+        if let (Message::CloseSession(_), Some(call)) = (&message, &call)
+            && let Some(slot) = self.closes_ending(t, &caller, call)
+        {
+            return self.close_session(t, asker, slot);
+        }
         // A session that has not come back must hear so at once, or the cell would wait for it in vain.
         let slot = match &call {
             Some(call) => Some(self.session_of(t, &caller, call)?),
@@ -243,7 +252,8 @@ impl Reign {
             return self.sessionless(t, asker, &caller, message);
         };
         self.sessions.called(slot, t.mono(), &call);
-        self.locks.forget_cancelled(slot, call.answered_below);
+        self.locks.forget_answered(slot, call.answered_below);
+        self.leave_queues_below(t, slot, call.answered_below);
         self.call(t, asker, Caller { slot, caller: &caller, call: &call }, message)
     }
 
@@ -331,6 +341,13 @@ impl Reign {
             self.detach(op, waiting);
             return self.reply(t, op, Message::Waiting(v1::LockWaiting { before }));
         }
+        // What ends by order goes with its lease at the latest: that is decided, however long it takes.
+        if let Waiting::End(slot) = waiting
+            && self.sessions.get(slot).is_some_and(Session::ends_by_order)
+        {
+            self.detach(op, waiting);
+            return self.reply(t, op, Message::Done(v1::CellDone::default()));
+        }
         let proposed = match waiting {
             Waiting::Change(id) => self.changes.get(&id).is_some_and(Change::is_proposed),
             _ => false,
@@ -364,6 +381,8 @@ impl Reign {
                 Timer::CacheBound(slot) => self.cache_bound_passed(t, slot),
                 Timer::Delay(place) => self.delay_passed(t, place),
                 Timer::Stop(slot) => self.try_stop(t, slot),
+                Timer::Link(link) => self.links.tidy(link, t.mono()),
+                Timer::Rotate => self.rotate_keys(t),
                 Timer::Reap => self.reap(t),
                 Timer::LowerCeiling => self.lower_ceiling(t),
                 Timer::Decide => self.decide(t),
@@ -433,6 +452,7 @@ impl Reign {
         let counts = [
             ("places", self.places.len()),
             ("sessions", self.sessions.len()),
+            ("links", self.links.len()),
             ("interest", self.interest.len()),
             ("blocks", self.blocks.len()),
             ("handles", self.open_handles.len()),

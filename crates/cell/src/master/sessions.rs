@@ -44,6 +44,8 @@ pub(super) struct Ending {
     wished: bool,
     /// `StopSession` is under way.
     under_way: bool,
+    /// It is not proposed before this: until then the client may believe that it holds its locks.
+    not_before: Mono,
     /// Who waits for it.
     ops: Vec<OpId>,
 }
@@ -73,6 +75,8 @@ pub(super) struct Session {
     pub(super) highest: u64,
     /// Sorted by number.
     pub(super) handles: Vec<Handle>,
+    /// The lengths of their paths together.
+    pub(super) path_bytes: u32,
     pub(super) watches: u32,
     pub(super) interest: u32,
     /// Changes of its own that are under way.
@@ -80,6 +84,13 @@ pub(super) struct Session {
     /// When it is looked at next.
     pub(super) check_at: Mono,
     pub(super) outgoing: Option<Box<Outgoing>>,
+}
+
+impl Session {
+    /// Whether an operator ended it, and its lease is waited for.
+    pub(super) fn ends_by_order(&self) -> bool {
+        matches!(&self.standing, Standing::Ending(ending) if ending.not_before > Mono(0))
+    }
 }
 
 /// All sessions of this epoch.
@@ -128,6 +139,7 @@ impl Sessions {
             answered_below: 0,
             highest: 0,
             handles: Vec::new(),
+            path_bytes: 0,
             watches: 0,
             interest: 0,
             under_way: 0,
@@ -253,12 +265,29 @@ impl Links {
         link.owing.remove(&slot);
         link.ended.extend(ended.map(|(id, until)| (id.0, until)));
         link.sessions -= 1;
-        if link.sessions == 0 && link.ended.is_empty() {
-            let name = link.name.clone();
+        self.forget_if_unused(at);
+    }
+
+    /// Forgets ended sessions that no client can believe alive any more, and the link if nothing is left of it.
+    pub(super) fn tidy(&mut self, at: u32, now: Mono) {
+        if let Some(link) = self.get_mut(at) {
+            link.ended.retain(|_, until| *until > now);
+            self.forget_if_unused(at);
+        }
+    }
+
+    fn forget_if_unused(&mut self, at: u32) {
+        let unused = |link: &&Link| link.sessions == 0 && link.ended.is_empty();
+        if let Some(name) = self.get(at).filter(unused).map(|link| link.name.clone()) {
             self.by_name.remove(&name);
             self.slots[at as usize] = None;
             self.free.push(at);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
     }
 }
 
@@ -289,10 +318,22 @@ impl Reign {
         }
         // The state may be ahead of what was heard; nobody knows such a session yet.
         let slot = self.sessions.find(id).ok_or_else(error::opening)?;
-        match self.sessions.get(slot).map(|session| &session.standing) {
-            Some(Standing::Ending(_)) => Err(error::expired(id.0)),
-            _ => Ok(slot),
+        match self.is_ending(slot) {
+            true => Err(error::expired(id.0)),
+            false => Ok(slot),
         }
+    }
+
+    fn is_ending(&self, slot: Slot) -> bool {
+        self.sessions.get(slot).is_some_and(|session| matches!(session.standing, Standing::Ending(_)))
+    }
+
+    /// The caller's own session that ends, if it wishes to end itself: it has heard of it, or does not care.
+    pub(super) fn closes_ending(&self, t: &Turn<'_>, caller: &v1::CellCaller, call: &v1::CellCall) -> Option<Slot> {
+        let record = t.state.session(SessionId(call.session))?;
+        let same = record.caller.app == caller.app && record.caller.principal == caller.principal;
+        let slot = self.sessions.find(SessionId(call.session))?;
+        (same && record.secret == call.secret && self.is_ending(slot)).then_some(slot)
     }
 
     pub(super) fn create_session(
@@ -370,6 +411,9 @@ impl Reign {
         }
         let ended = ended.map(|until| (session.id, until));
         self.links.leave(at, slot, ended);
+        if let Some(last) = self.links.get(at).and_then(|link| link.ended.values().max().copied()) {
+            self.timers.set(Timer::Link(at), last);
+        }
     }
 
     pub(super) fn close_session(&mut self, t: &mut Turn<'_>, asker: Asker, slot: Slot) -> Result<Flow, Error> {
@@ -382,11 +426,20 @@ impl Reign {
     pub(super) fn end_session(&mut self, t: &mut Turn<'_>, slot: Slot, end: End, op: Option<OpId>) {
         let Some(session) = self.sessions.get_mut(slot) else { return };
         match &mut session.standing {
-            Standing::Ending(ending) => ending.ops.extend(op),
+            Standing::Ending(ending) => {
+                ending.ops.extend(op);
+                if end == End::Wished {
+                    (ending.wished, ending.not_before) = (true, Mono(0));
+                    self.release_waits(t, slot);
+                }
+            }
             standing => {
-                let (lost, wished) = (end == End::Lost, end == End::Wished);
+                let (lost, wished) = (matches!(end, End::Lost | End::Ordered), end == End::Wished);
                 let ops = op.into_iter().collect();
-                *standing = Standing::Ending(Box::new(Ending { lost, wished, under_way: false, ops }));
+                // R10: a lock is held back from the moment on at which its holder cannot believe any more that it has
+                // it. Who is ended by order may not hear of it before its lease is over.
+                let not_before = if end == End::Ordered { session.lease_end } else { Mono(0) };
+                *standing = Standing::Ending(Box::new(Ending { lost, wished, under_way: false, not_before, ops }));
                 if let Some(link) = session.link {
                     session.cache_end = session.cache_end.max(self.links.get(link).map_or(Mono(0), |link| link.end));
                     self.links.get_mut(link).map(|link| link.owing.insert(slot));
@@ -395,9 +448,21 @@ impl Reign {
                     self.release_waits(t, slot);
                 }
                 self.leave_queues(t, slot);
+                if end == End::Ordered {
+                    self.refuse_held(t, slot);
+                }
             }
         }
         self.try_stop(t, slot);
+    }
+
+    /// Whoever waits at a KeepAlive hears of the end at once.
+    fn refuse_held(&mut self, t: &mut Turn<'_>, slot: Slot) {
+        let Some(session) = self.sessions.get_mut(slot) else { return };
+        let id = session.id.0;
+        if let Some(held) = session.held.take() {
+            self.fail(t, held.op, error::expired(id));
+        }
     }
 
     /// Proposes the end of a session once nothing of its own is under way, so that what it has cannot change any more
@@ -408,6 +473,10 @@ impl Reign {
         let Standing::Ending(ending) = &mut session.standing else { return };
         if !idle || ending.under_way {
             return;
+        }
+        if t.now.mono < ending.not_before {
+            let at = ending.not_before;
+            return self.timers.set(Timer::Stop(slot), at);
         }
         ending.under_way = true;
         let (lost, wished) = (ending.lost, ending.wished);
@@ -448,7 +517,7 @@ impl Reign {
         self.drop_all_interest(slot);
         self.drop_outgoing(slot);
         self.close_all_handles(slot);
-        self.locks.forget_cancelled(slot, u64::MAX);
+        self.locks.forget_answered(slot, u64::MAX);
         let numbered: Vec<u64> = self.numbered.range((slot, 0)..=(slot, u64::MAX)).map(|entry| entry.0.1).collect();
         numbered.into_iter().for_each(|number| {
             self.numbered.remove(&(slot, number));
@@ -472,8 +541,10 @@ impl Reign {
 pub(super) enum End {
     /// Its client closed it.
     Wished,
-    /// Its lease ran out, or an operator ended it.
+    /// Its lease ran out.
     Lost,
+    /// An operator ended it.
+    Ordered,
     /// It did nothing for long and has nothing to lose.
     Idle,
 }

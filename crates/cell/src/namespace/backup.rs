@@ -29,8 +29,9 @@ use tidings_wire::v1;
 
 /// The version that is written; earlier ones are read, later ones refused.
 pub const VERSION: u32 = 1;
-/// The largest backup that can be restored: its pieces wait in the state of every replica for the last one.
-pub const MAX_BACKUP: u64 = 256 << 20;
+/// The largest backup that can be restored, and so the largest that is made: its pieces wait in the state of every
+/// replica for the last one. What one application may have by default fits, with the longest names.
+pub const MAX_BACKUP: u64 = 1 << 30;
 
 const MAGIC: &[u8; 8] = b"TIDCELLB";
 const HEAD: usize = 8 + 4 + 8 + 8 + 4;
@@ -85,7 +86,23 @@ pub struct Pieces {
     ended: bool,
 }
 
+/// What a node adds to a backup besides its record: its length, and its part of what surrounds a piece.
+const AROUND: usize = 8 + PIECE + 4;
+
 impl Pieces {
+    /// Whether it can be restored: to be asked before anything is written.
+    pub fn check(&self) -> Result<(), Error> {
+        self.check_within(MAX_BACKUP)
+    }
+
+    fn check_within(&self, bound: u64) -> Result<(), Error> {
+        let sizes = self.state.tree.iter().map(|(key, node)| node_record(&key.place, node).encoded_len() + AROUND);
+        match sizes.map(|size| size as u64).sum::<u64>() + ((HEAD + END) as u64) > bound {
+            true => Err(error::backup_too_large(bound)),
+            false => Ok(()),
+        }
+    }
+
     fn head(&self) -> BytesMut {
         let mut head = BytesMut::with_capacity(HEAD);
         head.put_slice(MAGIC);
@@ -353,5 +370,26 @@ impl Namespace {
         apps.iter().for_each(|app| self.ensure_app(app));
         self.keys.add(key);
         self.changed = Touched::All;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::Node;
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_restored_is_not_made() {
+        let mut state = Namespace::new();
+        state.ensure_app("app");
+        for n in 0..2_000u32 {
+            let place = Place::parse("app", &format!("/{n}")).unwrap();
+            let node = Node::file(u64::from(n) + 9, Bytes::from(vec![1; n as usize % 300]), Arc::default());
+            state.tree.insert(NodeKey::new(place), node);
+        }
+        let size: u64 = pieces(&state).map(|piece| piece.len() as u64).sum();
+        assert_eq!(pieces(&state).check(), Ok(()));
+        assert_eq!(pieces(&state).check_within(size - 1).unwrap_err().code, "cell.too_large");
+        assert_eq!(pieces(&state).check_within(size + size / 4), Ok(()), "the estimate is not far from it");
     }
 }

@@ -12,6 +12,9 @@ use tidings_base::Error;
 use tidings_wire::v1;
 use xxhash_rust::xxh3::xxh3_64;
 
+/// So many children a directory may have: its listing is one message.
+const MAX_CHILDREN: u32 = 8_192;
+
 impl Namespace {
     /// The node of a command: of that instance, or any if the call was by path.
     pub(super) fn node(&self, app: &str, path: &str, instance: u64) -> Result<&Node, Error> {
@@ -79,7 +82,8 @@ impl Namespace {
 
     fn asked_rights(&self, acting: &Acting, command: &v1::CreateOrOpen, acl: &AclNames) -> Result<(), Error> {
         let allows = |right| self.allows(&acting.caller, &command.app, &command.path, acl, right);
-        if command.read {
+        // Whoever opens a node for nothing learns its stat all the same.
+        if command.read || !(command.write || command.lock) {
             allows(Right::Read)?;
         }
         // Acquiring a lock in either mode needs the right to write: a reader must not keep a writer out.
@@ -108,6 +112,9 @@ impl Namespace {
             None => parent.acl.clone(),
         };
         self.asked_rights(acting, command, &acl)?;
+        if parent.children >= MAX_CHILDREN {
+            return Err(error::directory_full(&parent_key.place.path, MAX_CHILDREN));
+        }
         if create.directory && size > 0 {
             return Err(error::is_a_directory(&path));
         }

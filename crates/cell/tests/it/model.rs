@@ -277,7 +277,7 @@ impl Model {
 
     fn open(&mut self, session: u64, c: &v1::CreateOrOpen) -> Answer {
         let rights = |model: &Model, acl: &[String; 3]| -> Result<(), String> {
-            if c.read {
+            if c.read || !(c.write || c.lock) {
                 model.may(session, acl, 0)?;
             }
             if c.write || c.lock { model.may(session, acl, 1) } else { Ok(()) }

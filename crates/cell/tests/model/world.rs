@@ -431,6 +431,7 @@ fn master_options(setup: &Setup, node: u64) -> master::Options {
         cache_lease: setup.cache_lease,
         idle: Duration::from_secs(3_600),
         wait: Duration::from_secs(25),
+        rotate: Duration::from_secs(24 * 3_600),
         mutant: setup.mutant,
     }
 }

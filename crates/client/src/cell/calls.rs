@@ -156,12 +156,16 @@ impl Cell {
         let mut files: Vec<Option<Option<File>>> =
             paths.iter().map(|path| self.core().cache.node(path.as_ref())).collect();
         let missing: Vec<usize> = (0..paths.len()).filter(|i| files[*i].is_none()).collect();
-        for chunk in missing.chunks(MANY) {
+        let mut missing = missing.as_slice();
+        while !missing.is_empty() {
+            let chunk = &missing[..missing.len().min(MANY)];
             let paths = chunk.iter().map(|i| parsed(paths[*i].as_ref())).collect::<Result<_, _>>()?;
             let read = match self.core().ask(Message::ReadMany(v1::ReadMany { paths })).await? {
-                Message::ManyRead(read) if read.nodes.len() == chunk.len() => read.nodes,
+                Message::ManyRead(read) if (1..=chunk.len()).contains(&read.nodes.len()) => read.nodes,
                 _ => return Err(unexpected()),
             };
+            // Of large files only the first ones fit one answer.
+            missing = &missing[read.len()..];
             for (i, node) in chunk.iter().zip(read) {
                 files[*i] = Some(node.stat.map(|stat| File::new(stat, node.contents)));
             }

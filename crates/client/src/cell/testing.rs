@@ -108,6 +108,7 @@ fn options() -> Options {
         cache_lease: Duration::from_millis(1_800),
         idle: Duration::from_secs(60),
         wait: Duration::from_secs(25),
+        rotate: Duration::from_secs(24 * 3_600),
         mutant: None,
     }
 }

@@ -9,6 +9,9 @@ use tidings_cell::master::Options;
 /// The longest lease of a session: the bound of the agreed ceiling.
 const LONGEST_LEASE: Time = Time::seconds(60);
 
+/// R12: a master has new keys made once a day. 64 are kept, so that a handle or sequencer can be two months old.
+const ROTATE_KEYS: Duration = Duration::from_secs(24 * 3_600);
+
 /// The cell: sessions, leases, locks. All members should be told the same, since any of them may be master.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -96,6 +99,7 @@ impl Cell {
             cache_lease: self.cache_lease.into(),
             idle: self.idle.into(),
             wait: self.wait.into(),
+            rotate: ROTATE_KEYS,
             mutant: None,
         }
     }

@@ -49,6 +49,7 @@ pub(super) fn options(mutant: Option<Mutant>) -> Options {
         cache_lease: CACHE_LEASE,
         idle: secs(60),
         wait: secs(25),
+        rotate: secs(24 * 3_600),
         mutant,
     }
 }

@@ -4,6 +4,7 @@ use super::harness::*;
 use crate::mutant::Mutant;
 use crate::namespace::Namespace;
 use crate::path::Place;
+use prost::Message as _;
 use tidings_base::OpId;
 use tidings_wire::v1;
 use tidings_wire::v1::CellEventKind as Kind;
@@ -338,4 +339,61 @@ fn ten_thousand_wait_for_one_lock() {
         assert!(acquired(&mut cell, *op));
         assert!(cell.call(client, release(1)).is_ok());
     }
+}
+
+#[test]
+fn a_late_copy_of_a_refused_try_is_refused_again() {
+    let mut cell = Cell::new();
+    let [mut a, mut b] = rivals(&mut cell);
+    assert!(cell.call(&mut a.0, acquire(a.1, Exclusive)).is_ok());
+    let tried = b.0.numbered(try_acquire(b.1, Exclusive));
+    assert_eq!(cell.ask(tried.clone()).unwrap_err().code, "cell.lock_held");
+    // Refused at apply: somebody was granted the lock in between.
+    assert!(cell.call(&mut a.0, release(a.1)).is_ok());
+    cell.instant = false;
+    let raced = b.0.numbered(try_acquire(b.1, Exclusive));
+    let op = cell.send(raced.clone());
+    let take = cell.log.pop_front().unwrap();
+    let mut other = v1::CellCommand::decode(take.1.clone()).unwrap();
+    other.actor = Some(v1::CellActor { session: a.0.session, number: 900, answered_below: 0 });
+    if let Some(v1::cell_command::Command::TakeLock(take)) = &mut other.command {
+        take.handle = a.1;
+    }
+    cell.apply(&other.encode_to_vec().into());
+    cell.log.push_back(take);
+    cell.apply_one();
+    assert_eq!(cell.take(op).unwrap().unwrap_err().code, "cell.lock_held");
+    cell.instant = true;
+    assert!(cell.call(&mut a.0, release(a.1)).is_ok());
+    for late in [tried.clone(), raced] {
+        assert_eq!(cell.ask(late).unwrap_err().code, "cell.lock_held", "its client was told so");
+        assert_eq!(holders(&cell.state), [0; 0]);
+    }
+    b.0.answered_below = b.0.number + 1;
+    assert!(cell.call(&mut b.0, try_acquire(b.1, Exclusive)).is_ok());
+    assert_eq!(cell.ask(tried).unwrap_err().code, "cell.answered_already");
+}
+
+#[test]
+fn what_one_session_can_have_remembered_is_bounded() {
+    let mut cell = Cell::new();
+    let [mut a, mut b] = rivals(&mut cell);
+    assert!(cell.call(&mut a.0, acquire(a.1, Exclusive)).is_ok());
+    let cancel = |number| Message::CancelAcquire(v1::CancelAcquire { handle: 1, number });
+    assert_eq!(cell.code(&mut b.0, cancel(5_000)), "cell.too_many_outstanding");
+    assert_eq!(cell.ask(b.0.inside(1_024, acquire(b.1, Exclusive))).unwrap_err().code, "cell.too_many_outstanding");
+    // Acquires whose answers nobody waits for leave the queue.
+    for _ in 0..3_000 {
+        b.0.answered_below = b.0.number + 1;
+        send(&mut cell, &mut b.0, acquire(b.1, Exclusive));
+        let before = b.0.number - 1;
+        cell.call(&mut b.0, cancel(before)).unwrap();
+    }
+    let Ok(Message::LockList(locks)) =
+        cell.ask(Client::operator().outside(Message::ListLocks(v1::ListLocks::default())))
+    else {
+        panic!()
+    };
+    assert!(locks.locks[0].waiters <= 1, "{} wait", locks.locks[0].waiters);
+    assert!(cell.call(&mut a.0, release(a.1)).is_ok());
 }

@@ -2,6 +2,7 @@
 
 use super::harness::*;
 use bytes::Bytes;
+use prost::Message as _;
 use tidings_base::agreed::Refusal;
 use tidings_wire::v1;
 use tidings_wire::v1::CellEventKind as Kind;
@@ -73,12 +74,84 @@ fn handles_and_watches_are_bounded() {
     }
     assert_eq!(cell.code(&mut a, Message::Open(all("/", None))), "cell.too_many_watches");
     let unwatched = || v1::OpenNode { path: "/".into(), read: true, ..Default::default() };
-    for _ in 1_000..10_000 {
+    for _ in 1_000..4_096 {
+        a.answered_below = a.number + 1;
         cell.open(&mut a, unwatched());
     }
+    a.answered_below = a.number + 1;
     assert_eq!(cell.code(&mut a, Message::Open(unwatched())), "cell.too_many_handles");
     assert!(cell.call(&mut a, close(1)).is_ok());
     cell.open(&mut a, all("/", None));
+}
+
+#[test]
+fn the_tokens_of_a_session_fit_one_resumption() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let path = format!("/{}", "n".repeat(1_000));
+    let long = || v1::OpenNode { path: path.clone(), read: true, ..Default::default() };
+    cell.file(&mut a, &path);
+    let mut tokens = Vec::new();
+    let refused = loop {
+        a.answered_below = a.number + 1;
+        match cell.call(&mut a, Message::Open(long())) {
+            Ok(Message::Opened(opened)) => tokens.push(opened.token),
+            other => break other.unwrap_err(),
+        }
+        assert!(tokens.len() < 4_096);
+    };
+    assert_eq!(refused.code, "cell.too_many_handles");
+    let resume = v1::ResumeSession { handles: tokens.clone(), ..Default::default() };
+    assert!((600 << 10..768 << 10).contains(&resume.encoded_len()), "{}", resume.encoded_len());
+    assert!(cell.call(&mut a, close(2)).is_ok());
+    a.answered_below = a.number + 1;
+    cell.open(&mut a, long());
+    cell.fail_over();
+    assert!(cell.resume(&mut a, tokens).unwrap().gone.is_empty());
+    // One of before was not presented.
+    cell.open(&mut a, long());
+    assert_eq!(cell.code(&mut a, Message::Open(long())), "cell.too_many_handles", "they are counted after a fail-over");
+}
+
+#[test]
+fn what_does_not_fit_one_answer_comes_in_several_or_is_refused() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let contents = Bytes::from(vec![7; 256 << 10]);
+    let paths: Vec<String> = (0..5).map(|n| format!("/large{n}")).collect();
+    for path in &paths {
+        cell.open(&mut a, all(path, Some(v1::CreateNode { contents: contents.clone(), ..Default::default() })));
+    }
+    let Ok(Message::ManyRead(many)) = cell.ask(a.inside(0, Message::ReadMany(v1::ReadMany { paths }))) else {
+        panic!()
+    };
+    assert_eq!(many.nodes.len(), 2);
+    assert!(many.encoded_len() < 1 << 20 && many.nodes.iter().all(|node| node.contents == contents));
+    let mut create = |cell: &mut Cell, path: &str, create| {
+        a.answered_below = a.number + 1;
+        let open = v1::OpenNode { path: path.into(), read: true, create, ..Default::default() };
+        let opened = cell.call(&mut a, Message::Open(open));
+        let handle = if let Ok(Message::Opened(opened)) = &opened { opened.handle } else { 0 };
+        cell.call(&mut a, close(handle)).map(|_| ()).and(opened.map(|_| ()))
+    };
+    create(&mut cell, "/d", directory()).unwrap();
+    for n in 0..1_200 {
+        create(&mut cell, &format!("/d/{n:0>900}"), Some(v1::CreateNode::default())).unwrap();
+    }
+    let list = Message::Read(v1::ReadNode { target: at_path("/d"), children: true, ..Default::default() });
+    let refused = cell.ask(Client::operator().outside(list)).unwrap_err();
+    assert_eq!(refused.code, "cell.listing_too_large");
+    create(&mut cell, "/full", directory()).unwrap();
+    for n in 0..8_192 {
+        create(&mut cell, &format!("/full/{n}"), Some(v1::CreateNode::default())).unwrap();
+    }
+    let list = Message::Read(v1::ReadNode { target: at_path("/full"), children: true, ..Default::default() });
+    let Ok(Message::NodeRead(listed)) = cell.ask(Client::operator().outside(list)) else { panic!() };
+    assert!(listed.children.len() == 8_192 && listed.encoded_len() < 1 << 20);
+    let refused = create(&mut cell, "/full/one-more", Some(v1::CreateNode::default()));
+    assert!(refused.is_err());
+    let open = all("/full/one-more", Some(v1::CreateNode::default()));
+    assert_eq!(cell.code(&mut a, Message::Open(open)), "cell.directory_full");
 }
 
 #[test]
@@ -96,6 +169,58 @@ fn many_names_are_read_in_one_call() {
     assert!(many.nodes.iter().all(|node| node.stamp.is_some()));
     let paths = vec!["/f".into(); 129];
     assert_eq!(cell.code(&mut a, Message::ReadMany(v1::ReadMany { paths })), "cell.bad_call");
+}
+
+/// Gives `/acl/mine` to the client a alone, and has the lists of a node say so.
+fn keep_to_a(cell: &mut Cell, a: &mut Client, path: &str) {
+    let list = v1::CreateNode { contents: "app:app/a".into(), ..Default::default() };
+    cell.open(a, all("/acl/mine", Some(list)));
+    let acl = Some(v1::NodeAcl { read: "mine".into(), ..Default::default() });
+    let set = v1::SetAcl { target: at_path(path), acl, ..Default::default() };
+    assert!(cell.call(a, Message::SetAcl(set)).is_ok());
+}
+
+#[test]
+fn an_open_for_nothing_and_a_watch_need_the_right_to_read() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    cell.file(&mut a, "/f");
+    cell.open(&mut a, all("/e", ephemeral()));
+    for path in ["/f", "/e"] {
+        keep_to_a(&mut cell, &mut a, path);
+        let nothing = v1::OpenNode { path: path.into(), ..Default::default() };
+        let watch = v1::OpenNode { write: true, events: 1, ..nothing.clone() };
+        let write = v1::OpenNode { write: true, ..nothing.clone() };
+        assert_eq!(cell.code(&mut b, Message::Open(nothing.clone())), "cell.denied");
+        assert_eq!(cell.code(&mut b, Message::Open(watch)), "cell.denied");
+        cell.open(&mut b, write);
+        cell.open(&mut a, nothing);
+    }
+}
+
+#[test]
+fn whoever_may_read_no_more_hears_no_more() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    cell.open(&mut a, all("/d", directory()));
+    let watch = || v1::OpenNode { path: "/d".into(), read: true, events: 2, ..Default::default() };
+    cell.open(&mut a, watch());
+    cell.open(&mut b, watch());
+    let heard = |cell: &mut Cell, client: &mut Client| {
+        let mut names = Vec::new();
+        while let Some(kept) = cell.keep_alive(client) {
+            names.extend(kept.batch.unwrap_or_default().events.into_iter().flat_map(|event| event.children));
+        }
+        names
+    };
+    cell.file(&mut a, "/d/one");
+    assert_eq!(heard(&mut cell, &mut b), ["one"]);
+    b.held = None;
+    keep_to_a(&mut cell, &mut a, "/d");
+    heard(&mut cell, &mut b);
+    cell.file(&mut a, "/d/two");
+    assert_eq!(heard(&mut cell, &mut b), [""; 0]);
+    assert!(heard(&mut cell, &mut a).contains(&"two".into()));
 }
 
 #[test]

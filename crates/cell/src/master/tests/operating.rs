@@ -2,6 +2,9 @@
 
 use super::harness::*;
 use crate::SessionId;
+use crate::master::{Master, Options};
+use crate::namespace::{Namespace, backup};
+use crate::path::Place;
 use tidings_wire::v1;
 use tidings_wire::v1::LockMode::Exclusive;
 use tidings_wire::v1::cell_message::Message;
@@ -49,14 +52,82 @@ fn an_operator_ends_a_session_as_if_it_were_lost() {
     assert!(cell.call(&mut a, acquire(handle, Exclusive)).is_ok());
     cell.hold(&mut a);
     let end = |session| Client::operator().outside(Message::EndSession(v1::EndSession { session }));
-    assert!(matches!(cell.ask(end(a.session)), Ok(Message::Done(_))));
-    assert_eq!(cell.state.session(SessionId(a.session)), None);
+    let op = cell.send(end(a.session));
     let held = a.held.unwrap();
-    assert_eq!(cell.take(held).unwrap().unwrap_err().code, "cell.expired");
+    assert_eq!(cell.take(held).unwrap().unwrap_err().code, "cell.expired", "it hears of it at once");
+    assert_eq!(cell.ask(a.inside(0, read("/l"))).unwrap_err().code, "cell.expired");
+    // Whether it hears of it or not: its lock is its own until its lease is over, and held back from then on.
+    cell.pass(millis(11_900));
+    assert!(matches!(cell.take(op), Some(Ok(Message::Done(_)))), "within the time of a call");
+    let place = Place::parse("app", "/l").unwrap();
+    assert!(cell.state.lock(&place).unwrap().delay.is_none() && cell.state.session(SessionId(a.session)).is_some());
+    let again = cell.send(end(a.session));
+    cell.pass(millis(200));
+    assert!(matches!(cell.take(again), Some(Ok(Message::Done(_)))));
+    assert_eq!(cell.state.session(SessionId(a.session)), None);
+    assert!(cell.state.lock(&place).unwrap().delay.is_some());
     let mut b = cell.client("b");
     let handle = cell.file(&mut b, "/l");
     assert_eq!(cell.code(&mut b, try_acquire(handle, Exclusive)), "cell.lock_held");
     assert_eq!(cell.ask(end(a.session)).unwrap_err().code, "cell.no_session");
+}
+
+#[test]
+fn a_session_that_closes_itself_meanwhile_ends_at_once() {
+    let mut cell = Cell::new();
+    let a = cell.client("a");
+    let op = cell.send(Client::operator().outside(Message::EndSession(v1::EndSession { session: a.session })));
+    assert_eq!(cell.take(op), None);
+    let stranger = Client { secret: 1, ..a.clone() };
+    let close = || Message::CloseSession(v1::CloseSession {});
+    assert_eq!(cell.ask(stranger.inside(0, close())).unwrap_err().code, "cell.not_your_session");
+    assert!(matches!(cell.ask(a.inside(0, close())), Ok(Message::Done(_))));
+    assert!(matches!(cell.take(op), Some(Ok(Message::Done(_)))));
+    assert_eq!(cell.state.session(SessionId(a.session)), None);
+}
+
+#[test]
+fn a_link_is_forgotten_when_nobody_can_believe_in_its_sessions() {
+    let mut cell = Cell::new();
+    let a = cell.client("a");
+    cell.renew(&a).unwrap();
+    let restore = v1::RestoreCell { offset: 0, bytes: backup_of_nothing(), total: 0, replace: true };
+    let total = restore.bytes.len() as u64;
+    let restore = Message::Restore(v1::RestoreCell { total, ..restore });
+    cell.send(Client::operator().outside(restore));
+    cell.pass(secs(2));
+    assert_eq!(cell.state.session_count(), 0);
+    assert_eq!(cell.renew(&a).unwrap().owing, [a.session], "its client may believe it alive");
+    assert!(cell.master.left_behind().contains("links"));
+    cell.pass(secs(11));
+    assert_eq!(cell.master.left_behind(), "");
+}
+
+fn backup_of_nothing() -> bytes::Bytes {
+    backup::pieces(&Namespace::new()).flatten().collect::<Vec<u8>>().into()
+}
+
+#[test]
+fn keys_rotate_and_what_older_ones_sealed_still_opens() {
+    let mut cell = Cell::new();
+    cell.master = Master::new(Options { rotate: secs(30), ..options(None) });
+    cell.lead();
+    let mut a = cell.client("a");
+    let old = cell.open(&mut a, all("/f", Some(v1::CreateNode::default())));
+    let first = cell.state.keys().newest();
+    for six in 0..6 {
+        assert_eq!(cell.state.keys().newest(), first + six / 3);
+        cell.hold(&mut a);
+        cell.pass(secs(10));
+        cell.kept(&mut a);
+    }
+    assert_eq!(cell.state.keys().newest(), first + 2);
+    let new = cell.open(&mut a, all("/f", None));
+    assert_ne!(cell.state.keys().open_handle(&new.token).unwrap(), cell.state.keys().open_handle(&old.token).unwrap());
+    cell.fail_over();
+    assert!(cell.resume(&mut a, vec![old.token, new.token]).unwrap().gone.is_empty());
+    assert!(cell.call(&mut a, write(at_handle(old.handle), "x")).is_ok());
+    assert!(cell.call(&mut a, write(at_handle(new.handle), "y")).is_ok());
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub(super) enum Gated {
     Request(Asker, v1::CellMessage),
     /// The lease of a session that has a KeepAlive held.
     Lease(Slot),
+    /// A session whose lease is over: only a master is to end it.
+    Look(Slot),
 }
 
 /// The barrier under way, who waits for it, and who came too late for it.
@@ -63,8 +65,9 @@ impl Reign {
                     }
                 }
                 // Asked before the majority was lost: a lease of then is over. Another barrier passes at once now.
-                Gated::Lease(_) if before.is_none() && t.mono().since(asked) > TOO_OLD => self.gate.next.push(gated),
+                _ if before.is_none() && t.mono().since(asked) > TOO_OLD => self.gate.next.push(gated),
                 Gated::Lease(slot) => self.lease_barrier(t, slot, true),
+                Gated::Look(slot) => self.look_again(t, slot),
             }
         }
         t.fresh = before;
@@ -85,6 +88,7 @@ impl Reign {
                     }
                 }
                 Gated::Lease(slot) => self.lease_barrier(t, slot, false),
+                Gated::Look(slot) => self.retry_check(t, slot),
             }
         }
         self.ask_barrier(t);

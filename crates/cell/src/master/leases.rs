@@ -151,9 +151,24 @@ impl Reign {
         self.set_gated(slot, false);
         if passed {
             self.settle(t, slot);
-        } else if let Some(session) = self.sessions.get_mut(slot) {
+        } else {
+            self.retry_check(t, slot);
+        }
+    }
+
+    /// Looks at a session again a little later.
+    pub(super) fn retry_check(&mut self, t: &Turn<'_>, slot: Slot) {
+        if let Some(session) = self.sessions.get_mut(slot) {
             session.check_at = Mono::NEVER;
             self.check_at(t.mono(), slot, t.mono() + RETRY);
+        }
+    }
+
+    /// Looks at a session now, behind a barrier.
+    pub(super) fn look_again(&mut self, t: &mut Turn<'_>, slot: Slot) {
+        if let Some(session) = self.sessions.get_mut(slot) {
+            session.check_at = t.now.mono;
+            self.check_session(t, slot);
         }
     }
 
@@ -255,8 +270,11 @@ impl Reign {
         if now >= session.lease_end {
             // A master that could have been deposed, or has lost its majority, does not know who is silent: its own
             // answers may be what did not arrive. A session whose KeepAlive waits here is not silent.
-            if t.fresh.is_none() || session.held.is_some_and(|held| held.gated) {
+            if session.held.is_some_and(|held| held.gated) {
                 return self.check_at(now, slot, now + RETRY);
+            }
+            if t.fresh.is_none() {
+                return self.await_barrier(t, Gated::Look(slot));
             }
             return self.end_session(t, slot, End::Lost, None);
         }

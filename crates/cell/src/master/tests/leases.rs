@@ -6,7 +6,7 @@ use crate::master::Input;
 use crate::mutant::Mutant;
 use std::time::Duration;
 use tidings_base::LogIndex;
-use tidings_base::agreed::Heard;
+use tidings_base::agreed::{Heard, Refusal};
 use tidings_wire::v1;
 use tidings_wire::v1::cell_message::Message;
 
@@ -278,4 +278,23 @@ fn a_cancelled_keep_alive_is_not_answered() {
     cell.pass(secs(9));
     assert_eq!(cell.take(op), None);
     assert!(lives(&cell, &a));
+}
+
+#[test]
+fn without_the_leader_lease_a_silent_session_ends_behind_a_barrier() {
+    let mut cell = Cell::new();
+    let a = cell.client("a");
+    let lapsed = cell.now.mono;
+    cell.hear(Heard::LeaseUntil(lapsed));
+    cell.instant = false;
+    cell.pass(secs(13));
+    assert!(cell.log.is_empty() && cell.barriers.len() == 1);
+    let op = cell.barriers.pop_front().unwrap();
+    cell.hear(Heard::Refused { op, refusal: Refusal::Busy });
+    cell.pass(secs(1));
+    assert!(lives(&cell, &a));
+    let op = cell.barriers.pop_front().expect("asked again");
+    cell.instant = true;
+    cell.hear(Heard::Passed { op, index: LogIndex(1) });
+    assert!(!lives(&cell, &a));
 }

@@ -4,6 +4,7 @@ use super::Remote;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
+use tidings_cell::namespace::MAX_LOCK_DELAY;
 
 #[derive(Subcommand)]
 pub enum Cell {
@@ -190,8 +191,8 @@ pub struct Lock {
 /// How a lock is held.
 #[derive(Args, Clone, Copy)]
 pub struct Holding {
-    /// How long the lock is held back for everybody if it is lost, such as `10s` or `500ms`
-    #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = parse_duration)]
+    /// How long the lock is held back for everybody if it is lost, such as `10s` or `500ms`; at most 60s
+    #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = parse_lock_delay)]
     pub lock_delay: Duration,
     /// How long the session lives without contact [default: the cell's, 12s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -363,9 +364,27 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     milliseconds.map(Duration::from_millis).ok_or_else(expected)
 }
 
+/// A lock-delay: the cell keeps no longer one, and a command that trusted in more would outlive its lock (R10).
+fn parse_lock_delay(text: &str) -> Result<Duration, String> {
+    let delay = parse_duration(text)?;
+    match delay > MAX_LOCK_DELAY {
+        true => Err(format!("a lock-delay is at most {} s", MAX_LOCK_DELAY.as_secs())),
+        false => Ok(delay),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_delay_is_no_longer_than_the_cell_keeps_it() {
+        assert_eq!(parse_lock_delay("60s"), Ok(MAX_LOCK_DELAY));
+        assert_eq!(parse_lock_delay("0"), Ok(Duration::ZERO));
+        for long in ["60001ms", "61s", "5m"] {
+            assert!(parse_lock_delay(long).unwrap_err().contains("at most 60 s"), "{long}");
+        }
+    }
 
     #[test]
     fn durations_have_a_unit_or_are_seconds() {

@@ -14,6 +14,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tidings_base::time::shortened;
 use tidings_base::{Error, Mono};
+use tidings_cell::namespace::MAX_LOCK_DELAY;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -37,7 +38,7 @@ pub type Environment = Vec<(&'static str, String)>;
 pub struct Guarded<'a> {
     pub command: &'a [String],
     pub environment: Environment,
-    /// The lock-delay of the handle that holds the lock.
+    /// The lock-delay that was asked for; what is longer than [`MAX_LOCK_DELAY`] was shortened by the master.
     pub lock_delay: Duration,
     /// Between SIGTERM and SIGKILL, at most.
     pub kill_after: Duration,
@@ -115,9 +116,14 @@ impl Guarded<'_> {
         Ok((child, File::from(write)))
     }
 
+    /// The lock-delay that really holds, as much of it as is sure to pass.
+    fn delay(&self) -> Duration {
+        shortened(self.lock_delay.min(MAX_LOCK_DELAY))
+    }
+
     /// While nothing is wrong, or nobody knows: everybody else is kept out for the lock-delay after the lease.
     fn while_held(&self, lease_until: Mono) -> Deadline {
-        let delay = shortened(self.lock_delay);
+        let delay = self.delay();
         let kill = (lease_until + delay).saturating_sub(SLACK);
         // With half of a short delay for a good end, jeopardy can still pass unnoticed in the other half.
         Deadline { term: kill.saturating_sub(self.kill_after.min(delay / 2)), kill }
@@ -125,7 +131,7 @@ impl Guarded<'_> {
 
     /// The master has freed the lock just now, or will have when it was going to: the delay runs already.
     fn after_loss(&self, before: Deadline, now: Mono) -> Deadline {
-        let delay = shortened(self.lock_delay).saturating_sub(SLACK);
+        let delay = self.delay().saturating_sub(SLACK);
         Deadline { term: now, kill: before.kill.min(now + self.kill_after.min(delay)) }
     }
 }
@@ -155,6 +161,9 @@ mod tests {
         let lease = at(100_000);
         // 60 s shortened by ρ are 54.
         assert_eq!(guarded(60, 10).while_held(lease), Deadline { term: at(143_750), kill: at(153_750) });
+        // More than the cell keeps counts for nothing.
+        assert_eq!(guarded(300, 10).while_held(lease), guarded(60, 10).while_held(lease));
+        assert_eq!(guarded(300, 90).after_loss(guarded(300, 90).while_held(lease), lease).kill, at(153_750));
         // A short delay is shared between jeopardy and a good end.
         assert_eq!(guarded(10, 10).while_held(lease), Deadline { term: at(104_250), kill: at(108_750) });
         // Without a delay it is dead before the lease ends.

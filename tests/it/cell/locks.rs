@@ -26,6 +26,15 @@ fn ends_session_of(server: &Server, path: &str) {
 const STUBBORN: &str = "trap '' TERM; echo $$; echo $TIDINGS_SEQUENCER; while :; do sleep 0.05; done";
 
 #[test]
+fn a_lock_delay_that_nobody_would_keep_is_refused() {
+    for args in [&["lock", "/l"][..], &["elect", "/l", "--as", "a"]] {
+        let said = crate::process::run(&[&["cell"], args, &["--lock-delay", "5m", "--", "true"]].concat());
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.err.contains("at most 60 s"), "{said:?}");
+    }
+}
+
+#[test]
 fn a_command_runs_with_a_sequencer_and_its_exit_code_is_passed_on() {
     let _turn = turn();
     let (_data, server) = one_node();

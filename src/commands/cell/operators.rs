@@ -7,15 +7,16 @@ use crate::commands::remote::{Asked, ask, with_client};
 use crate::output;
 use serde_json::{Value, json};
 use tidings_base::Error;
+use tidings_client::cell::{list_locks, list_sessions};
 use tidings_wire::v1::cell_message::Message;
-use tidings_wire::v1::{self, EndSession, GetQuota, ListLocks, ListSessions, LockInfo, SessionInfo, SetQuota};
+use tidings_wire::v1::{self, EndSession, GetQuota, ListLocks, LockInfo, SessionInfo, SetQuota};
 
 /// Lists the sessions of the cell.
 pub fn sessions(remote: &Remote) -> Result<(), Error> {
-    let sessions = ask(remote, Asked::Cell(Message::ListSessions(ListSessions::default())), |answer| match answer {
-        Asked::Cell(Message::SessionList(list)) => Some(list.sessions),
-        _ => None,
-    })?;
+    let sessions = with_client(remote, async |caller| {
+        list_sessions(0, usize::MAX, |message| caller.ask(Asked::Cell(message), any)).await
+    })?
+    .all;
     if remote.json {
         output::json(&sessions.iter().map(session).collect::<Vec<_>>());
     } else {
@@ -84,10 +85,10 @@ pub fn end_session(remote: &Remote, session: u64) -> Result<(), Error> {
 
 /// Lists the locks that are not simply free.
 pub fn locks(remote: &Remote) -> Result<(), Error> {
-    let locks = ask(remote, Asked::Cell(Message::ListLocks(ListLocks::default())), |answer| match answer {
-        Asked::Cell(Message::LockList(list)) => Some(list.locks),
-        _ => None,
-    })?;
+    let locks = with_client(remote, async |caller| {
+        list_locks(ListLocks::default(), usize::MAX, |message| caller.ask(Asked::Cell(message), any)).await
+    })?
+    .all;
     if remote.json {
         output::json(&locks.iter().map(lock).collect::<Vec<_>>());
     } else {
@@ -153,6 +154,14 @@ fn get(path: &str) -> Asked {
 fn got(answer: Asked) -> Option<v1::Quota> {
     match answer {
         Asked::Cell(Message::Quota(quota)) => Some(quota),
+        _ => None,
+    }
+}
+
+/// Any answer of the cell.
+fn any(answer: Asked) -> Option<Message> {
+    match answer {
+        Asked::Cell(message) => Some(message),
         _ => None,
     }
 }

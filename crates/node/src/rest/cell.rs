@@ -18,14 +18,20 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tag::{Expected, Tag, expected, is_known};
 use tidings_base::{Class, Error};
-use tidings_cell::error;
-use tidings_client::cell::{Handle, Stat as NodeStat};
+use tidings_cell::{NodePath, error};
+use tidings_client::cell::{Acl as NodeAcl, Handle, Stat as NodeStat, list_locks, list_sessions};
 use tidings_wire::v1::cell_message::Message;
 use tidings_wire::{Body, v1};
 use types::{Acl, Child, Listing, Lock, Locks, NewQuota, Quota, Session as SessionJson, Sessions, Stat};
 
 /// The segments before a path: `v1`, `cell`, and `files` or `quotas`.
 const BEFORE_PATH: usize = 3;
+
+/// Where a list of sessions or locks ends for one answer: some 10 MB of JSON.
+const MAX_LISTED: usize = 50_000;
+
+/// Attempts to write a file that others create and delete meanwhile.
+const WRITE_ATTEMPTS: usize = 8;
 
 /// The path that a request is about.
 fn path_of(segments: &Segments) -> Result<String, Error> {
@@ -245,17 +251,21 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// All sessions of the cell. For operators.
-#[utoipa::path(get, path = "/v1/cell/sessions", operation_id = "cell_sessions", tag = "cell", responses(
-    (status = 200, body = Sessions), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+/// The sessions of the cell, in the order of their numbers; `more` says that there are more than one answer takes. For
+/// operators.
+#[utoipa::path(get, path = "/v1/cell/sessions", operation_id = "cell_sessions", tag = "cell",
+    params(("after" = Option<u64>, Query, description = "Only those above this number")),
+    responses((status = 200, body = Sessions), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
-pub(super) async fn sessions(State(app): State<App>, caller: Caller) -> Result<Json<Sessions>, Refusal> {
-    match ask(&app, &caller, Message::ListSessions(v1::ListSessions::default())).await? {
-        Message::SessionList(list) => {
-            Ok(Json(Sessions { sessions: list.sessions.into_iter().map(SessionJson::from).collect() }))
-        }
-        answer => Err(Refusal(other(answer))),
-    }
+pub(super) async fn sessions(
+    State(app): State<App>,
+    caller: Caller,
+    mut query: Query,
+) -> Result<Json<Sessions>, Refusal> {
+    let after = query.take_number("after")?.unwrap_or(0);
+    query.finish()?;
+    let listed = list_sessions(after, MAX_LISTED, |message| ask(&app, &caller, message)).await?;
+    Ok(Json(Sessions { sessions: listed.all.into_iter().map(SessionJson::from).collect(), more: listed.more }))
 }
 
 /// Ends a session; its locks are held back as after a loss. For operators.
@@ -273,15 +283,24 @@ pub(super) async fn end_session(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// All locks that are held, waited for or held back. For operators.
-#[utoipa::path(get, path = "/v1/cell/locks", operation_id = "cell_locks", tag = "cell", responses(
-    (status = 200, body = Locks), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+/// The locks that are held, waited for or held back, by application and path; `more` says that there are more than one
+/// answer takes. For operators.
+#[utoipa::path(get, path = "/v1/cell/locks", operation_id = "cell_locks", tag = "cell",
+    params(
+        ("after_app" = Option<String>, Query, description = "Only those after `after` in this application"),
+        ("after" = Option<String>, Query, description = "A path"),
+    ),
+    responses((status = 200, body = Locks), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
-pub(super) async fn locks(State(app): State<App>, caller: Caller) -> Result<Json<Locks>, Refusal> {
-    match ask(&app, &caller, Message::ListLocks(v1::ListLocks::default())).await? {
-        Message::LockList(list) => Ok(Json(Locks { locks: list.locks.into_iter().map(Lock::from).collect() })),
-        answer => Err(Refusal(other(answer))),
-    }
+pub(super) async fn locks(State(app): State<App>, caller: Caller, mut query: Query) -> Result<Json<Locks>, Refusal> {
+    let mut text = |name: &str| {
+        String::from_utf8(query.take(name).unwrap_or_default().to_vec())
+            .map_err(|_| bad_path(format!("`{name}` is not UTF-8")))
+    };
+    let after = v1::ListLocks { after_app: text("after_app")?, after_path: text("after")? };
+    query.finish()?;
+    let listed = list_locks(after, MAX_LISTED, |message| ask(&app, &caller, message)).await?;
+    Ok(Json(Locks { locks: listed.all.into_iter().map(Lock::from).collect(), more: listed.more }))
 }
 
 /// The bounds of a directory and how much of them is used.
@@ -343,7 +362,7 @@ async fn create(
     contents: Bytes,
     exclusive: bool,
 ) -> Result<(bool, NodeStat), Error> {
-    let open = session.open(path).read();
+    let open = session.open(path).write();
     let open = if directory { open.create_directory() } else { open.create_file(contents) };
     let open = if exclusive { open.exclusive() } else { open };
     let handle = open.await.map_err(|error| match error.code.as_ref() {
@@ -352,19 +371,34 @@ async fn create(
         _ => error,
     })?;
     match handle.is_directory() {
-        is if is == directory => Ok((handle.created(), handle.stat().await?)),
+        is if is == directory => Ok((handle.created(), handle.opened_stat().clone())),
         true => Err(error::is_a_directory(path)),
         false => Err(error::not_a_directory(path)),
     }
 }
 
-/// Creates or replaces, whichever it takes.
+/// Creates or replaces, whichever it takes; who may write need not be allowed to read.
 async fn write(session: &Session, path: &str, body: Bytes) -> Result<(bool, NodeStat), Error> {
-    let before = session.stat(path).await?;
-    let stat = session.write(path, body).await?;
-    // What was there before is what people want to know; somebody else may have made it in between.
-    let created = before.is_none_or(|before| before.instance != stat.instance);
-    Ok((created, stat))
+    for _ in 0..WRITE_ATTEMPTS {
+        let set = v1::SetContents { target: target(path)?, contents: body.clone(), ..Default::default() };
+        match session.request(Message::SetContents(set)).await {
+            Ok(Message::Done(done)) => return Ok((false, done.stat.map(NodeStat::from).unwrap_or_default())),
+            Ok(answer) => return Err(other(answer)),
+            Err(error) if error.code == "cell.no_node" => {}
+            Err(error) => return Err(error),
+        }
+        match session.open(path).write().create_file(body.clone()).exclusive().await {
+            Ok(handle) => return Ok((true, handle.opened_stat().clone())),
+            Err(error) if error.code == "cell.node_exists" => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(error::busy("the file appeared and disappeared while it was written"))
+}
+
+fn target(path: &str) -> Result<Option<v1::NodeTarget>, Error> {
+    let path = NodePath::parse(path)?.as_str().to_owned();
+    Ok(Some(v1::NodeTarget { target: Some(v1::node_target::Target::Path(path)) }))
 }
 
 async fn replace(session: &Session, path: &str, tag: Tag, contents: Bytes) -> Result<NodeStat, Error> {
@@ -375,7 +409,7 @@ async fn replace(session: &Session, path: &str, tag: Tag, contents: Bytes) -> Re
 /// Opens the node that a version is of. A handle is bound to the node's instance: after delete and re-create a generation
 /// alone may come again.
 async fn version(session: &Session, path: &str, tag: Tag) -> Result<Handle, Error> {
-    let handle = session.open(path).read().write().await.map_err(|error| gone(error, path))?;
+    let handle = session.open(path).write().await.map_err(|error| gone(error, path))?;
     match tag.instance.is_none_or(|instance| instance == handle.instance()) {
         true => Ok(handle),
         false => Err(another(path)),
@@ -402,8 +436,10 @@ async fn set_acl(session: &Session, path: &str, acl: Acl, expected: Expected) ->
         Expected::This(Tag { instance: None, generation }) => Some(generation),
         _ => return Err(bad_path("with `acl`, `If-Match` is the ACL's generation, as `?stat` shows it")),
     };
-    let handle = session.open(path).read().write().await?;
-    handle.set_acl(acl.into(), if_generation).await.map(|_| ())
+    // By path: a handle would need the right to write, and this is another.
+    let acl = NodeAcl::from(acl);
+    let set = v1::SetAcl { target: target(path)?, acl: Some(acl.into()), if_generation, sequencers: Vec::new() };
+    done(session.request(Message::SetAcl(set)).await?)
 }
 
 fn with_tag(stat: &NodeStat, mut response: Response) -> Response {

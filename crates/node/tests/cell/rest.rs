@@ -3,11 +3,13 @@
 use super::{Nodes, STUCK};
 use crate::support::{Answer, request};
 use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tidings_client::cell::{Cell, Mode};
 use tidings_node::config::Time;
 use tokio::net::TcpStream;
 
@@ -198,6 +200,60 @@ async fn a_watch_tells_the_state_and_every_change() {
     let stopping = tokio::spawn(nodes.nodes[0].take().unwrap().shutdown());
     assert_eq!(events.next().await, None);
     stopping.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_of_a_directory_tells_what_changes_in_it() {
+    let nodes = Nodes::found(1).await;
+    nodes.put("/d?directory", &[], "").await;
+    nodes.put("/d/a", &[], "one").await;
+    let mut events = Sse::open(&nodes, &format!("{FILES}/d?watch")).await;
+    let (_, first) = events.next().await.unwrap();
+    assert_eq!((&first["children"], first.get("changed")), (&json!(1), None));
+    // The directory's own metadata stays the same.
+    nodes.put("/d/a", &[], "two").await;
+    let (kind, changed) = events.next().await.unwrap();
+    assert_eq!((kind.as_str(), &changed["changed"], changed.get("more")), ("changed", &json!(["a"]), None));
+    nodes.put("/d/b", &[], "").await;
+    let (_, added) = events.next().await.unwrap();
+    assert_eq!((&added["children"], &added["changed"]), (&json!(2), &json!(["b"])));
+    nodes.delete("/d/a", &[]).await;
+    let (_, removed) = events.next().await.unwrap();
+    assert_eq!((&removed["children"], &removed["changed"]), (&json!(1), &json!(["a"])));
+    // Another session tells nothing of what was between, and so this is told.
+    let sessions = nodes.get("/v1/cell/sessions").await.json();
+    let end = format!("/v1/cell/sessions/{}", sessions["sessions"][0]["session"]);
+    assert_eq!(nodes.http(0, request(Method::DELETE, &end, None, None)).await.status, 204);
+    let (_, again) = events.next().await.unwrap();
+    assert_eq!((again.get("changed"), &again["more"]), (None, &json!(true)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_are_gathered_page_by_page() {
+    const LOCKS: usize = 510;
+    let nodes = Nodes::found(1).await;
+    let cell = Cell::with(nodes.client(0)).await.unwrap();
+    let held = futures::stream::iter(0..LOCKS).map(|n| {
+        let cell = cell.clone();
+        async move {
+            let handle = cell.open(&format!("/lock-{n:03}")).lock().create_file("").await.unwrap();
+            let lock = handle.try_acquire(Mode::Exclusive).await.unwrap().unwrap();
+            (handle, lock)
+        }
+    });
+    let held: Vec<_> = held.buffer_unordered(64).collect().await;
+    let locks = nodes.get("/v1/cell/locks").await.json();
+    let paths: Vec<&str> =
+        locks["locks"].as_array().unwrap().iter().map(|lock| lock["path"].as_str().unwrap()).collect();
+    assert_eq!((paths.len(), paths.is_sorted(), locks.get("more")), (LOCKS, true, None));
+    let rest = nodes.get("/v1/cell/locks?after_app=default&after=/lock-507").await.json();
+    assert_eq!(rest["locks"].as_array().unwrap().len(), 2);
+    let session = cell.session();
+    let sessions = nodes.get(&format!("/v1/cell/sessions?after={}", session - 1)).await.json();
+    assert_eq!(sessions["sessions"][0]["session"], json!(session));
+    let none = nodes.get(&format!("/v1/cell/sessions?after={session}")).await.json();
+    assert_eq!(none, json!({"sessions": []}));
+    drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread")]

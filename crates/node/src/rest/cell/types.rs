@@ -33,6 +33,19 @@ pub(in crate::rest) struct Stat {
     pub lock_holders: u32,
 }
 
+/// A node after a change, as a watch tells it.
+#[derive(Debug, Serialize)]
+pub(in crate::rest) struct Told<'a> {
+    #[serde(flatten)]
+    pub stat: &'a Stat,
+    /// Nodes in the directory that were added, removed or changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// More of them than are named.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
+}
+
 /// Names of files under `/acl/`, each with a line for every principal that may; empty = everybody of the application.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -60,6 +73,9 @@ pub(in crate::rest) struct Child {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(in crate::rest) struct Sessions {
     pub sessions: Vec<Session>,
+    /// There are more: ask again with `?after=` the last of these.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 /// A session, as the master sees it.
@@ -83,6 +99,9 @@ pub(in crate::rest) struct Session {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(in crate::rest) struct Locks {
     pub locks: Vec<Lock>,
+    /// There are more: ask again with `?after_app=` and `?after=` the application and path of the last of these.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 /// A lock.

@@ -1,10 +1,11 @@
 //! Changes of a node as server-sent events.
 //!
-//! The first event is the node as it is; each later one is the node after a change. Several changes may be told as one:
+//! The first event is the node as it is; each later one is the node after a change, of a directory with the names of what
+//! was added, removed or changed in it (and not all of them, if `more` is said). Several changes may be told as one:
 //! whoever reads the last event knows the present state, and whoever comes back gets it first. Lines of comment keep
 //! the connection alive.
 
-use super::types::Stat;
+use super::types::{Stat, Told};
 use crate::principal::Identity;
 use crate::rest::App;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -13,7 +14,7 @@ use futures::stream;
 use std::convert::Infallible;
 use std::time::Duration;
 use tidings_base::{Class, Error};
-use tidings_client::cell::{Events, Handle, Stat as NodeStat, Watch};
+use tidings_client::cell::{Event as Change, Events, Handle, Stat as NodeStat, Watch};
 use tokio::time::{Instant, Interval};
 
 /// A quiet stream says something so often: less than what network equipment lets pass in silence.
@@ -31,6 +32,8 @@ struct Watching {
     open: Option<(crate::gateway::Session, Handle, Watch)>,
     /// What was told last.
     told: Option<Stat>,
+    /// What changed in the directory and is not told yet: names, and whether there are more.
+    untold: Option<(Vec<String>, bool)>,
     /// When to ask again whether the caller is still who it said.
     recheck: Interval,
     ended: bool,
@@ -40,7 +43,7 @@ struct Watching {
 pub(super) async fn stream(app: App, identity: Identity, path: String) -> Result<Response, Error> {
     let every: Duration = app.config.timings.key_check.into();
     let recheck = tokio::time::interval_at(Instant::now() + every, every);
-    let mut watching = Watching { app, identity, path, open: None, told: None, recheck, ended: false };
+    let mut watching = Watching { app, identity, path, open: None, told: None, untold: None, recheck, ended: false };
     watching.open().await?;
     let events = stream::unfold(watching, |mut watching| async move {
         let event = watching.next().await?;
@@ -55,6 +58,10 @@ impl Watching {
         let session = self.app.gateway.session(&self.identity).await?;
         let handle = session.open(&self.path).read().events(Events::CONTENTS | Events::CHILDREN).await?;
         let watch = handle.watch();
+        if self.told.is_some() && handle.is_directory() {
+            // What happened since the last handle, nobody told.
+            self.untold = Some((Vec::new(), true));
+        }
         self.open = Some((session, handle, watch));
         Ok(())
     }
@@ -78,11 +85,11 @@ impl Watching {
             }
             let Some((_, _, watch)) = &mut self.open else { continue };
             tokio::select! {
-                event = watch.next() => {
-                    if event.is_none() {
-                        self.open = None;
-                    }
-                }
+                event = watch.next() => match event {
+                    Some(Change::ChildrenChanged { names, more }) => self.untold = Some((names, more)),
+                    Some(_) => {}
+                    None => self.open = None,
+                },
                 // A key that was taken back, or a token that ended, opens no door any more.
                 _ = self.recheck.tick() => {
                     if let Err(error) = self.app.auth.recheck(&self.identity).await
@@ -112,11 +119,14 @@ impl Watching {
         match self.stat().await {
             Ok(stat) => {
                 let stat = Stat::from(&stat);
-                if self.told.as_ref() == Some(&stat) {
+                let untold = self.untold.take();
+                if self.told.as_ref() == Some(&stat) && untold.is_none() {
                     return Look::Same;
                 }
                 let id = format!("{}-{}", stat.instance, stat.content_generation);
-                let event = Event::default().event("changed").id(id).json_data(&stat).unwrap_or_default();
+                let (changed, more) = untold.unwrap_or_default();
+                let told = Told { stat: &stat, changed, more };
+                let event = Event::default().event("changed").id(id).json_data(&told).unwrap_or_default();
                 self.told = Some(stat);
                 Look::Tell(event)
             }

@@ -74,6 +74,9 @@ pub struct Remote {
     /// The API key or token to present
     #[arg(long, env = "TIDINGS_KEY", hide_env_values = true)]
     pub key: Option<String>,
+    /// For operators: act in this application rather than in `default`
+    #[arg(long, value_name = "NAME")]
+    pub app: Option<String>,
     /// The certificate authority to trust, as a PEM file
     #[arg(long, env = "TIDINGS_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,

@@ -118,6 +118,7 @@ pub fn config(remote: &Remote) -> Result<ClientConfig, Error> {
     let ca = remote.ca.as_deref().map(read_file).transpose()?;
     Ok(ClientConfig {
         credential: remote.key.clone(),
+        app: remote.app.clone(),
         tls: ca.map(|ca| Tls { ca, ..Tls::default() }),
         agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),
         deadline: Duration::from_secs(remote.timeout),

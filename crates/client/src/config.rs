@@ -15,6 +15,8 @@ pub struct ClientConfig {
     pub servers: Vec<String>,
     /// An API key or token, sent as `Authorization: Bearer …`.
     pub credential: Option<String>,
+    /// The application to act in, for operators; none = `default`. Everybody else acts in their own.
+    pub app: Option<String>,
     /// The node that connects, where one does: believed only by a server that has no authentication configured.
     pub node: Option<NodeId>,
     /// How to check the server's certificate, and which to show. `https` without it trusts nobody.
@@ -60,6 +62,7 @@ impl ClientConfig {
         ClientConfig {
             servers: servers.into_iter().map(Into::into).collect(),
             credential: None,
+            app: None,
             node: None,
             tls: None,
             agent: concat!("tidings-client/", env!("CARGO_PKG_VERSION")).into(),

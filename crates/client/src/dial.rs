@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_wire::session::{Config, Side};
-use tidings_wire::{GRPC_PATH, NODE_HEADER, error, v1, version};
+use tidings_wire::{APP_HEADER, GRPC_PATH, NODE_HEADER, error, v1, version};
 use tokio::sync::oneshot;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tower::{Service, ServiceExt};
@@ -72,6 +72,12 @@ fn request(config: &ClientConfig, body: tonic::body::Body) -> Result<Request<ton
         })?;
         value.set_sensitive(true);
         headers.insert(header::AUTHORIZATION, value);
+    }
+    if let Some(app) = &config.app {
+        let value = HeaderValue::from_str(app).map_err(|_| {
+            Error::new("client.bad_app", Class::Invalid, "the application's name holds characters that no name has")
+        })?;
+        headers.insert(APP_HEADER, value);
     }
     if let Some(node) = config.node {
         headers.insert(NODE_HEADER, HeaderValue::from(node.0));

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::bounded::BoundedMap;
 use tidings_base::{Class, Error, Mono, NodeId};
-use tidings_wire::NODE_HEADER;
+use tidings_wire::{APP_HEADER, NODE_HEADER};
 use tokio::sync::Semaphore;
 
 /// Verified keys that are remembered. Each entry is some 200 bytes; a server has fewer active keys than this.
@@ -105,10 +105,12 @@ impl Authenticator {
 
     /// Who sends a request with these headers: `None` if it shows nothing at all, an error if what it shows is wrong.
     pub async fn identify(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Result<Option<Identity>, Error> {
-        match credential(headers)? {
-            Some(credential) => self.verify(peer, credential).await.map(Some),
-            None => Ok(self.ambient(peer, uri, headers)),
-        }
+        let identity = match credential(headers)? {
+            Some(credential) => Some(self.verify(peer, credential).await?),
+            None => self.ambient(peer, uri, headers),
+        };
+        let app = named_app(headers)?;
+        identity.map(|identity| identity.acting_in(app)).transpose()
     }
 
     /// Who shows this credential (from a header or a `Hello`).
@@ -162,7 +164,7 @@ impl Authenticator {
         let local = !peer.address.ip().to_canonical().is_loopback() || names_loopback(uri, headers);
         // Whoever is trusted with everything may also say that it is a node; without certificates nothing else can.
         let node = headers.get(NODE_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let principal = node.map_or(Principal::Operator(OperatorBy::Unconfigured), |n| Principal::Node(NodeId(n)));
+        let principal = node.map_or(Principal::operator(OperatorBy::Unconfigured), |n| Principal::Node(NodeId(n)));
         (self.trust.trusts_everyone && local).then_some(Identity { principal, until: None })
     }
 
@@ -214,7 +216,7 @@ impl Authenticator {
     async fn stored(&self, key: &Key) -> Result<Option<(Arc<str>, Principal)>, Error> {
         if key.id == OPERATOR_ID {
             let hash = self.trust.operator_hash.as_deref();
-            return Ok(hash.map(|hash| (Arc::from(hash), Principal::Operator(OperatorBy::Key))));
+            return Ok(hash.map(|hash| (Arc::from(hash), Principal::operator(OperatorBy::Key))));
         }
         let Some(record) = self.keys.find(&key.id).await?.filter(|record| !record.revoked) else { return Ok(None) };
         let principal = Principal::App { app: AppName::parse(&record.app)?, key: Arc::from(record.id) };
@@ -250,6 +252,16 @@ fn credential(headers: &HeaderMap) -> Result<Option<&str>, Error> {
     match scheme_and_rest {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(rest.trim())),
         _ => Err(unauthenticated("the `Authorization` header is not of the form `Bearer …`")),
+    }
+}
+
+/// The application that headers name ([`APP_HEADER`]): one or none.
+pub(crate) fn named_app(headers: &HeaderMap) -> Result<Option<&str>, Error> {
+    let mut all = headers.get_all(APP_HEADER).iter();
+    match (all.next(), all.next()) {
+        (None, _) => Ok(None),
+        (Some(app), None) if app.to_str().is_ok() => Ok(app.to_str().ok()),
+        _ => Err(Error::new("control.bad_header", Class::Invalid, format!("`{APP_HEADER}` is not one application"))),
     }
 }
 

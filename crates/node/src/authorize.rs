@@ -49,7 +49,7 @@ pub enum Resource {
 /// Allows an action or says who may do it.
 pub fn authorize(principal: &Principal, part: Part, action: Action, resource: &Resource) -> Result<(), Error> {
     let allowed = match principal {
-        Principal::Operator(_) => part != Part::Raft,
+        Principal::Operator { .. } => part != Part::Raft,
         Principal::Node(_) => match part {
             Part::Control | Part::Raft => true,
             Part::Admin => action == Action::Read,
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn administration_is_the_operators_and_replication_the_nodes() {
         let (read, write) = (Action::Read, Action::Write);
-        let keyed = Principal::Operator(OperatorBy::Key);
-        let unconfigured = Principal::Operator(OperatorBy::Unconfigured);
+        let keyed = Principal::operator(OperatorBy::Key);
+        let unconfigured = Principal::operator(OperatorBy::Unconfigured);
         let node = Principal::Node(NodeId(2));
         for (principal, part, action, expected) in [
             (&keyed, Part::Admin, write, true),

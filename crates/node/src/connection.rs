@@ -8,7 +8,7 @@
 //! A connection is one task. A request is answered inside that task where it can be, so that a fast service costs
 //! neither a spawn nor a switch; a slow one waits there without holding up the others.
 
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, named_app};
 use crate::gate::Gate;
 use crate::principal::{Identity, Peer, Principal};
 use async_trait::async_trait;
@@ -123,6 +123,8 @@ pub struct Arrival {
     pub identity: Option<Identity>,
     /// Whether that was said by an explicit credential, which a `Hello` cannot override.
     pub explicit: bool,
+    /// The application that its headers name.
+    pub app: Option<String>,
 }
 
 impl Arrival {
@@ -130,7 +132,10 @@ impl Arrival {
     pub fn of(extensions: &http::Extensions, headers: &HeaderMap) -> Option<Arrival> {
         let peer = extensions.get::<Arc<Peer>>()?.clone();
         let identity = extensions.get::<Identity>().cloned();
-        Some(Arrival { peer, identity, explicit: headers.contains_key(http::header::AUTHORIZATION) })
+        let explicit = headers.contains_key(http::header::AUTHORIZATION);
+        // The layer before this one refused what cannot be read.
+        let app = named_app(headers).ok().flatten().map(str::to_owned);
+        Some(Arrival { peer, identity, explicit, app })
     }
 }
 
@@ -284,12 +289,13 @@ impl Handler for NodeHandler {
         let (connections, admitted) = (self.connections.clone(), self.admitted.clone());
         let arrival = self.arrival.take();
         Box::pin(async move {
-            let Arrival { peer, identity, explicit } = *arrival.ok_or_else(error::closed)?;
+            let Arrival { peer, identity, explicit, app } = *arrival.ok_or_else(error::closed)?;
             let identity = match identity {
                 Some(identity) if explicit || hello.credential.is_empty() => identity,
                 None if hello.credential.is_empty() => return Err(nobody()),
                 _ => connections.gatekeeper.verify(&peer, &hello.credential).await?,
             };
+            let identity = identity.acting_in(app.as_deref())?;
             let admission = connections.admission(&identity);
             *admitted.lock() = Some((identity, hello.agent, peer));
             Ok(admission)

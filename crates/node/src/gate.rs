@@ -369,7 +369,7 @@ mod tests {
         let mut body = apply(&["a/g"]);
         admit(&Principal::Node(tidings_base::NodeId(2)), &mut body).unwrap();
         assert_eq!(groups(&body), ["a/g"]);
-        admit(&Principal::Operator(OperatorBy::Key), &mut body).unwrap();
+        admit(&Principal::operator(OperatorBy::Key), &mut body).unwrap();
         assert_eq!(groups(&body), ["default/a/g"]);
     }
 
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn answers_are_no_requests() {
-        let operator = Principal::Operator(OperatorBy::Unconfigured);
+        let operator = Principal::operator(OperatorBy::Unconfigured);
         for mut body in [
             store(store_message::Message::Applied(v1::Applied::default())),
             Body::Store(v1::StoreMessage { message: None }),

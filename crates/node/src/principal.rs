@@ -81,7 +81,12 @@ pub enum Principal {
     /// Another node of this cluster, by its certificate.
     Node(NodeId),
     /// Who runs the cluster.
-    Operator(OperatorBy),
+    Operator {
+        /// How it is known.
+        by: OperatorBy,
+        /// The application that it acts in.
+        app: AppName,
+    },
 }
 
 /// How an operator is known.
@@ -97,9 +102,29 @@ impl Principal {
     /// The application whose data this principal's requests are about; nodes speak for none.
     pub fn app(&self) -> Option<AppName> {
         match self {
-            Principal::App { app, .. } | Principal::User { app, .. } => Some(app.clone()),
-            Principal::Operator(_) => Some(AppName::default_app()),
+            Principal::App { app, .. } | Principal::User { app, .. } | Principal::Operator { app, .. } => {
+                Some(app.clone())
+            }
             Principal::Node(_) => None,
+        }
+    }
+
+    /// An operator, in the application that nobody needs to name.
+    pub fn operator(by: OperatorBy) -> Principal {
+        Principal::Operator { by, app: AppName::default_app() }
+    }
+
+    /// The same principal in the application that its request names: operators act in any, others in their own.
+    pub fn acting_in(self, name: &str) -> Result<Principal, Error> {
+        let named = AppName::parse(name)?;
+        match self {
+            Principal::Operator { by, .. } => Ok(Principal::Operator { by, app: named }),
+            other if other.app().as_ref() == Some(&named) => Ok(other),
+            other => {
+                let message = format!("{other} may not act in the application `{named}`");
+                Err(Error::new("control.forbidden", Class::Refused, message)
+                    .hint("Only operators name another application than their own."))
+            }
         }
     }
 }
@@ -111,8 +136,8 @@ impl fmt::Display for Principal {
             Principal::App { app, key } => write!(f, "app:{app}/{key}"),
             Principal::User { app, subject, .. } => write!(f, "user:{app}/{}", clip(subject)),
             Principal::Node(node) => write!(f, "node:{node}"),
-            Principal::Operator(OperatorBy::Key) => f.write_str("operator:key"),
-            Principal::Operator(OperatorBy::Unconfigured) => f.write_str("operator:unconfigured"),
+            Principal::Operator { by: OperatorBy::Key, .. } => f.write_str("operator:key"),
+            Principal::Operator { by: OperatorBy::Unconfigured, .. } => f.write_str("operator:unconfigured"),
         }
     }
 }
@@ -124,6 +149,16 @@ pub struct Identity {
     pub principal: Principal,
     /// A token's end; a connection must not outlive it.
     pub until: Option<Wall>,
+}
+
+impl Identity {
+    /// The same in the application that a request names, if it names one.
+    pub fn acting_in(self, app: Option<&str>) -> Result<Identity, Error> {
+        match app {
+            Some(app) => Ok(Identity { principal: self.principal.acting_in(app)?, until: self.until }),
+            None => Ok(self),
+        }
+    }
 }
 
 /// What the port knows of a connection before anything was said on it. Every request carries it as an extension.
@@ -166,6 +201,20 @@ mod tests {
         }
         for bad in ["", "-a", "A", "a/b", ".cell", "a b", "ä", "a\0", &"a".repeat(64)] {
             assert_eq!(AppName::parse(bad).unwrap_err().code, "admin.bad_app_name", "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn operators_act_in_any_application_and_others_in_their_own() {
+        let app = |name| AppName::parse(name).unwrap();
+        let operator = Principal::operator(OperatorBy::Key);
+        assert_eq!(operator.app(), Some(AppName::default_app()));
+        assert_eq!(operator.clone().acting_in("shop").unwrap().app(), Some(app("shop")));
+        assert_eq!(operator.acting_in("../shop").unwrap_err().code, "admin.bad_app_name");
+        let shop = Principal::App { app: app("shop"), key: Arc::from("k") };
+        assert_eq!(shop.clone().acting_in("shop").unwrap(), shop);
+        for other in [shop, Principal::Node(NodeId(1))] {
+            assert_eq!(other.acting_in("blog").unwrap_err().code, "control.forbidden");
         }
     }
 

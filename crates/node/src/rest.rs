@@ -55,7 +55,9 @@ struct Credentials;
 impl utoipa::Modify for Credentials {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let mut bearer = Http::new(HttpAuthScheme::Bearer);
-        bearer.description = Some("An application key, the operator key (`tid_…`), or a user's token.".to_owned());
+        let description = "An application key, the operator key (`tid_…`), or a user's token. With `x-tidings-app` an \
+                           operator acts in that application rather than in `default`.";
+        bearer.description = Some(description.to_owned());
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("key", SecurityScheme::Http(bearer));
     }

@@ -53,5 +53,9 @@ pub const WEBSOCKET_JSON: &str = "tidings.v1.json";
 /// The header by which a node says which one it is. Only a server without authentication believes it.
 pub const NODE_HEADER: &str = "tidings-node";
 
+/// The header by which an operator names the application that a request or a connection is about. Others may only name
+/// their own.
+pub const APP_HEADER: &str = "x-tidings-app";
+
 /// The path of the gRPC method that carries a connection.
 pub const GRPC_PATH: &str = "/tidings.v1.Tidings/Stream";

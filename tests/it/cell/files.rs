@@ -19,6 +19,21 @@ fn ok(said: Said) -> Said {
 }
 
 #[test]
+fn an_operator_acts_in_the_application_it_names() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    ok(server.run(&["cell", "put", "/config", "of the shop", "--app", "shop"]));
+    assert_eq!(ok(server.run(&["cell", "cat", "/config", "--app", "shop"])).out, "of the shop");
+    server.run(&["cell", "cat", "/config"]).failed(3, "");
+    ok(server.run(&["cell", "quota", "set", "/", "--nodes", "9", "--app", "shop"]));
+    let of = |app: &str| server.run(&["cell", "quota", "get", "/", "--json", "--app", app]).json()["max_nodes"].clone();
+    assert_eq!(of("shop"), json!(9));
+    ok(server.run(&["store", "put", "g", "row", "col", "x", "--app", "shop"]));
+    server.run(&["store", "get", "g", "row"]).failed(3, "");
+    assert_eq!(server.run(&["cell", "ls", "--app", "../shop"]).code, 4);
+}
+
+#[test]
 fn day_one() {
     let _turn = turn();
     let (_data, server) = one_node();

@@ -117,7 +117,7 @@ async fn one_look_serves_all_connections_of_a_key() {
 #[tokio::test]
 async fn a_connection_ends_with_its_token() {
     let f = fixture(&Config::default()).await;
-    let principal = Principal::Operator(OperatorBy::Key);
+    let principal = Principal::operator(OperatorBy::Key);
     let identity = Identity { principal, until: Some(f.clock.now().wall + Duration::from_secs(5)) };
     assert!(f.auth.recheck(&identity).await.is_ok());
     f.clock.advance(Duration::from_secs(5));

@@ -50,12 +50,12 @@ pub(crate) fn caller(principal: &Principal) -> v1::CellCaller {
         Principal::User { app, subject, .. } => format!("user:{app}/{}", escaped(subject)),
         Principal::Node(node) => format!("node:{node}"),
         // However it was recognised: an operator is one.
-        Principal::Operator(_) => "operator".to_owned(),
+        Principal::Operator { .. } => "operator".to_owned(),
     };
     v1::CellCaller {
         app: principal.app().unwrap_or_else(AppName::default_app).as_str().to_owned(),
         principal: text,
-        privileged: matches!(principal, Principal::Node(_) | Principal::Operator(_)),
+        privileged: matches!(principal, Principal::Node(_) | Principal::Operator { .. }),
     }
 }
 
@@ -181,8 +181,9 @@ mod tests {
             (app, ("a", "app:a/k".to_owned(), false)),
             (user(&long, &reads), ("a", format!("user:a/{long}"), false)),
             (user(odd, &reads), ("a", "user:a/ann%2F%0A%25ä".to_owned(), false)),
-            (Principal::Operator(OperatorBy::Unconfigured), ("default", "operator".to_owned(), true)),
-            (Principal::Operator(OperatorBy::Key), ("default", "operator".to_owned(), true)),
+            (Principal::operator(OperatorBy::Unconfigured), ("default", "operator".to_owned(), true)),
+            (Principal::operator(OperatorBy::Key), ("default", "operator".to_owned(), true)),
+            (Principal::operator(OperatorBy::Key).acting_in("shop").unwrap(), ("shop", "operator".to_owned(), true)),
         ] {
             let mut request = request(read());
             admit(&principal, &mut request).unwrap();
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!(code(&user("s", &[]), read()), "control.forbidden");
         assert_eq!(code(&user("s", &[]), Message::Done(v1::CellDone::default())), "control.forbidden");
         assert_eq!(code(&reads, Message::Backup(v1::BackupCell {})), "cell.operators_only");
-        let operator = Principal::Operator(OperatorBy::Key);
+        let operator = Principal::operator(OperatorBy::Key);
         assert_eq!(code(&operator, Message::Backup(v1::BackupCell {})), "");
         assert_eq!(code(&operator, Message::Done(v1::CellDone::default())), "control.unsupported");
         assert!(admit(&operator, &mut v1::CellMessage::default()).is_err());

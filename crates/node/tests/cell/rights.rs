@@ -95,6 +95,100 @@ async fn operators_see_everything_and_applications_no_lists() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn operators_name_the_application_and_others_only_their_own() {
+    let keyed = Keyed::start().await;
+    let (shop, blog) = (keyed.key("shop").await, keyed.key("blog").await);
+    let inside = |key: &str, app: &str| {
+        let (credential, app) = (Some(key.to_owned()), Some(app.to_owned()));
+        Client::new(ClientConfig { credential, app, ..ClientConfig::new([keyed.nodes.url(0)]) }).unwrap()
+    };
+    let session = Raw::start(inside(&shop, "shop")).await;
+    session.put("/config", "1").await.unwrap();
+    // By frames: with a session, and without.
+    let operator = inside(&keyed.operator, "shop");
+    let by_operator = Raw::start(operator.clone()).await;
+    assert_eq!(by_operator.read("/config").await.unwrap().contents, "1");
+    by_operator.set("/config", "2", None).await.unwrap();
+    assert_eq!(session.read("/config").await.unwrap().contents, "2");
+    let quota = v1::SetQuota { path: "/".into(), max_nodes: 3, max_bytes: 0 };
+    ask_bare(&operator, Message::SetQuota(quota)).await.unwrap();
+    match session.call(Message::GetQuota(v1::GetQuota { path: "/".into() })).await.unwrap() {
+        Message::Quota(quota) => assert_eq!(quota.max_nodes, 3),
+        other => panic!("not a quota: {other:?}"),
+    }
+    let plain = Raw::start(keyed.client(&keyed.operator)).await;
+    assert!(plain.read("/config").await.unwrap().stat.is_none());
+    let read = || Message::Keys(v1::CellKeys {});
+    assert_eq!(ask_bare(&inside(&blog, "shop"), read()).await.unwrap_err().code, "control.forbidden");
+    assert_eq!(ask_bare(&inside(&keyed.operator, "no/app"), read()).await.unwrap_err().code, "control.refused");
+    // By REST.
+    for (key, app, expected) in
+        [(&keyed.operator, "shop", 200), (&keyed.operator, "blog", 404), (&shop, "shop", 200), (&blog, "shop", 403)]
+    {
+        let mut get = request(Method::GET, "/v1/cell/files/config", Some(key), None);
+        get.headers_mut().insert("x-tidings-app", app.parse().unwrap());
+        let answer = keyed.nodes.http(0, get).await;
+        assert_eq!(answer.status, expected, "{app}: {}", answer.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_by_rest_needs_the_right_it_uses_and_no_other() {
+    let keyed = Keyed::start().await;
+    let reader = keyed.key("shop").await;
+    let mut others = Vec::new();
+    for _ in 0..2 {
+        let create = request(Method::POST, "/v1/admin/apps/shop/keys", Some(&keyed.operator), None);
+        let created = keyed.nodes.http(0, create).await.json();
+        let text = |field: &str| created[field].as_str().unwrap().to_owned();
+        others.push((format!("app:shop/{}", text("id")), text("key")));
+    }
+    let [(writes, writer), (changes, changer)] = &others[..] else { unreachable!() };
+    let put = async |key: &str, path: &str, tag: Option<&str>, body: String| {
+        let mut put = request(Method::PUT, &format!("/v1/cell/files{path}"), Some(key), None);
+        *put.body_mut() = body.into();
+        if let Some(tag) = tag {
+            put.headers_mut().insert("if-match", tag.parse().unwrap());
+        }
+        keyed.nodes.http(0, put).await
+    };
+    let reads = reader.split(['_', '.']).nth(1).map(|id| format!("app:shop/{id}")).unwrap();
+    for (name, principal) in [("readers", &reads), ("writers", writes), ("changers", changes)] {
+        assert_eq!(put(&reader, &format!("/acl/{name}"), None, principal.clone()).await.status, 201);
+    }
+    put(&reader, "/f", None, "x".into()).await;
+    put(&reader, "/d?directory", None, String::new()).await;
+    let acl = json!({"read": "readers", "write": "writers", "change": "changers"}).to_string();
+    for path in ["/f?acl", "/d?acl"] {
+        assert_eq!(put(&reader, path, None, acl.clone()).await.status, 204);
+    }
+    let written = put(writer, "/f", None, "y".into()).await;
+    assert_eq!(written.status, 204, "{}", written.text());
+    let tag = written.headers["etag"].to_str().unwrap().to_owned();
+    assert_eq!(put(writer, "/f", Some(&tag), "z".into()).await.status, 204);
+    assert_eq!(put(writer, "/d/new", None, "n".into()).await.status, 201);
+    assert_eq!(put(writer, "/d/sub?directory", None, String::new()).await.status, 201);
+    assert_eq!(put(writer, "/d/sub?directory", None, String::new()).await.status, 204);
+    assert_eq!(put(writer, "/f?acl", None, acl.clone()).await.error(), (403, "cell.denied".into()));
+    assert_eq!(put(changer, "/f?acl", None, acl.clone()).await.status, 204);
+    assert_eq!(put(changer, "/f", None, "c".into()).await.error(), (403, "cell.denied".into()));
+    let get = async |key: &str| keyed.nodes.http(0, request(Method::GET, "/v1/cell/files/f", Some(key), None)).await;
+    assert_eq!(get(&reader).await.text(), "z");
+    for key in [writer, changer] {
+        assert_eq!(get(key).await.error(), (403, "cell.denied".into()));
+    }
+    // Everybody of the application writes access lists until `/acl` and the lists in it are closed.
+    let closed = json!({"write": "changers", "change": "changers"}).to_string();
+    for path in ["/acl?acl", "/acl/changers?acl"] {
+        assert_eq!(put(&reader, path, None, closed.clone()).await.status, 204);
+    }
+    for path in ["/acl/mine", "/acl/changers", "/acl?acl"] {
+        assert_eq!(put(writer, path, None, closed.clone()).await.error(), (403, "cell.denied".into()), "{path}");
+    }
+    assert_eq!(put(changer, "/acl/mine", None, changes.clone()).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rest_keeps_applications_apart_with_room_for_one_session() {
     let keyed = Keyed::start().await;
     let keys = [keyed.key("shop").await, keyed.key("blog").await];

@@ -26,6 +26,9 @@ const MAX_REDIRECTED: usize = 16;
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_millis(500);
 
+/// A server that is there answers sooner; one that was stopped must not hold up the way to another.
+const LONGEST_DIAL: Duration = Duration::from_secs(2);
+
 /// What may be done with a call again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
@@ -94,6 +97,9 @@ struct Inner {
     dialing: tokio::sync::Mutex<()>,
     seed: u64,
     forks: AtomicU64,
+    servers: Vec<Address>,
+    /// How often home did not answer.
+    detours: AtomicU64,
     keeper: AbortHandle,
 }
 
@@ -132,6 +138,7 @@ impl Client {
         let config = Arc::new(config);
         let mut rng = Seeded::new(seed).fork("keeper");
         let (sender, home) = watch::channel(Home::Connecting(None));
+        let all = servers.clone();
         let keeper = Keeper {
             config: config.clone(),
             first: rng.below(servers.len() as u64) as usize,
@@ -147,6 +154,8 @@ impl Client {
             dialing: tokio::sync::Mutex::default(),
             seed,
             forks: AtomicU64::new(0),
+            servers: all,
+            detours: AtomicU64::new(seed >> 32),
             keeper,
         };
         Ok(Client { inner: Arc::new(inner) })
@@ -253,6 +262,7 @@ impl Client {
         if let Some(link) = self.live(address) {
             return Ok(link);
         }
+        let deadline = deadline.min(Instant::now() + LONGEST_DIAL);
         let dialled = timeout_at(deadline, async {
             let _one = self.inner.dialing.lock().await;
             match self.live(address) {
@@ -286,6 +296,14 @@ impl Client {
         }
     }
 
+    /// Nobody answered at home, which may have stopped without a word: the next attempt asks another server.
+    fn detour(&self, part: Part) {
+        let turn = self.inner.detours.fetch_add(1, Ordering::Relaxed) as usize;
+        if let Some(address) = self.inner.servers.get(turn % self.inner.servers.len().max(1)) {
+            self.inner.redirected.lock().by_part.insert(part, address.clone());
+        }
+    }
+
     fn forget(&self, address: &Address) {
         self.inner.redirected.lock().by_part.retain(|_, at| at != address);
     }
@@ -309,8 +327,11 @@ impl Client {
             }
         }
         if attempt.retry == Retry::Redirected {
-            if let (Some(address), Class::Unreachable | Class::OutcomeUnknown) = (&attempt.target, error.class) {
-                self.forget(address);
+            if let Class::Unreachable | Class::OutcomeUnknown = error.class {
+                match &attempt.target {
+                    Some(address) => self.forget(address),
+                    None => self.detour(attempt.part),
+                }
             }
             return Err(error);
         }

@@ -450,7 +450,7 @@ impl Reign {
         if self.sessions.get(by.slot).is_some_and(|session| cancel.number >= session.answered_below) {
             self.locks.cancelled.insert((by.slot, cancel.number));
         }
-        if self.drop_waiter(t, by.slot, cancel.number) {
+        if self.drop_waiter(t, by.slot, cancel.number, cancelled()) {
             self.reply(t, asker.op, Message::Done(v1::CellDone::default()));
             return Ok(Flow::Taken);
         }
@@ -480,9 +480,9 @@ impl Reign {
     }
 
     /// Takes an acquire out of its queue; whether it waited.
-    fn drop_waiter(&mut self, t: &mut Turn<'_>, slot: Slot, number: u64) -> bool {
+    fn drop_waiter(&mut self, t: &mut Turn<'_>, slot: Slot, number: u64, why: Error) -> bool {
         let Some((id, waiter)) = self.locks.take_out(slot, number) else { return false };
-        self.fail_asker(t, waiter.asker, cancelled());
+        self.fail_asker(t, waiter.asker, why);
         // Whoever is behind it may go on: a shared request behind an exclusive one.
         self.pump(t, id);
         true
@@ -490,14 +490,19 @@ impl Reign {
 
     /// A session ends: it waits for nothing any more.
     pub(super) fn leave_queues(&mut self, t: &mut Turn<'_>, slot: Slot) {
-        self.leave_queues_below(t, slot, u64::MAX);
+        let session = self.sessions.get(slot).map_or(0, |session| session.id.0);
+        self.drop_waiters(t, slot, u64::MAX, &error::expired(session));
     }
 
     /// Nobody waits for the answers of numbers below this: neither do their acquires.
     pub(super) fn leave_queues_below(&mut self, t: &mut Turn<'_>, slot: Slot, below: u64) {
+        self.drop_waiters(t, slot, below, &cancelled());
+    }
+
+    fn drop_waiters(&mut self, t: &mut Turn<'_>, slot: Slot, below: u64, why: &Error) {
         let numbers: Vec<u64> = self.locks.waiting.range((slot, 0)..(slot, below)).map(|(key, _)| key.1).collect();
         for number in numbers {
-            self.drop_waiter(t, slot, number);
+            self.drop_waiter(t, slot, number, why.clone());
         }
     }
 
@@ -509,7 +514,7 @@ impl Reign {
         for (number, place, ticket) in waits {
             let waiter = self.locks.queues.get_mut(&place).and_then(|queue| queue.get(ticket)?.as_ref());
             if waiter.is_some_and(|waiter| waiter.handle == handle) {
-                self.drop_waiter(t, slot, number);
+                self.drop_waiter(t, slot, number, cancelled());
             }
         }
         // A grant that is in the log is followed by the close; one that is not must not come behind it.

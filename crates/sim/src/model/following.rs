@@ -98,9 +98,10 @@ impl<S: AgreedState> Replica<S> {
                         let alarm = format!("entry {index} was committed here and another leader replaces it");
                         self.out.push(Output::Alarm(alarm));
                     }
+                    // Said before it is done: a cut that fails half-way may have happened.
+                    let left = LogIndex(self.storage.durable().min(index - 1));
+                    self.out.push(Output::Durable { index: left });
                     self.storage.truncate_after(index - 1)?;
-                    let index = LogIndex(self.storage.durable());
-                    self.out.push(Output::Durable { index });
                 }
                 None => {}
             }

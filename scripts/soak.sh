@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs simulations on fresh seeds for as long as asked. A failure prints the line that replays it.
+# Runs simulations on fresh seeds: a thousand of the cell in any case, then everything for as long as asked. A failure
+# prints the line that replays it.
 #   scripts/soak.sh [MINUTES]    default 60
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
@@ -9,4 +10,5 @@ minutes=${1:-60}
 first=$(($(date +%s) * 1000))
 cargo test --workspace --no-run --quiet
 echo "fresh seeds from $first"
+tidings sim cell --seeds "$first..$((first + 999))"
 tidings sim all --seeds "$first..$((first + 1000000))" --minutes "$minutes"

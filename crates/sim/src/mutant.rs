@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use tidings_cell::mutant::Mutant as CellMutant;
 
 /// A known bug, switched on by a test. Never part of a normal run.
 #[doc(hidden)]
@@ -23,10 +24,12 @@ pub enum Mutant {
     HastyRejoin,
     /// A restarted replica votes without waiting for leases it may have granted.
     ForgottenLease,
+    /// A rule of the cell is left out.
+    Cell(CellMutant),
 }
 
 impl Mutant {
-    /// All of them.
+    /// All of the agreed log's.
     pub const ALL: [Mutant; 8] = [
         Mutant::SkippedFsync,
         Mutant::EarlyAcknowledgement,
@@ -37,6 +40,14 @@ impl Mutant {
         Mutant::HastyRejoin,
         Mutant::ForgottenLease,
     ];
+
+    /// The rule of the cell that is left out, if it is one.
+    pub fn of_cell(self) -> Option<CellMutant> {
+        match self {
+            Mutant::Cell(mutant) => Some(mutant),
+            _ => None,
+        }
+    }
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -49,6 +60,7 @@ impl Mutant {
             Mutant::StaleRead => "stale-read",
             Mutant::HastyRejoin => "hasty-rejoin",
             Mutant::ForgottenLease => "forgotten-lease",
+            Mutant::Cell(mutant) => mutant.name(),
         }
     }
 }
@@ -62,9 +74,9 @@ impl fmt::Display for Mutant {
 impl FromStr for Mutant {
     type Err = String;
     fn from_str(name: &str) -> Result<Mutant, String> {
-        let known = Mutant::ALL.iter().map(|mutant| mutant.name()).collect::<Vec<_>>().join(", ");
-        Mutant::ALL
-            .into_iter()
+        let all = || Mutant::ALL.into_iter().chain(CellMutant::ALL.into_iter().map(Mutant::Cell));
+        let known = all().map(Mutant::name).collect::<Vec<_>>().join(", ");
+        all()
             .find(|mutant| mutant.name() == name)
             .ok_or_else(|| format!("there is no mutant `{name}`; there are: {known}"))
     }

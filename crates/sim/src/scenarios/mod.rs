@@ -3,6 +3,7 @@
 //! A scenario composes the machines of its part into processes, starts them in a world, lets [`Chaos`](crate::faults)
 //! loose for a while, heals everything, and looks whether the service came back.
 
+pub mod cell;
 pub mod store;
 
 use crate::report::Report;
@@ -24,8 +25,15 @@ impl Scenario {
     }
 }
 
-pub(crate) const ALL: &[Scenario] = &[Scenario {
-    name: "store",
-    about: "Store and feed on the agreed log: 1, 3 or 5 replicas, clients, consumers, faults.",
-    run: store::run,
-}];
+pub(crate) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "store",
+        about: "Store and feed on the agreed log: 1, 3 or 5 replicas, clients, consumers, faults.",
+        run: store::run,
+    },
+    Scenario {
+        name: "cell",
+        about: "The cell: 1, 3 or 5 replicas, sessions with caches, locks, watches and ephemerals, faults.",
+        run: cell::run,
+    },
+];

@@ -1,5 +1,6 @@
 //! The public surface of the simulator.
 
+mod claims_cell;
 mod conformance;
 mod kernel;
 mod mutants;

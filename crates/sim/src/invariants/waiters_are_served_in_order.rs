@@ -1,0 +1,90 @@
+//! Who waits for a lock gets it in the order in which they came to the master, without overtaking, within an epoch.
+
+use super::{Invariant, Sight};
+use crate::kernel::HostId;
+use crate::scenarios::cell::fact::Fact;
+use std::collections::{BTreeMap, BTreeSet};
+use tidings_base::Mono;
+use tidings_wire::v1::cell_command::Command;
+
+/// The claim.
+#[derive(Debug, Default)]
+pub struct WaitersAreServedInOrder {
+    /// Which lock each acquire is for.
+    locks: BTreeMap<(u64, u64), String>,
+    /// At each master, in the order in which they came.
+    queues: BTreeMap<HostId, Vec<(u64, u64)>>,
+    /// Asked for again only because the answer was lost.
+    granted: BTreeSet<(u64, u64)>,
+    /// Each session's lease as its client may believe in it: one that is over waits for nothing any more.
+    leases: BTreeMap<u64, (HostId, Mono)>,
+    checks: u64,
+}
+
+impl WaitersAreServedInOrder {
+    fn remove(&mut self, gone: impl Fn(&(u64, u64)) -> bool) {
+        self.queues.values_mut().for_each(|queue| queue.retain(|waiter| !gone(waiter)));
+    }
+}
+
+impl Invariant<Fact> for WaitersAreServedInOrder {
+    fn name(&self) -> &'static str {
+        "waiters_are_served_in_order"
+    }
+
+    fn observe(&mut self, sight: &Sight<'_>, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Numbered { session, number, path } => {
+                self.locks.insert((*session, *number), path.clone());
+            }
+            Fact::Queued { session, number } if !self.granted.contains(&(*session, *number)) => {
+                self.queues.entry(sight.host).or_default().push((*session, *number));
+            }
+            Fact::Unqueued { session, numbers } => {
+                self.remove(|(of, number)| of == session && (numbers.is_empty() || numbers.contains(number)));
+            }
+            Fact::Lease { session, until } => {
+                self.leases.insert(*session, (sight.host, *until));
+            }
+            Fact::ClientStarted => self.leases.retain(|_, (host, _)| *host != sight.host),
+            Fact::Reigns => {
+                self.queues.remove(&sight.host);
+            }
+            Fact::Granting { session, number, path } => {
+                let Some(queue) = self.queues.get(&sight.host) else { return Ok(()) };
+                let Some(at) = queue.iter().position(|waiter| *waiter == (*session, *number)) else { return Ok(()) };
+                self.checks += 1;
+                let alive = |session: &u64| {
+                    let lease = self.leases.get(session);
+                    lease.is_some_and(|(host, until)| (sight.clock)(*host).is_some_and(|now| now < *until))
+                };
+                let same = |waiter: &&(u64, u64)| self.locks.get(waiter) == Some(path) && alive(&waiter.0);
+                if let Some(before) = queue[..at].iter().find(same) {
+                    return Err(format!(
+                        "{} grants {path} to session {session}, call {number}, before {before:?}, which came earlier",
+                        sight.host
+                    ));
+                }
+                let granted = (*session, *number);
+                self.remove(|waiter| *waiter == granted);
+            }
+            Fact::Applied(applied) => {
+                match (&applied.command.command, applied.call()) {
+                    (Some(Command::StopSession(stop)), _) => self.remove(|(session, _)| *session == stop.session),
+                    // It was granted while its client asked again.
+                    (Some(Command::TakeLock(_)), Some(call)) if applied.succeeded() => {
+                        self.granted.insert(call);
+                        self.remove(|waiter| *waiter == call);
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn checks(&self) -> u64 {
+        self.checks
+    }
+}

@@ -4,4 +4,5 @@ mod claims_cell;
 mod conformance;
 mod kernel;
 mod mutants;
+mod mutants_cell;
 mod scenario_store;

@@ -12,12 +12,26 @@ use std::path::PathBuf;
 use tidings_wire::{json as wire_json, v1};
 
 /// What is pinned, each in a file of its own: frames by part, and what lies on disks.
-const PINNED: [(&str, Check, Samples); 10] = [
+const PINNED: [(&str, Check, Samples); 24] = [
     ("control", check::<v1::Frame>, || frames("control")),
+    ("cell", check::<v1::Frame>, || frames("cell")),
+    ("placement", check::<v1::Frame>, || frames("placement")),
     ("store", check::<v1::Frame>, || frames("store")),
     ("feed", check::<v1::Frame>, || frames("feed")),
     ("raft", check::<v1::Frame>, || frames("raft")),
     ("admin", check::<v1::Frame>, || frames("admin")),
+    ("cell_command", check::<v1::CellCommand>, || variants::<v1::CellCommand>()),
+    ("cell_result", check::<v1::CellResult>, || variants::<v1::CellResult>()),
+    ("cell_record", check::<v1::CellRecord>, || variants::<v1::CellRecord>()),
+    ("cell_backup_nodes", check::<v1::CellBackupNodes>, || variants::<v1::CellBackupNodes>()),
+    ("sequencer_body", check::<v1::SequencerBody>, || variants::<v1::SequencerBody>()),
+    ("signed_sequencer", check::<v1::SignedSequencer>, || variants::<v1::SignedSequencer>()),
+    ("handle_body", check::<v1::HandleBody>, || variants::<v1::HandleBody>()),
+    ("sealed_handle", check::<v1::SealedHandle>, || variants::<v1::SealedHandle>()),
+    ("cell_kept_result", check::<v1::CellKeptResult>, || variants::<v1::CellKeptResult>()),
+    ("placement_meta", check::<v1::PlacementMeta>, || variants::<v1::PlacementMeta>()),
+    ("placement_owners", check::<v1::PlacementOwners>, || variants::<v1::PlacementOwners>()),
+    ("placement_segment", check::<v1::PlacementSegment>, || variants::<v1::PlacementSegment>()),
     ("store_command", check::<v1::StoreCommand>, || variants::<v1::StoreCommand>()),
     ("store_result", check::<v1::StoreResult>, || variants::<v1::StoreResult>()),
     ("feed_topic", check::<v1::FeedTopic>, || variants::<v1::FeedTopic>()),
@@ -168,7 +182,8 @@ fn single(field: &FieldDescriptor, turn: usize) -> Value {
     match field.kind() {
         Kind::Message(message) => Value::Message(filled(&message, turn)),
         Kind::Bool => Value::Bool(true),
-        Kind::Uint64 => Value::U64(number * 1_000_000_007),
+        Kind::Uint64 | Kind::Fixed64 => Value::U64(number * 1_000_000_007),
+        Kind::Double => Value::F64(number as f64 + 0.5),
         Kind::Uint32 | Kind::Fixed32 => Value::U32(number as u32 * 1_000_003),
         Kind::String => Value::String(format!("{} {turn} é", field.name())),
         Kind::Bytes => Value::Bytes([field.name().as_bytes(), &[0xff, turn as u8]].concat().into()),

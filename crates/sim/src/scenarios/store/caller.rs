@@ -13,6 +13,7 @@ const ATTEMPTS: u32 = 12;
 
 /// What became of a call.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // Short-lived, one at a time.
 pub enum Ended {
     /// An answer.
     Answer(Body),

@@ -192,7 +192,7 @@ fn the_check_names_lost_and_damaged_small_files_and_a_lost_log() {
             other => panic!("{other}"),
         })
     };
-    assert_eq!(checked(&|_| ()), Ok(0));
+    assert!(checked(&|_| ()).is_ok());
     assert_eq!(checked(&|disk| assert!(disk.lose_file("vote"))), Err("vote".into()));
     assert_eq!(checked(&|disk| assert!(disk.flip_bit("vote", 100))), Err("vote".into()));
     assert_eq!(checked(&|disk| assert!(disk.flip_bit("purged", 100))), Err("purged".into()));

@@ -13,7 +13,7 @@ begin=$SECONDS
 TIDINGS_SEEDS=200..206 cargo test --workspace --quiet --test it -- --ignored the_binding_does_it_with_many_seeds
 # The first seeds always run to the end; the rest of the time goes to further ones.
 tidings sim store --seeds 1..200
-tidings sim cell --seeds 1..40
+tidings sim cell --seeds 1..20
 left=$((minutes * 60 - (SECONDS - begin)))
 if ((left > 10)); then
   tidings sim store --seeds 1001..1000000 --minutes "$(awk "BEGIN { print $left / 60 }")"

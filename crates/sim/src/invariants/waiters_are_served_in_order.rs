@@ -1,4 +1,5 @@
-//! Who waits for a lock gets it in the order in which they came to the master, without overtaking, within an epoch.
+//! Who waits for a lock gets it in the order in which they came to the master, without overtaking, within an epoch. Shared
+//! requests keep nobody waiting who asks for the same: their grants may pass each other on the way to the log.
 
 use super::{Invariant, Sight};
 use crate::kernel::HostId;
@@ -10,8 +11,8 @@ use tidings_wire::v1::cell_command::Command;
 /// The claim.
 #[derive(Debug, Default)]
 pub struct WaitersAreServedInOrder {
-    /// Which lock each acquire is for.
-    locks: BTreeMap<(u64, u64), String>,
+    /// Which lock each acquire is for, and whether it is exclusive.
+    locks: BTreeMap<(u64, u64), (String, bool)>,
     /// At each master, in the order in which they came.
     queues: BTreeMap<HostId, Vec<(u64, u64)>>,
     /// Asked for again only because the answer was lost.
@@ -34,8 +35,8 @@ impl Invariant<Fact> for WaitersAreServedInOrder {
 
     fn observe(&mut self, sight: &Sight<'_>, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Numbered { session, number, path } => {
-                self.locks.insert((*session, *number), path.clone());
+            Fact::Numbered { session, number, path, exclusive } => {
+                self.locks.insert((*session, *number), (path.clone(), *exclusive));
             }
             Fact::Queued { session, number } if !self.granted.contains(&(*session, *number)) => {
                 self.queues.entry(sight.host).or_default().push((*session, *number));
@@ -58,7 +59,11 @@ impl Invariant<Fact> for WaitersAreServedInOrder {
                     let lease = self.leases.get(session);
                     lease.is_some_and(|(host, until)| (sight.clock)(*host).is_some_and(|now| now < *until))
                 };
-                let same = |waiter: &&(u64, u64)| self.locks.get(waiter) == Some(path) && alive(&waiter.0);
+                let alone = self.locks.get(&(*session, *number)).is_some_and(|(_, exclusive)| *exclusive);
+                let same = |waiter: &&(u64, u64)| {
+                    let known = self.locks.get(waiter);
+                    known.is_some_and(|(of, exclusive)| of == path && (alone || *exclusive)) && alive(&waiter.0)
+                };
                 if let Some(before) = queue[..at].iter().find(same) {
                     return Err(format!(
                         "{} grants {path} to session {session}, call {number}, before {before:?}, which came earlier",

@@ -93,7 +93,7 @@ fn granting(session: u64) -> Fact {
 }
 
 fn queue() -> Vec<Fact> {
-    let numbered = |session| Fact::Numbered { session, number: 1, path: "/a".into() };
+    let numbered = |session| Fact::Numbered { session, number: 1, path: "/a".into(), exclusive: true };
     let queued = |session| Fact::Queued { session, number: 1 };
     let lease = |session| Fact::Lease { session, until: Mono(u64::MAX / 2) };
     vec![lease(5), lease(6), numbered(5), numbered(6), queued(5), queued(6)]

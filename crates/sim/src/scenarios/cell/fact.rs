@@ -220,6 +220,8 @@ pub enum Fact {
         number: u64,
         /// The lock.
         path: String,
+        /// Whether nobody else may hold it meanwhile.
+        exclusive: bool,
     },
     /// An acquire that may wait reached the master for the first time.
     Queued {

@@ -227,7 +227,8 @@ impl Script {
             *known = Some(number);
             if let Doing::Acquire { path, .. } = doing {
                 let (session, path) = (self.session, path.clone());
-                self.state(Fact::Numbered { session, number, path });
+                let exclusive = matches!(message, Message::Acquire(acquire) if acquire.mode() == LockMode::Exclusive);
+                self.state(Fact::Numbered { session, number, path, exclusive });
             }
         }
     }

@@ -17,10 +17,13 @@ struct Loss {
     session: u64,
 }
 
+/// By session and handle: the mode, and the lock-delay that was asked for.
+type Holders = BTreeMap<(u64, u64), (LockMode, Duration)>;
+
 /// The claim.
 #[derive(Debug, Default)]
 pub struct LostLocksAreHeldBack {
-    holders: BTreeMap<Lock, BTreeMap<(u64, u64), (LockMode, Duration)>>,
+    holders: BTreeMap<Lock, Holders>,
     losses: BTreeMap<Lock, Vec<Loss>>,
     checks: u64,
 }

@@ -48,13 +48,13 @@ impl Probe {
     /// From bytes, if they are one.
     pub fn decode(bytes: &Bytes) -> Option<Probe> {
         let mut bytes = bytes.clone();
-        let reply = match bytes.first()? {
-            &PROBE => false,
-            &PROBE_REPLY => true,
+        let reply = match *bytes.first()? {
+            PROBE => false,
+            PROBE_REPLY => true,
             _ => return None,
         };
         bytes.advance(1);
-        if bytes.len() % 8 != 0 || bytes.is_empty() {
+        if !bytes.len().is_multiple_of(8) || bytes.is_empty() {
             return None;
         }
         let below = bytes.get_u64_le();

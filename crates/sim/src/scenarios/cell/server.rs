@@ -84,7 +84,8 @@ fn cell(fact: Fact) -> Effect<CellFact> {
 
 /// Who a client host is to the cell: every third is another kind of principal.
 pub fn caller(host: HostId) -> v1::CellCaller {
-    let principal = if host.0 % 3 == 0 { format!("user:{APP}/u{}", host.0) } else { format!("app:{APP}/k{}", host.0) };
+    let principal =
+        if host.0.is_multiple_of(3) { format!("user:{APP}/u{}", host.0) } else { format!("app:{APP}/k{}", host.0) };
     v1::CellCaller { app: APP.to_string(), principal, privileged: false }
 }
 

@@ -6,13 +6,13 @@
 //!                                           ──▶ Propose ──▶ Applied ──▶ events, unblock, Reply
 //!   KeepAlive ──▶ held: a slot of the session ──▶ something to carry, or the lease is due ──▶ KeptAlive
 //! ```
-//! A replica that leads has a [`Reign`](reign::Reign): everything in memory that belongs to one leadership. It begins
+//! A replica that leads has a `Reign`: everything in memory that belongs to one leadership. It begins
 //! with a committed `NewMaster`, whose result is its epoch (R1), waits for the sessions of the state to come back or
-//! to be unable to hold a cached copy ([`failover`]), serves, and is dropped whole when the role is lost.
+//! to be unable to hold a cached copy (`failover`), serves, and is dropped whole when the role is lost.
 //!
-//! One file per role: [`sessions`] and [`leases`] (who lives, until when), [`caching`] and [`batches`] (who may hold a
-//! copy of what, and how it is told), [`handles`], [`reads`], [`mutations`], [`locks`], [`delays`], [`events`], [`operate`]; and
-//! beneath them [`gate`] (fresh enough to answer?), [`wheel`] (timers by the hundred thousand), [`places`] (paths as
+//! One file per role: `sessions` and `leases` (who lives, until when), `caching` and `batches` (who may hold a
+//! copy of what, and how it is told), `handles`, `reads`, `mutations`, `locks`, `delays`, `events`, `operate`; and
+//! beneath them `gate` (fresh enough to answer?), `wheel` (timers by the hundred thousand), `places` (paths as
 //! small numbers).
 //!
 //! What it deliberately does not do: change the state (only the log does), trust a grant (apply checks it again), or

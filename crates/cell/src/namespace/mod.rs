@@ -5,7 +5,7 @@
 //!        master ◀─ reads: stat, contents, children, lock, session, touches, …
 //! ```
 //! No clock reaches it: what needs one is decided by a master and comes as a command under its epoch. Everything is in
-//! maps whose clone is cheap ([`chunks`]), so that a snapshot is taken between two commands and written beside later
+//! maps whose clone is cheap (`chunks`), so that a snapshot is taken between two commands and written beside later
 //! ones.
 
 mod acl;

@@ -9,8 +9,8 @@
 //!                                            ▼
 //!                         Closing ─▶ Closed   Expired
 //! ```
-//! One message of the session's own is always under way ([`keepalive`]): create, KeepAlive, resume or close. Calls
-//! ([`calls`]) go beside it while the session is active and wait otherwise.
+//! One message of the session's own is always under way (`keepalive`): create, KeepAlive, resume or close. Calls
+//! (`calls`) go beside it while the session is active and wait otherwise.
 
 mod cache;
 mod calls;

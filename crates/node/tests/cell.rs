@@ -122,11 +122,16 @@ impl Nodes {
 
     /// What a living node's status says of the cell's group.
     pub async fn cell_status(&self, at: usize) -> Option<v1::GroupStatus> {
+        self.group_status(at, "cell").await
+    }
+
+    /// What a node says of a group.
+    pub async fn group_status(&self, at: usize, name: &str) -> Option<v1::GroupStatus> {
         let status = v1::admin_message::Message::Status(v1::StatusRequest {});
         let asked = Body::Admin(v1::AdminMessage { message: Some(status) });
         match self.client(at).call(Request::new(asked).within(Duration::from_secs(2))).await.ok()? {
             Body::Admin(v1::AdminMessage { message: Some(v1::admin_message::Message::StatusReply(reply)) }) => {
-                reply.groups.into_iter().find(|group| group.name == "cell")
+                reply.groups.into_iter().find(|group| group.name == name)
             }
             _ => None,
         }

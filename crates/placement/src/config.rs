@@ -47,6 +47,23 @@ impl Times {
     }
 }
 
+/// F10: what a lease must outlast after its last renewal, so that a manager's death costs no healthy owner anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailOver {
+    /// The manager's own cell session: so long its lock outlives it.
+    pub session: Duration,
+    /// The cell's own fail-over, which may come at the same time.
+    pub cell: Duration,
+    /// One round trip of an owner.
+    pub round_trip: Duration,
+}
+
+impl Default for FailOver {
+    fn default() -> FailOver {
+        FailOver { session: Duration::from_secs(3), cell: Duration::from_secs(5), round_trip: Duration::from_secs(1) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

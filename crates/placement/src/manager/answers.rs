@@ -81,8 +81,12 @@ impl Pool {
                     let (token, clean) = (range.token.unwrap_or_default(), range.token.is_some());
                     answer.grants.push(v1::Grant { range: Some(leased.into()), token, clean });
                     self.set_holder(start, Holder::Sent(seq));
+                    self.counts.grants += 1;
                 }
-                Holder::Loaded | Holder::Claimed => answer.renewals.push(leased.into()),
+                Holder::Loaded | Holder::Claimed => {
+                    answer.renewals.push(leased.into());
+                    self.counts.renewals += 1;
+                }
             }
             self.lease_until(start, now + honoured);
         }

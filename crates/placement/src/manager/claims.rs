@@ -75,6 +75,7 @@ impl Pool {
         talk.poll = Some(Poll { op, until: now + wait, not_before: now + calm, hello });
         talk.news |= race;
         talk.spoke |= !hello;
+        self.counts.races += u64::from(race && !hello);
         let came_back = member.live_until <= now;
         member.live_until = now + honoured;
         member.hands_over = poll.hands_over;

@@ -262,8 +262,12 @@ impl Pool {
         apply(&mut self.table, change);
         self.commits.inflight.remove(&change.lsn);
         self.news(change.to);
-        if let Some(token) = change.token {
-            self.move_committed(token);
+        match change.token {
+            Some(token) => {
+                self.counts.moves += 1;
+                self.move_committed(token);
+            }
+            None => self.counts.losses += 1,
         }
         // Whom it was meant for may be gone meanwhile.
         self.stale_plan |= self.members.get(&change.to).is_none_or(|member| member.live_until == Mono(0));

@@ -45,6 +45,7 @@ impl Pool {
             .partition(|waiting| waiting.until <= now || (pushing && waiting.lsn < published));
         self.lookups = rest;
         for waiting in due {
+            self.counts.pushes += u64::from(waiting.lsn < published);
             let answer = self.lookup_answer(epoch, waiting.lsn, false);
             out.put(Output::Answer { op: waiting.op, message: Message::LookupAnswer(answer) });
         }

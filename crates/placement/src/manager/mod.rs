@@ -14,6 +14,7 @@
 mod answers;
 mod claims;
 mod commits;
+mod counts;
 pub mod file;
 mod lookups;
 mod moves;
@@ -24,6 +25,9 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
+pub use counts::{Counts, Gauges};
+
+use crate::config::FailOver;
 use crate::mutant::Mutant;
 use bytes::Bytes;
 use file::{File, Kind};
@@ -201,6 +205,9 @@ pub struct Manager {
     timers: Timers<Timer>,
     errands: BTreeMap<u64, Errand>,
     next_id: u64,
+    fail_over: FailOver,
+    /// What earlier leaderships counted.
+    counted: Counts,
 }
 
 impl Manager {
@@ -215,7 +222,15 @@ impl Manager {
             timers: Timers::new(),
             errands: BTreeMap::new(),
             next_id: 0,
+            fail_over: FailOver::default(),
+            counted: Counts::default(),
         }
+    }
+
+    /// The same manager, which demands that leases outlast this much (F10).
+    pub fn outlasting(mut self, fail_over: FailOver) -> Manager {
+        self.fail_over = fail_over;
+        self
     }
 
     /// Whether it leads and answers.
@@ -287,6 +302,7 @@ impl Manager {
     /// Forgets everything; what was asked is refused.
     fn stand_by(&mut self, out: &mut Outbox<Output>) {
         for (_, mut pool) in std::mem::take(&mut self.pools) {
+            self.counted.add(&pool.counts);
             pool.waiting_ops().into_iter().for_each(|op| out.put(Output::Fail { op, error: not_leader() }));
         }
         self.errands.clear();
@@ -306,6 +322,16 @@ impl Manager {
     /// F1: leases are sent only under a session that is valid at this instant.
     fn may_lease(&self, now: Now) -> bool {
         now.mono < self.session_until || self.options.mutant == Some(Mutant::NoLeaderCheck)
+    }
+
+    /// The cell session is good until then. A leader in jeopardy fails its held polls at once.
+    fn session(&mut self, now: Now, until: Mono, out: &mut Outbox<Output>) {
+        self.session_until = until;
+        if !self.may_lease(now) && self.leads() {
+            for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
+                self.work(now, &namespace, out);
+            }
+        }
     }
 
     fn owner(&mut self, now: Now, op: OpId, poll: v1::OwnerPoll, out: &mut Outbox<Output>) {
@@ -348,6 +374,7 @@ impl Manager {
                 self.next_id
             };
             let (expected, bytes) = pool.begin_commit(file.kind);
+            pool.counts.commits += 1;
             out.put(Output::Commit { id, file, expected, bytes });
         }
         pool.answer(now.mono, epoch, may_lease, self.options.mutant, out);
@@ -437,7 +464,7 @@ impl Machine for Manager {
         match input {
             Input::Elected { epoch } => self.elected(now, epoch, out),
             Input::Deposed => self.stand_by(out),
-            Input::SessionUntil(until) => self.session_until = until,
+            Input::SessionUntil(until) => self.session(now, until, out),
             Input::Owner { op, poll } => self.owner(now, op, *poll, out),
             Input::Lookup { op, poll } => self.lookup(now, op, poll, out),
             Input::Operate { op, request } => self.operate(now, op, request, out),

@@ -3,19 +3,13 @@
 use super::pool::Pool;
 use super::table::Holder;
 use super::{MAX_NAMESPACES, Manager, Output, fail, no_namespace, not_leader};
-use crate::config::Times;
-use std::time::Duration;
+use crate::config::{FailOver, Times};
 use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
 
 /// The longest name of a namespace.
 const MAX_NAME: usize = 200;
-
-/// F10: what a lease must outlast: the manager's own cell session, a fail-over of the cell, a round trip.
-const SESSION: Duration = Duration::from_secs(3);
-const FAIL_OVER: Duration = Duration::from_secs(5);
-const ROUND_TRIP: Duration = Duration::from_secs(1);
 
 impl Manager {
     pub(super) fn operate(&mut self, now: Now, op: OpId, request: Message, out: &mut Outbox<Output>) {
@@ -50,7 +44,8 @@ impl Manager {
         let name = create.namespace;
         let config = create.config.unwrap_or_default();
         let times = Times::new(config.lease_ms, config.renew_ms);
-        if let Err(error) = check_name(&name).and_then(|()| times.check(SESSION, FAIL_OVER, ROUND_TRIP)) {
+        let FailOver { session, cell, round_trip } = self.fail_over;
+        if let Err(error) = check_name(&name).and_then(|()| times.check(session, cell, round_trip)) {
             return fail(out, op, error);
         }
         let instance = self.rng.next_u64() | 1;

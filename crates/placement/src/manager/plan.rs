@@ -104,6 +104,7 @@ impl Pool {
                         range.intent = Intent::Recall;
                     }
                     self.news(range.owner);
+                    self.counts.recalls += 1;
                 }
             }
         }

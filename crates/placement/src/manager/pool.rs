@@ -1,6 +1,7 @@
 //! One namespace: its owners, its table, and everything that is under way with them.
 
 use super::commits::Commits;
+use super::counts::Counts;
 use super::file::{Kind, decode_segment};
 use super::moves::Moves;
 use super::plan::Ring;
@@ -114,6 +115,7 @@ pub(super) struct Pool {
     pub push_at: Option<Mono>,
     /// Membership or wishes changed: the plan is made anew.
     pub stale_plan: bool,
+    pub counts: Counts,
     readable: bool,
 }
 
@@ -135,6 +137,7 @@ impl Pool {
             lookups: Vec::new(),
             push_at: None,
             stale_plan: true,
+            counts: Counts::default(),
             readable: false,
         }
     }

@@ -11,8 +11,10 @@ use tidings_wire::error;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A connection that lasted this long was a good one: after it, connecting begins with short pauses again.
-const GOOD_CONNECTION: Duration = Duration::from_secs(5);
+/// A connection that lasted this long was a good one: after it, connecting begins with short pauses again. Longer than a
+/// server that takes connections and drops them needs for it, shorter than nodes take turns in failing: a session that
+/// lost its master twice in a few seconds must not wait for seconds before it looks for the next.
+const GOOD_CONNECTION: Duration = Duration::from_secs(1);
 
 /// What the keeper has.
 #[derive(Clone, Debug)]

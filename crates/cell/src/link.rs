@@ -96,7 +96,7 @@ impl LinkLease {
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
         self.asked.insert(ticket, now);
-        let message = Some(Message::RenewCache(v1::RenewCache { link: self.link }));
+        let message = Some(Message::RenewCache(v1::RenewCache { link: self.link, clock_us: None }));
         out.put(Output::Send { ticket, message: v1::CellMessage { message, ..Default::default() }, within: WITHIN });
     }
 

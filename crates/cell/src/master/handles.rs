@@ -342,6 +342,7 @@ impl Reign {
                 path: place.path.as_str().to_owned(),
                 instance: handle.instance,
                 handle: number,
+                closed: Vec::new(),
             });
             Ok((command, Purpose::Close { place: handle.place, handle: handle.number, holds }))
         })

@@ -249,6 +249,7 @@ fn session_record(id: SessionId, session: &Session) -> v1::CellSessionRecord {
         gains: session.record.gains,
         answered_below: session.window.floor,
         results: results.collect(),
+        closed: Vec::new(),
     }
 }
 

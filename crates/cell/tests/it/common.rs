@@ -132,7 +132,7 @@ pub fn remove(path: &str) -> v1::RemoveNode {
 }
 
 pub fn close(path: &str, handle: u64) -> Command {
-    Command::Close(v1::CloseOpen { app: APP.into(), path: path.into(), instance: 0, handle })
+    Command::Close(v1::CloseOpen { app: APP.into(), path: path.into(), instance: 0, handle, closed: Vec::new() })
 }
 
 pub fn take(path: &str, handle: u64, mode: v1::LockMode, lock_delay_ms: u32) -> Command {

@@ -118,7 +118,7 @@ impl Maker {
                 let (read, write, lock) = (a.is_multiple_of(2), a.is_multiple_of(4), b % 4 == 3);
                 Command::Open(v1::CreateOrOpen { app, path, create, handle, read, write, lock })
             }
-            20..24 => Command::Close(v1::CloseOpen { app, path, instance, handle }),
+            20..24 => Command::Close(v1::CloseOpen { app, path, instance, handle, closed: Vec::new() }),
             24..28 => {
                 let contents =
                     if b.is_multiple_of(2) { PRINCIPALS[0].as_bytes().to_vec() } else { vec![a; usize::from(a % 9)] };

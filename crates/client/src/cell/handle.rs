@@ -241,7 +241,7 @@ impl Handle {
             () = opened.poisoned() => return Err(errors::poisoned(false)),
             () = opened.settled() => {}
         }
-        let acquire = v1::AcquireLock { handle: opened.number, mode: mode.wire(), try_only };
+        let acquire = v1::AcquireLock { handle: opened.number, mode: mode.wire(), try_only, waits_as: 0 };
         let lock = match self.inner.call(Message::Acquire(acquire), Meaning::Acquire(opened.clone())).await? {
             Answer::Granted(grant) => Lock::new(self.inner.clone(), grant, mode),
             _ => return Err(unexpected()),

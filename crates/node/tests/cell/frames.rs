@@ -62,8 +62,9 @@ async fn a_waiting_acquire_is_granted_when_the_holder_goes() {
         let open = v1::OpenNode { path: "/leader".into(), lock: true, read: true, ..Default::default() };
         session.open(open).await.unwrap().handle
     };
-    let acquire =
-        |handle, try_only| Message::Acquire(v1::AcquireLock { handle, mode: v1::LockMode::Exclusive as i32, try_only });
+    let acquire = |handle, try_only| {
+        Message::Acquire(v1::AcquireLock { handle, mode: v1::LockMode::Exclusive as i32, try_only, waits_as: 0 })
+    };
     let (mine, theirs) = (lock(&first).await, lock(&second).await);
     let held = first.call(acquire(mine, false)).await.unwrap();
     let Message::Acquired(held) = held else { panic!("not acquired: {held:?}") };

@@ -256,7 +256,7 @@ impl Cell {
     }
 
     pub(super) fn renew(&mut self, client: &Client) -> Result<v1::CacheRenewed, Error> {
-        match self.ask(client.outside(Message::RenewCache(v1::RenewCache { link: client.link })))? {
+        match self.ask(client.outside(Message::RenewCache(v1::RenewCache { link: client.link, clock_us: None })))? {
             Message::CacheRenewed(renewed) => Ok(renewed),
             other => panic!("{other:?}"),
         }
@@ -380,11 +380,11 @@ pub(super) fn delete(target: Option<v1::NodeTarget>) -> Message {
 }
 
 pub(super) fn acquire(handle: u64, mode: v1::LockMode) -> Message {
-    Message::Acquire(v1::AcquireLock { handle, mode: mode as i32, try_only: false })
+    Message::Acquire(v1::AcquireLock { handle, mode: mode as i32, try_only: false, waits_as: 0 })
 }
 
 pub(super) fn try_acquire(handle: u64, mode: v1::LockMode) -> Message {
-    Message::Acquire(v1::AcquireLock { handle, mode: mode as i32, try_only: true })
+    Message::Acquire(v1::AcquireLock { handle, mode: mode as i32, try_only: true, waits_as: 0 })
 }
 
 pub(super) fn release(handle: u64) -> Message {

@@ -147,7 +147,7 @@ fn without_the_leader_lease_answers_and_leases_wait_for_a_barrier() {
         let many = cell.send(a.inside(0, many));
         let keep = a.inside(0, Message::KeepAlive(v1::KeepAlive { link: a.link, ..Default::default() }));
         let keep = cell.send_until(keep, Some(lapsed));
-        let renew = cell.send(a.outside(Message::RenewCache(v1::RenewCache { link: a.link })));
+        let renew = cell.send(a.outside(Message::RenewCache(v1::RenewCache { link: a.link, clock_us: None })));
         let open = a.numbered(Message::Open(all("/f", None)));
         let open = cell.send(open);
         let ops = [read, many, keep, renew, open];

@@ -75,7 +75,7 @@ impl Run {
         let client = &mut self.clients[who];
         let ack = Some(v1::CellAck { epoch: client.epoch, seq: self.rng.below(40) });
         let keep = Message::KeepAlive(v1::KeepAlive { link: client.link, ack, wait_ms: 0 });
-        let renew = Message::RenewCache(v1::RenewCache { link: client.link });
+        let renew = Message::RenewCache(v1::RenewCache { link: client.link, clock_us: None });
         let (keep, renew) = (client.inside(0, keep), client.outside(renew));
         self.cell.send(keep);
         self.cell.send(renew);

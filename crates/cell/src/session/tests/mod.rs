@@ -60,7 +60,7 @@ fn open(text: &str) -> v1::OpenNode {
 }
 
 fn acquire(handle: u64) -> Message {
-    Message::Acquire(v1::AcquireLock { handle, mode: v1::LockMode::Exclusive as i32, try_only: false })
+    Message::Acquire(v1::AcquireLock { handle, mode: v1::LockMode::Exclusive as i32, try_only: false, waits_as: 0 })
 }
 
 fn stamp(seq: u64) -> Option<v1::CacheStamp> {

@@ -506,7 +506,7 @@ impl Script {
         let (exclusive, try_only) = (!self.rng.one_in(3), self.rng.one_in(5));
         let mode = if exclusive { LockMode::Exclusive } else { LockMode::Shared };
         let (handle, path, instance) = (opened.number, opened.path, opened.instance);
-        let message = Message::Acquire(v1::AcquireLock { handle, mode: mode as i32, try_only });
+        let message = Message::Acquire(v1::AcquireLock { handle, mode: mode as i32, try_only, waits_as: 0 });
         let op = OpId(self.next_op);
         let call = Call::Acquire { path: path.clone(), exclusive };
         self.call(Doing::Acquire { handle, path, instance }, call, message);

@@ -31,10 +31,16 @@ impl Times {
         stretched(self.lease)
     }
 
+    /// For how long a poll is held at most: half of a renewal interval, so that a lease is never older than one
+    /// interval when the poll that renews it is lost with its manager (F10 counts on that).
+    pub fn hold(&self) -> Duration {
+        self.renew / 2
+    }
+
     /// F10: a leader's fail-over must fit between the last renewal and the lease's end, or a healthy owner would lose
     /// its leases whenever a manager dies.
-    pub fn check(&self, session: Duration, fail_over: Duration, round_trip: Duration) -> Result<(), Error> {
-        let needed = session + fail_over + round_trip;
+    pub fn check(&self, fail_over: &FailOver) -> Result<(), Error> {
+        let needed = fail_over.session + fail_over.cell + fail_over.round_trip;
         if self.renew.is_zero() || self.lease.saturating_sub(self.renew) < needed {
             let what = format!(
                 "a lease of {:?} renewed every {:?} does not outlast a fail-over of the manager ({needed:?})",
@@ -70,14 +76,14 @@ mod tests {
 
     #[test]
     fn both_recommended_settings_outlast_a_fail_over() {
-        let (session, fail_over, trip) = (Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(1));
+        let fail_over = FailOver::default();
         for times in [Times::PAPER, Times::FAST, Times::new(0, 0)] {
-            times.check(session, fail_over, trip).unwrap();
+            times.check(&fail_over).unwrap();
         }
         assert_eq!(Times::PAPER.honoured(), Duration::from_secs(66));
         assert_eq!(Times::FAST.honoured(), Duration::from_millis(13_200));
-        let tight = Times::new(10_000, 2_000).check(session, fail_over, trip).unwrap_err();
+        let tight = Times::new(10_000, 2_000).check(&fail_over).unwrap_err();
         assert_eq!(tight.code, "placement.bad_times");
-        assert!(Times { lease: Times::PAPER.lease, renew: Duration::ZERO }.check(session, fail_over, trip).is_err());
+        assert!(Times { lease: Times::PAPER.lease, renew: Duration::ZERO }.check(&fail_over).is_err());
     }
 }

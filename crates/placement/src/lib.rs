@@ -10,7 +10,7 @@
 //! message *is* the assignment: an answer names the complete set of ranges that an owner should hold.
 //!
 //! - [`owner`]: what a server holds, and until when; [`check`] is what its threads ask, without locks.
-//! - [`lookup`]: the whole table, maybe stale, and what was lost.
+//! - [`lookup`]: the whole table, maybe stale, and what was lost; [`directory`] is what a front end's threads search.
 //! - [`manager`]: divides, leases, recalls, moves; its state lies in files of a cell.
 //! - [`config`]: lease times, validated against the one clock-rate bound.
 //!
@@ -20,6 +20,7 @@
 
 pub mod check;
 pub mod config;
+pub mod directory;
 pub mod lookup;
 pub mod manager;
 #[doc(hidden)]
@@ -27,8 +28,21 @@ pub mod mutant;
 pub mod owner;
 pub mod policy;
 
-use tidings_base::{KeyHash, KeyRange, LeaseNumber};
+use tidings_base::{Class, Error, KeyHash, KeyRange, LeaseNumber};
 use tidings_wire::v1;
+
+/// The longest key, in bytes.
+pub const MAX_KEY: usize = 1_024;
+
+/// Where a key stands on the ring, if it is not too long to be one.
+pub fn key_hash(key: &[u8]) -> Result<KeyHash, Error> {
+    if key.len() > MAX_KEY {
+        let what = format!("a key of {} bytes is too long", key.len());
+        return Err(Error::new("placement.key_too_long", Class::Invalid, what)
+            .hint(format!("Use keys of at most {MAX_KEY} bytes; hash longer ones yourself.")));
+    }
+    Ok(KeyHash::of(key))
+}
 
 /// Names one request to a manager until it is answered; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -337,7 +337,7 @@ mod tests {
     const NOW: Now = Now { mono: Mono(1), wall: Wall(0) };
 
     fn range(start: u64, last: u64, owner: u32, lease: u32, changed: u64, lost: u64) -> v1::TableRange {
-        v1::TableRange { start, last, owner, lease, changed_lsn: changed, lost_lsn: lost }
+        v1::TableRange { start, last, owner, lease, changed_lsn: changed, lost_lsn: lost, ..Default::default() }
     }
 
     fn answer(epoch: u64, instance: u64, lsn: u64, snapshot: bool, ranges: Vec<v1::TableRange>) -> v1::LookupAnswer {

@@ -23,6 +23,9 @@ const STRIKES: u32 = 3;
 /// The points of an owner that says nothing about it (§2: 64 virtual nodes).
 pub(super) const VIRTUAL_NODES: u32 = 64;
 
+/// The most points of an owner: a join cuts the ring at each of them.
+pub(super) const MAX_VIRTUAL_NODES: u32 = 1_024;
+
 impl Pool {
     /// Takes an owner's poll. Its answer leaves with [`Pool::answer`].
     #[allow(clippy::too_many_arguments)] // What a poll meets on its way in; a struct of them would have one user.
@@ -154,7 +157,7 @@ impl Pool {
         }
         let virtual_nodes = match self.meta.config.as_ref().map_or(0, |config| config.virtual_nodes) {
             0 => VIRTUAL_NODES,
-            n => n.min(1_024),
+            n => n.min(MAX_VIRTUAL_NODES),
         };
         let record = v1::TableOwner {
             index,

@@ -66,6 +66,7 @@ impl Pool {
                 lease: range.lease.get(),
                 changed_lsn: range.changed,
                 lost_lsn: range.lost,
+                ..Default::default()
             })
             .collect();
         let named: BTreeSet<u32> = ranges.iter().map(|range| range.owner).collect();

@@ -41,7 +41,7 @@ use tidings_wire::v1::placement_message::Message;
 pub const MAX_NAMESPACES: usize = 1_024;
 
 /// How a manager behaves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Random: tokens, instances and pauses come from it.
     pub seed: u64,
@@ -149,6 +149,13 @@ pub enum Output {
     Answer {
         /// The request.
         op: OpId,
+        /// The answer.
+        message: Message,
+    },
+    /// Give many requests the same answer: to be encoded once.
+    Push {
+        /// The requests.
+        ops: Vec<OpId>,
         /// The answer.
         message: Message,
     },
@@ -312,7 +319,8 @@ impl Manager {
 
     // ---- requests ---------------------------------------------------------------------------------------------------
 
-    fn epoch(&self) -> Option<u64> {
+    /// The epoch under which it leads.
+    pub fn epoch(&self) -> Option<u64> {
         match self.standing {
             Standing::Leading { epoch } => Some(epoch),
             _ => None,

@@ -35,6 +35,11 @@ pub(super) struct Moves {
 }
 
 impl Moves {
+    /// How many are under way.
+    pub(super) fn len(&self) -> usize {
+        self.under_way.len()
+    }
+
     /// The receiver has the state.
     pub(super) fn imported(&mut self, token: u64, by: u32) {
         if let Some(moving) = self.under_way.get_mut(&token).filter(|moving| moving.to == by) {

@@ -1,9 +1,11 @@
 //! What operators ask: namespaces, tables, owners, drains.
 
+use super::claims::MAX_VIRTUAL_NODES;
 use super::pool::Pool;
 use super::table::Holder;
 use super::{MAX_NAMESPACES, Manager, Output, fail, no_namespace, not_leader};
-use crate::config::{FailOver, Times};
+use crate::config::Times;
+use crate::policy;
 use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
@@ -44,8 +46,8 @@ impl Manager {
         let name = create.namespace;
         let config = create.config.unwrap_or_default();
         let times = Times::new(config.lease_ms, config.renew_ms);
-        let FailOver { session, cell, round_trip } = self.fail_over;
-        if let Err(error) = check_name(&name).and_then(|()| times.check(session, cell, round_trip)) {
+        let checked = check_name(&name).and_then(|()| times.check(&self.fail_over));
+        if let Err(error) = checked.and_then(|()| check_config(&config)) {
             return fail(out, op, error);
         }
         let instance = self.rng.next_u64() | 1;
@@ -128,6 +130,8 @@ impl Pool {
             ranges: self.table.len() as u32,
             lsn: self.commits.published(),
             epoch,
+            unowned: self.table.iter().filter(|(_, range)| range.owner == 0).count() as u32,
+            moving: self.moves.len() as u32,
         }
     }
 
@@ -139,6 +143,8 @@ impl Pool {
             lease: range.lease.get(),
             changed_lsn: range.changed,
             lost_lsn: range.lost,
+            rate: 0.0,
+            pinned: range.pinned,
         });
         v1::TableReply {
             info: Some(self.info(epoch)),
@@ -165,6 +171,20 @@ impl Pool {
         };
         self.members.values().map(info).collect()
     }
+}
+
+fn check_config(config: &v1::NamespaceConfig) -> Result<(), Error> {
+    if policy::by_name(&config.policy).is_none() {
+        let name: String = config.policy.chars().take(40).collect();
+        return Err(Error::new("placement.bad_policy", Class::Invalid, format!("there is no policy `{name}`"))
+            .hint("Use `hottest`, `paper` or `none`."));
+    }
+    if config.virtual_nodes > MAX_VIRTUAL_NODES {
+        let what = format!("{} virtual nodes an owner are too many", config.virtual_nodes);
+        return Err(Error::new("placement.bad_virtual_nodes", Class::Invalid, what)
+            .hint(format!("Use at most {MAX_VIRTUAL_NODES}; 64 are the default.")));
+    }
+    Ok(())
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

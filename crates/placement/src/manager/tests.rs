@@ -62,7 +62,7 @@ fn owner_options(id: &str, incarnation: u64) -> owner::Options {
 
 impl World {
     fn new() -> World {
-        let managers = (0..2).map(|seed| Manager::new(Options { seed, mutant: None })).collect();
+        let managers = (0..2).map(|seed| Manager::new(Options { seed, ..Default::default() })).collect();
         let mut world = World {
             now: Mono(1_000_000_000),
             files: BTreeMap::new(),
@@ -185,6 +185,7 @@ impl World {
                 self.feed(manager, Input::Listed { names: Ok(names) });
             }
             Output::Answer { op, message } => self.answered(op, Ok(message)),
+            Output::Push { ops, message } => ops.into_iter().for_each(|op| self.answered(op, Ok(message.clone()))),
             Output::Fail { op, error } => self.answered(op, Err(error)),
             Output::StepDown => {}
         }

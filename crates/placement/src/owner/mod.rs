@@ -267,6 +267,7 @@ impl Owner {
             wait_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
             proof: self.options.proof.clone(),
             hands_over: self.options.hands_over,
+            unhealthy: !self.healthy,
         };
         let to = if self.failures >= SILENT_AFTER { To::Everyone } else { To::Leader };
         let within = wait + ANSWER_SLACK;

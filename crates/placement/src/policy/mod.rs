@@ -96,11 +96,22 @@ pub trait Policy {
     fn plan(&self, view: &View) -> Vec<Step>;
 }
 
+/// Leaves everything where it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stay;
+
+impl Policy for Stay {
+    fn plan(&self, _view: &View) -> Vec<Step> {
+        Vec::new()
+    }
+}
+
 /// The policy of this name, if there is one; no name means `hottest`.
 pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
     match name {
         "" | "hottest" => Some(Box::new(Hottest::default())),
         "paper" => Some(Box::new(Paper)),
+        "none" => Some(Box::new(Stay)),
         _ => None,
     }
 }

@@ -1,5 +1,7 @@
 //! Deliberate faults in the product's place: they prove that the checks would notice. Never part of a normal run.
 
+use std::fmt;
+
 /// A rule that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mutant {
@@ -19,4 +21,38 @@ pub enum Mutant {
     LapseRevived,
     /// F7: one flag instead of `lost_lsn`: a clean move hides an earlier crash.
     CleanFlag,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 8] = [
+        Mutant::NoSkewMargin,
+        Mutant::NoSequenceNumbers,
+        Mutant::LeaseFromReceipt,
+        Mutant::NoLeaderCheck,
+        Mutant::NoHello,
+        Mutant::HeardNotAdvanced,
+        Mutant::LapseRevived,
+        Mutant::CleanFlag,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutant::NoSkewMargin => "no-skew-margin",
+            Mutant::NoSequenceNumbers => "no-sequence-numbers",
+            Mutant::LeaseFromReceipt => "lease-from-receipt",
+            Mutant::NoLeaderCheck => "no-leader-check",
+            Mutant::NoHello => "no-hello",
+            Mutant::HeardNotAdvanced => "heard-not-advanced",
+            Mutant::LapseRevived => "lapse-revived",
+            Mutant::CleanFlag => "clean-flag",
+        }
+    }
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }

@@ -109,7 +109,9 @@ impl Pool {
             )
             .hint("Stop this process; it was replaced."));
         }
-        if poll.incarnation == record.incarnation {
+        // One conversation a process: another one under the same number is another process that counts wrongly.
+        let stranger = member.talk.as_ref().is_some_and(|talk| talk.nonce != poll.nonce);
+        if poll.incarnation == record.incarnation && !stranger {
             if poll.address != record.address {
                 self.change_record(index, |record| record.address = poll.address.clone());
             }
@@ -196,11 +198,15 @@ impl Pool {
         for handover in &poll.imported {
             self.moves.imported(handover.token, index);
         }
+        self.cut_at_claims(index, &claims);
         let mut refused = false;
         for start in self.table.of_owner(index) {
             let Some(range) = self.table.get(start).copied() else { continue };
-            let claimed = claims.get(&range.lease).is_some_and(|claims| covered(claims, arc(start, &range)));
+            let pieces = claims.get(&range.lease).map_or(&[][..], Vec::as_slice);
+            let claimed = covered(pieces, arc(start, &range));
             match range.holder {
+                // What could not be cut is released when all of it is given up.
+                _ if !claimed && pieces.iter().any(|piece| piece.overlaps(arc(start, &range))) => {}
                 Holder::Nobody | Holder::Committing | Holder::Fresh if !claimed => {}
                 Holder::Nobody | Holder::Committing => {}
                 // It heard of the grant and does not hold it: refused, or lapsed already.
@@ -221,6 +227,23 @@ impl Pool {
             }
         }
         self.strike(now, index, refused || !poll.refused.is_empty());
+    }
+
+    /// Cuts where an owner holds only a part of what is recorded: an earlier leader had cut the range and taken back the
+    /// rest, and its cut was never committed. What the owner still holds must not be given away with the rest.
+    fn cut_at_claims(&mut self, index: u32, claims: &BTreeMap<LeaseNumber, Vec<KeyRange>>) {
+        for start in self.table.of_owner(index) {
+            let Some(range) = self.table.get(start).copied() else { continue };
+            let whole = arc(start, &range);
+            let Some(pieces) = claims.get(&range.lease).filter(|pieces| !covered(pieces, whole)) else { continue };
+            let edges = pieces.iter().flat_map(|piece| [Some(piece.start), piece.last.0.checked_add(1).map(KeyHash)]);
+            for at in edges.flatten().filter(|at| *at != start && whole.contains(*at)) {
+                let held = !matches!(range.holder, Holder::Nobody | Holder::Committing);
+                if self.table.cut(at) && held && range.until > Mono(0) {
+                    self.expiry.insert((range.until, at));
+                }
+            }
+        }
     }
 
     fn strike(&mut self, now: Mono, index: u32, refused: bool) {

@@ -3,6 +3,7 @@
 use super::file::{self, Kind, OWNERS_PER_FILE};
 use super::pool::Pool;
 use super::table::{Holder, Intent, Range, Table};
+use crate::mutant::Mutant;
 use bytes::Bytes;
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +44,7 @@ struct Inflight {
     changes: Vec<Change>,
     /// `meta`: what it says of the next numbers. Owners: who is in it.
     meta: Option<v1::PlacementMeta>,
-    owners: Vec<u32>,
+    owners: Vec<v1::TableOwner>,
 }
 
 /// What a file that was read again says of a commit.
@@ -181,9 +182,8 @@ impl Pool {
         let first = u32::from(n) * OWNERS_PER_FILE;
         let members = self.members.range(first..first + OWNERS_PER_FILE);
         let records: Vec<v1::TableOwner> = members.map(|(_, member)| member.record.clone()).collect();
-        let owners = records.iter().map(|record| record.index).collect();
-        let bytes = v1::PlacementOwners { owners: records }.encode_to_vec().into();
-        Inflight { bytes, changes: Vec::new(), meta: None, owners }
+        let file = v1::PlacementOwners { owners: records };
+        Inflight { bytes: file.encode_to_vec().into(), changes: Vec::new(), meta: None, owners: file.owners }
     }
 
     fn encode_segment(&mut self, segment: u8) -> Inflight {
@@ -215,7 +215,7 @@ impl Pool {
         }
         let mut after = Table::new();
         after.load(segment, self.table.segment(segment).map(|(start, range)| (start, *range)).collect());
-        changes.iter().for_each(|change| apply(&mut after, change));
+        changes.iter().for_each(|change| apply(&mut after, change, self.mutant));
         after.join(segment);
         Inflight { bytes: file::encode_segment(&after, segment), changes, meta: None, owners: Vec::new() }
     }
@@ -238,8 +238,11 @@ impl Pool {
                 return std::mem::take(&mut self.commits.waiting);
             }
             Kind::Owners(_) => {
-                for index in done.owners {
-                    if let Some(member) = self.members.get_mut(&index) {
+                // A later process may have registered since: nothing is granted to it before its own record is there, or
+                // the next leader would take the earlier one's word for what it holds.
+                for record in done.owners {
+                    let member = self.members.get_mut(&record.index);
+                    if let Some(member) = member.filter(|member| member.record.incarnation == record.incarnation) {
                         member.committed = true;
                     }
                 }
@@ -259,7 +262,7 @@ impl Pool {
     }
 
     fn installed(&mut self, change: &Change) {
-        apply(&mut self.table, change);
+        apply(&mut self.table, change, self.mutant);
         self.commits.inflight.remove(&change.lsn);
         self.news(change.to);
         match change.token {
@@ -288,9 +291,14 @@ impl Pool {
     }
 }
 
-fn apply(table: &mut Table, change: &Change) {
+fn apply(table: &mut Table, change: &Change, mutant: Option<Mutant>) {
     if let Some(range) = table.get_mut(change.start) {
-        let lost = if change.token.is_some() { range.lost } else { change.lsn };
+        // F7: a clean move keeps the LSN of an earlier loss, which somebody may not have heard of.
+        let lost = match change.token {
+            None => change.lsn,
+            Some(_) if mutant == Some(Mutant::CleanFlag) => 0,
+            Some(_) => range.lost,
+        };
         let holder = if change.to == 0 { Holder::Nobody } else { Holder::Fresh };
         *range = Range {
             owner: change.to,

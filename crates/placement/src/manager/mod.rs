@@ -373,6 +373,7 @@ impl Manager {
         let Some(epoch) = self.epoch() else { return };
         let may_lease = self.may_lease(now);
         let Some(pool) = self.pools.get_mut(namespace) else { return };
+        pool.mutant = self.options.mutant;
         pool.expire(now.mono, self.options.mutant);
         pool.plan(now.mono, &mut self.rng);
         for file in pool.commits_due() {

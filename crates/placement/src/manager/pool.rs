@@ -7,6 +7,7 @@ use super::moves::Moves;
 use super::plan::Ring;
 use super::table::{Holder, Table};
 use crate::config::Times;
+use crate::mutant::Mutant;
 use bytes::Bytes;
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,6 +118,7 @@ pub(super) struct Pool {
     pub stale_plan: bool,
     pub counts: Counts,
     readable: bool,
+    pub mutant: Option<Mutant>,
 }
 
 impl Pool {
@@ -139,6 +141,7 @@ impl Pool {
             stale_plan: true,
             counts: Counts::default(),
             readable: false,
+            mutant: None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! The client: calls that survive reconnects, redirects and restarts as far as that is safe.
 
+mod everyone;
+
 use crate::backoff::Backoff;
 use crate::config::{Address, ClientConfig};
 use crate::dial::dial;
@@ -315,10 +317,7 @@ impl Client {
         }
         if let Some(redirect) = &error.redirect {
             attempt.redirects += 1;
-            let home_tls = self.inner.config.tls.is_some();
-            // The credential goes along, so a redirect must not lead out of the encryption.
-            let target = Address::parse(redirect, home_tls).ok().filter(|to| to.tls || !home_tls);
-            if let Some(target) = target
+            if let Some(target) = self.redirect(redirect)
                 && attempt.redirects <= MAX_REDIRECTS
             {
                 attempt.target = Some(target);
@@ -355,6 +354,12 @@ impl Client {
             false => return Err(attempt.last.take().unwrap_or_else(error::deadline_unsent)),
         }
         Ok(())
+    }
+
+    /// Where a redirect leads. The credential goes along, so it must not lead out of the encryption.
+    fn redirect(&self, to: &str) -> Option<Address> {
+        let home_tls = self.inner.config.tls.is_some();
+        Address::parse(to, home_tls).ok().filter(|to| to.tls || !home_tls)
     }
 
     fn retries(&self) -> Backoff {

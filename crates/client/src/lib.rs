@@ -10,12 +10,13 @@
 //! (it was never sent, was redirected, or was answered `unreachable`) is tried again until its deadline; one that may
 //! have happened ends with class `outcome_unknown`, unless its caller says that twice is as good as once.
 //!
-//! [`cell`] is the client of the lock service: sessions, files, locks, elections.
+//! [`cell`] is the client of the lock service: sessions, files, locks, elections. [`placement`] is for pools of servers:
+//! owners, who hold leases on keys, and lookups, who know whom to ask.
 //!
 //! [`link`] is one live connection, for either end: nodes accept connections with the same driver. [`grpc`] and [`ws`]
 //! are its carriers.
 //!
-//! What it deliberately does not do: know what the messages mean (but for the cell's), or keep anything beyond the
+//! What it deliberately does not do: know what the messages mean (but for the cell's and placement's), or keep anything beyond the
 //! process.
 
 mod backoff;
@@ -26,6 +27,7 @@ mod dial;
 pub mod grpc;
 mod keeper;
 pub mod link;
+pub mod placement;
 pub mod ws;
 
 pub use client::{Client, Request, Retry};

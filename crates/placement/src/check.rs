@@ -137,6 +137,20 @@ impl Checks {
         self.check_now(hash, clock) == Some(lease)
     }
 
+    /// The lease of a point with its deadline, if it was not recalled; it may be over.
+    pub fn find(&self, hash: KeyHash) -> Option<Holding> {
+        let snapshot = self.snapshot.load();
+        let slot = snapshot.find(hash)?;
+        Some(Holding { leased: slot.leased, until: Mono(slot.until.load(Ordering::SeqCst)) })
+    }
+
+    /// All leases with their deadlines, in the order of the ring; some may be over.
+    pub fn holdings(&self) -> Vec<Holding> {
+        let snapshot = self.snapshot.load();
+        let holding = |slot: &Slot| Holding { leased: slot.leased, until: Mono(slot.until.load(Ordering::SeqCst)) };
+        snapshot.slots.iter().map(holding).collect()
+    }
+
     /// What is held at an instant, in the order of the ring.
     pub fn held(&self, now: Mono) -> Vec<Leased> {
         let snapshot = self.snapshot.load();

@@ -81,7 +81,7 @@ pub enum Input {
         /// Whether the other side has it all.
         done: bool,
     },
-    /// The application took over state from another owner, or could not.
+    /// The application took over state from another owner, or could not, or has it no more.
     Imported {
         /// The move.
         token: u64,
@@ -510,6 +510,9 @@ impl Machine for Owner {
                     if self.imports.contains_key(&token) {
                         self.ask(now, out);
                     }
+                } else {
+                    // What had arrived is gone: a clean grant under this token is answered `missing`.
+                    self.arrived.remove(&token);
                 }
             }
             Input::Drain => {

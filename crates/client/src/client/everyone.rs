@@ -1,0 +1,71 @@
+//! Asking all servers at once: for when whoever answered last is silent.
+
+use super::{Client, MAX_REDIRECTED};
+use crate::config::Address;
+use futures::stream::{FuturesUnordered, StreamExt};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tidings_base::{Class, Error};
+use tidings_wire::{Body, Part, error};
+use tokio::time::Instant;
+
+impl Client {
+    /// Asks every configured server in parallel, and wherever they redirect to. The first answer that is `enough` ends
+    /// it; if none is, the first answer at all; if there is none, the error that says most.
+    ///
+    /// The request arrives several times, so it must be one that its receivers recognise.
+    pub async fn call_everyone(
+        &self,
+        body: Body,
+        within: Duration,
+        enough: impl Fn(&Body) -> bool,
+    ) -> Result<Body, Error> {
+        let deadline = Instant::now() + within;
+        let part = Part::of(&body);
+        let mut asked: BTreeSet<Address> = self.inner.servers.iter().take(MAX_REDIRECTED).cloned().collect();
+        let ask = |to: Address| {
+            let body = body.clone();
+            async move {
+                let result = match self.redirected_link(&to, deadline).await {
+                    Ok(link) => link.call(body, Some(deadline)).await,
+                    Err(error) => Err(error),
+                };
+                (to, result)
+            }
+        };
+        let mut answers: FuturesUnordered<_> = asked.iter().cloned().map(&ask).collect();
+        let (mut second, mut worst): (Option<Body>, Option<Error>) = (None, None);
+        while let Some((from, result)) = answers.next().await {
+            match result {
+                Ok(answer) if enough(&answer) => {
+                    self.inner.redirected.lock().by_part.insert(part, from);
+                    return Ok(answer);
+                }
+                Ok(answer) => second = second.or(Some(answer)),
+                Err(error) => {
+                    if let Some(to) = error.redirect.as_deref().and_then(|to| self.redirect(to))
+                        && asked.len() < MAX_REDIRECTED
+                        && asked.insert(to.clone())
+                    {
+                        answers.push(ask(to));
+                    }
+                    worst = Some(match worst {
+                        Some(earlier) if says_more(&earlier) >= says_more(&error) => earlier,
+                        _ => error,
+                    });
+                }
+            }
+        }
+        second.ok_or_else(|| worst.unwrap_or_else(error::closed))
+    }
+}
+
+/// A refusal says more than that an answer was lost, and that more than that nobody is there.
+fn says_more(error: &Error) -> u8 {
+    match error.class {
+        Class::Unreachable if error.code.starts_with("client.") || error.code.starts_with("control.") => 0,
+        Class::Unreachable => 1,
+        Class::OutcomeUnknown => 2,
+        Class::Invalid | Class::NotFound | Class::Refused | Class::Failed => 3,
+    }
+}

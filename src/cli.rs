@@ -1,6 +1,7 @@
 //! What can be typed. Names are stable: scripts depend on them.
 
 pub mod cell;
+pub mod place;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -39,6 +40,9 @@ pub enum Command {
     /// Runs the command of `cell lock`, and ends it when its time is up
     #[command(hide = true)]
     CellGuard(CellGuard),
+    /// Who owns which key: pools of servers, their leases and hand-overs
+    #[command(subcommand)]
+    Place(place::Place),
     /// Rows of the store
     #[command(subcommand)]
     Store(Store),

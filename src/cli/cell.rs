@@ -350,7 +350,7 @@ pub enum Sequencer {
 }
 
 /// A duration as people write it: `500ms`, `10s`, `2m`, or a plain number of seconds.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let expected = || format!("expected a duration such as 500ms, 10s or 2m, got `{text}`");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);

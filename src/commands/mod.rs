@@ -7,9 +7,11 @@ mod completions;
 mod doctor;
 mod feed;
 mod init;
+mod place;
 mod probe;
 mod remote;
 mod serve;
+mod signals;
 mod sim;
 mod status;
 mod store;
@@ -30,6 +32,7 @@ pub fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Doctor(args) => doctor::run(args),
         Command::Init(args) => init::run(args),
         Command::App(command) => app::run(command),
+        Command::Place(command) => place::run(command),
         Command::Store(command) => store::run(command),
         Command::Feed(command) => feed::run(command),
         Command::Sim(args) => sim::run(args),

@@ -2,9 +2,9 @@
 
 use super::connect::{changing, looking, make_parents, open_making_parents, staying};
 use super::show::{self, Stat};
-use super::signals::Signals;
 use crate::cli::Remote;
 use crate::commands::remote::{content, shown};
+use crate::commands::signals::Signals;
 use crate::output;
 use bytes::Bytes;
 use serde_json::json;

@@ -1,10 +1,10 @@
 //! `tidings cell lock` and `elect`: something that runs only while a lock is held.
 
 use super::connect::{FAREWELL, make_parents, open_making_parents, staying};
-use super::signals::Signals;
 use super::supervise::{Ended, Environment, Guarded, Held};
 use crate::cli::Remote;
 use crate::cli::cell::{Elect, Holding, Lock as Args};
+use crate::commands::signals::Signals;
 use crate::output;
 use serde_json::json;
 use std::process::ExitCode;

@@ -16,7 +16,6 @@ mod member;
 mod operators;
 mod sequencer;
 mod show;
-mod signals;
 mod supervise;
 mod watch;
 

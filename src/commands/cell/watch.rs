@@ -2,9 +2,9 @@
 
 use super::connect::staying;
 use super::show;
-use super::signals::Signals;
 use crate::cli::Remote;
 use crate::commands::remote::shown;
+use crate::commands::signals::Signals;
 use crate::output;
 use serde_json::{Value, json};
 use tidings_base::Error;

@@ -27,7 +27,7 @@ mod transport;
 mod tsc;
 
 pub use clock::Clock;
-pub use lookup::{Hint, Lookup, LookupOptions, Loss, Losses, Placed};
+pub use lookup::{Hint, Lookup, LookupOptions, Loss, Losses, Placed, Tables};
 pub use operate::Placement;
 pub use owner::{Changes, HandOver, Held, Interrupted, Items, Owner, OwnerOptions, OwnerState, OwnershipChange};
 pub use tidings_base::{KeyHash, KeyRange, LeaseNumber};

@@ -9,7 +9,8 @@ async fn lookups_know_the_owner_of_every_key() {
     let pool = TestPool::start("n").await.unwrap();
     let lookup = pool.lookup().await.unwrap();
     assert!(matches!(lookup.lookup("k").unwrap(), Placed::Unowned));
-    let (one, changed) = tokio::join!(pool.join("one"), lookup.changed());
+    let mut tables = lookup.tables();
+    let (one, changed) = tokio::join!(pool.join("one"), tables.changed());
     assert!(changed);
     let one = one.unwrap();
     let two = pool.join("two").await.unwrap();

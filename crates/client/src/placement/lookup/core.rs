@@ -20,12 +20,12 @@ use tokio::sync::{Notify, mpsc, watch};
 
 /// How a lookup stands, for those who wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Standing {
+pub(super) struct Standing {
     /// Counts tables.
-    tables: u64,
+    pub(super) tables: u64,
     /// The managers refused it for good reasons; asking on would not help a caller that waits.
     refused: bool,
-    over: bool,
+    pub(super) over: bool,
 }
 
 pub(super) struct Core {
@@ -114,11 +114,8 @@ impl Core {
         }
     }
 
-    pub(super) async fn changed(&self) -> bool {
-        let mut standing = self.standing.subscribe();
-        let before = standing.borrow_and_update().tables;
-        let next = standing.wait_for(|standing| standing.tables > before || standing.over).await;
-        next.is_ok_and(|standing| !standing.over)
+    pub(super) fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
     }
 
     fn input(&self, inner: &mut Inner, input: Input) {

@@ -2,7 +2,7 @@
 
 mod core;
 
-use self::core::Core;
+use self::core::{Core, Standing};
 use super::clock::Clock;
 use super::driver::{self, Driven as _};
 use super::errors;
@@ -18,6 +18,7 @@ use tidings_base::{Error, KeyHash, KeyRange, LeaseNumber, Mono};
 use tidings_placement::directory::{Directory, Found};
 use tidings_placement::key_hash;
 use tidings_placement::lookup::TableOwner;
+use tokio::sync::watch;
 
 /// Lost ranges that are told one by one; more than these are told as the whole ring, which is always safe to say.
 const MOST_LOST: usize = 65_536;
@@ -181,6 +182,20 @@ impl Stream for Losses {
     }
 }
 
+/// Changes of the table; those that come while nobody waits are told as one.
+pub struct Tables {
+    standing: watch::Receiver<Standing>,
+}
+
+impl Tables {
+    /// Waits until the table has changed since the last time, or since this was made; `false` once the lookup has stopped.
+    pub async fn changed(&mut self) -> bool {
+        let before = self.standing.borrow_and_update().tables;
+        let next = self.standing.wait_for(|standing| standing.tables > before || standing.over).await;
+        next.is_ok_and(|standing| !standing.over)
+    }
+}
+
 impl Lookup {
     /// Begins to look up, and waits for the first table.
     pub async fn connect(
@@ -251,9 +266,9 @@ impl Lookup {
         self.core.refusal()
     }
 
-    /// Waits until the table changes; `false` once the lookup has stopped.
-    pub async fn changed(&self) -> bool {
-        self.core.changed().await
+    /// Tells when the table has changed.
+    pub fn tables(&self) -> Tables {
+        Tables { standing: self.core.standing() }
     }
 }
 

@@ -1,0 +1,163 @@
+//! `tidings place lookup|watch`: who owns keys, and what is lost.
+
+use super::connect::with_lookup;
+use crate::cli::Remote;
+use crate::commands::signals::Signals;
+use crate::output;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tidings_base::{Class, Error, KeyHash};
+use tidings_client::placement::{Hint, Lookup, Loss, Placed};
+
+/// Says who owns keys.
+pub fn once(namespace: &str, keys: &[String], remote: &Remote) -> Result<(), Error> {
+    with_lookup(remote, namespace, async |lookup| {
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            match lookup.lookup(key)? {
+                Placed::Hint(hint) => found.push((key, hint)),
+                Placed::Unowned => return Err(unowned(key)),
+            }
+        }
+        if remote.json {
+            output::json(&found.iter().map(|(key, hint)| shown(key, Some(hint))).collect::<Vec<_>>());
+        } else {
+            output::table(
+                ["KEY", "OWNER", "ADDRESS", "LEASE", "HASH"],
+                found.iter().map(|(key, hint)| {
+                    let (owner, address) = (hint.owner().to_owned(), hint.address().to_owned());
+                    [key.to_string(), owner, address, hint.lease().to_string(), hash(key)]
+                }),
+            );
+        }
+        Ok(())
+    })
+}
+
+fn unowned(key: &str) -> Error {
+    Error::new("placement.unowned", Class::NotFound, format!("nobody owns `{key}` at the moment"))
+        .hint("`tidings place owners` shows who is there; after a crash it takes a lease until another owns it.")
+}
+
+fn hash(key: &str) -> String {
+    KeyHash::of(key.as_bytes()).to_string()
+}
+
+/// A key as scripts read it.
+fn shown(key: &str, hint: Option<&Hint>) -> Value {
+    json!({
+        "key": key,
+        "hash": hash(key),
+        "owner": hint.map(Hint::owner),
+        "address": hint.map(Hint::address),
+        "lease": hint.map(|hint| hint.lease().get()),
+        "age_ms": hint.map(|hint| hint.age().as_millis() as u64),
+    })
+}
+
+/// Prints who owns keys, then each change and each loss; without keys, changes of the whole table.
+pub fn watch(namespace: &str, keys: &[String], count: Option<u64>, remote: &Remote) -> Result<(), Error> {
+    with_lookup(remote, namespace, async |lookup| {
+        let mut signals = Signals::listen()?;
+        let mut watching = Watching { lookup, namespace, keys, lines: count.unwrap_or(u64::MAX), json: remote.json };
+        tokio::select! {
+            _ = signals.next() => Ok(()),
+            ended = watching.run() => ended,
+        }
+    })
+}
+
+struct Watching<'a> {
+    lookup: &'a Lookup,
+    namespace: &'a str,
+    keys: &'a [String],
+    /// How many are still to be printed.
+    lines: u64,
+    json: bool,
+}
+
+/// What was last said of a key, or of the table.
+#[derive(Clone, PartialEq, Eq)]
+struct Said {
+    owner: Option<String>,
+    lease: Option<u32>,
+}
+
+impl Watching<'_> {
+    async fn run(&mut self) -> Result<(), Error> {
+        let (mut tables, mut losses) = (self.lookup.tables(), self.lookup.losses());
+        let mut said = BTreeMap::new();
+        self.changes(&mut said)?;
+        if self.keys.is_empty() {
+            self.table("present");
+        }
+        while self.lines > 0 {
+            tokio::select! {
+                biased;
+                changed = tables.changed() => match changed {
+                    true if self.keys.is_empty() => self.table("changed"),
+                    true => self.changes(&mut said)?,
+                    false => return Ok(()),
+                },
+                loss = losses.next() => match loss {
+                    Some(loss) => self.loss(&loss),
+                    None => return Ok(()),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Says of each key who owns it now, if that was not said yet.
+    fn changes(&mut self, said: &mut BTreeMap<String, Said>) -> Result<(), Error> {
+        for key in self.keys {
+            let hint = self.lookup.lookup(key)?.hint();
+            let now = Said {
+                owner: hint.as_ref().map(|hint| hint.owner().to_owned()),
+                lease: hint.as_ref().map(|hint| hint.lease().get()),
+            };
+            if said.get(key) != Some(&now) {
+                said.insert(key.clone(), now);
+                let mut event = shown(key, hint.as_ref());
+                event["event"] = "owner".into();
+                let text = match &hint {
+                    Some(hint) => format!("{key}: {} at {}, lease {}", hint.owner(), hint.address(), hint.lease()),
+                    None => format!("{key}: nobody"),
+                };
+                self.say(event, &text);
+            }
+        }
+        Ok(())
+    }
+
+    fn table(&mut self, event: &str) {
+        let (lsn, ranges) = (self.lookup.lsn(), self.lookup.directory().len());
+        let text = format!("{} {event}: {ranges} ranges, change {lsn}", self.namespace);
+        self.say(json!({ "event": event, "lsn": lsn, "ranges": ranges }), &text);
+    }
+
+    /// Says what was lost: of the keys that are watched, or all of it.
+    fn loss(&mut self, loss: &Loss) {
+        if self.keys.is_empty() {
+            let ranges: Vec<Value> = loss.ranges.iter().map(|range| range.to_string().into()).collect();
+            let text = format!("{} lost the state of {} ranges", self.namespace, ranges.len());
+            return self.say(json!({ "event": "loss", "ranges": ranges }), &text);
+        }
+        for key in self.keys.iter().filter(|key| loss.contains(key)) {
+            self.say(json!({ "event": "loss", "key": key }), &format!("{key}: its state was lost; publish it again"));
+        }
+    }
+
+    fn say(&mut self, mut event: Value, text: &str) {
+        if self.lines == 0 {
+            return;
+        }
+        self.lines -= 1;
+        if self.json {
+            event["namespace"] = self.namespace.into();
+            output::line(event);
+        } else {
+            output::line(text);
+        }
+    }
+}

@@ -300,10 +300,15 @@ impl Client {
 
     /// Nobody answered at home, which may have stopped without a word: the next attempt asks another server.
     fn detour(&self, part: Part) {
-        let turn = self.inner.detours.fetch_add(1, Ordering::Relaxed) as usize;
-        if let Some(address) = self.inner.servers.get(turn % self.inner.servers.len().max(1)) {
-            self.inner.redirected.lock().by_part.insert(part, address.clone());
+        if let Some(address) = self.another() {
+            self.inner.redirected.lock().by_part.insert(part, address);
         }
+    }
+
+    /// The next of the servers in turn.
+    fn another(&self) -> Option<Address> {
+        let turn = self.inner.detours.fetch_add(1, Ordering::Relaxed) as usize;
+        self.inner.servers.get(turn % self.inner.servers.len().max(1)).cloned()
     }
 
     fn forget(&self, address: &Address) {
@@ -342,8 +347,11 @@ impl Client {
         if done {
             return Err(error);
         }
-        if let Some(address) = attempt.target.take() {
-            self.forget(&address);
+        match attempt.target.take() {
+            Some(address) => self.forget(&address),
+            // A node that cannot say who can answer, such as one that is no member, may never: others are asked in turn.
+            None if self.inner.servers.len() > 1 => attempt.target = self.another(),
+            None => {}
         }
         // The series of redirects is over; the next one is counted anew.
         attempt.redirects = 0;

@@ -109,9 +109,9 @@ pub enum ChangeError {
         /// The leader, if known.
         leader: Option<NodeId>,
     },
-    /// The leader was asked to leave and handed over instead.
-    #[error("this node led the group and handed over to another; ask again at the new leader")]
-    HandedOver,
+    /// The leader was asked to leave, and nobody took over in time.
+    #[error("this node leads the group and nobody has taken over yet, so it cannot leave; try again")]
+    StillLeading,
     /// Another change is under way.
     #[error("another change of members is under way; try again when it is done")]
     Busy,
@@ -144,7 +144,7 @@ impl From<ChangeError> for Error {
     fn from(e: ChangeError) -> Error {
         let (code, class) = match &e {
             ChangeError::NotLeader { .. } => ("raft.not_leader", Class::Unreachable),
-            ChangeError::HandedOver => ("raft.handed_over", Class::Refused),
+            ChangeError::StillLeading => ("raft.still_leading", Class::Unreachable),
             ChangeError::Busy => ("raft.change_under_way", Class::Refused),
             ChangeError::Already(_) => ("raft.already_member", Class::Refused),
             ChangeError::NoMember(_) => ("raft.no_member", Class::NotFound),
@@ -153,6 +153,16 @@ impl From<ChangeError> for Error {
             ChangeError::Unknown => ("raft.outcome_unknown", Class::OutcomeUnknown),
             ChangeError::Stopped => ("raft.stopped", Class::Unreachable),
         };
-        Error::new(code, class, e.to_string())
+        let hint = match &e {
+            ChangeError::NotLeader { .. } | ChangeError::StillLeading | ChangeError::Stopped => {
+                "Ask again after a pause."
+            }
+            ChangeError::Busy | ChangeError::Unknown | ChangeError::Already(_) | ChangeError::NoMember(_) => {
+                "`tidings status` lists the members."
+            }
+            ChangeError::LastVoter(_) => "A group without voters could never agree on anything again.",
+            ChangeError::TooSlow { .. } => "Look whether it runs and can be reached, then add it again.",
+        };
+        Error::new(code, class, e.to_string()).hint(hint)
     }
 }

@@ -32,8 +32,9 @@ pub(crate) struct Leases {
     /// No vote is given or asked for before this.
     promised_until: Mono,
     leading: Option<Leading>,
-    /// A hand-over is under way: no lease, in whatever term, until another leader is known.
-    suspended: bool,
+    /// A hand-over of this term is under way: no lease in it or an earlier one. In a later term the election that the
+    /// hand-over began cannot be won any more, whoever leads.
+    suspended: Option<u64>,
     /// The latest end of a lease that was announced or used here, in any term.
     announced: Mono,
     /// The highest term that this replica gave its vote in, or asked for votes in.
@@ -58,7 +59,7 @@ impl Leases {
             lease,
             promised_until: Mono(0),
             leading: None,
-            suspended: false,
+            suspended: None,
             announced: Mono(0),
             elected: 0,
             considering: Vec::new(),
@@ -144,7 +145,8 @@ impl Leases {
     /// The lease of the leader of `term`, if it has one now; what is returned counts as announced.
     pub fn hold(&mut self, now: Mono, term: u64) -> Option<Mono> {
         let until = self.lease_until(now, term)?;
-        if self.suspended || now >= until || self.is_outvoted(term) {
+        let suspended = self.suspended.is_some_and(|of| term <= of);
+        if suspended || now >= until || self.is_outvoted(term) {
             return None;
         }
         self.announced = self.announced.max(until);
@@ -181,15 +183,15 @@ impl Leases {
         leading.accepted.iter().filter(|(_, sent)| now.since(**sent) < self.lease).map(|(voter, _)| *voter).collect()
     }
 
-    /// No leases until [`resume`](Leases::resume); returns when the announced ones have run out.
-    pub fn suspend(&mut self) -> Mono {
-        self.suspended = true;
+    /// No leases in `term` until [`resume`](Leases::resume); returns when the announced ones have run out.
+    pub fn suspend(&mut self, term: u64) -> Mono {
+        self.suspended = Some(term);
         self.announced
     }
 
-    /// Another leader is known: whatever hand-over there was is over.
+    /// Another leader is known, or nobody was asked to take over: whatever hand-over there was is over.
     pub fn resume(&mut self) {
-        self.suspended = false;
+        self.suspended = None;
     }
 
     /// A snapshot up to `index` was put in place, with the membership as of there.
@@ -292,12 +294,16 @@ mod tests {
         assert_eq!(l.hold(at(101), 7), Some(at(109)));
         assert!(!l.may_vote(at(108), false), "it would vote its own lease away");
         assert_eq!((l.in_touch(at(109), 7), l.in_touch(at(110), 7)), (BTreeSet::from([2]), BTreeSet::new()));
-        assert_eq!(l.suspend(), at(109));
+        assert_eq!(l.suspend(7), at(109));
         l.accepted(7, 2, at(105));
         assert_eq!(l.hold(at(105), 7), None);
-        l.resume();
+        // Nobody took over, and this one was elected again: the hand-over is over by that.
         l.accepted(8, 2, at(120));
         assert!(l.hold(at(120), 8).is_some(), "a later term has leases again");
+        l.suspend(8);
+        assert_eq!(l.hold(at(121), 8), None);
+        l.resume();
+        assert!(l.hold(at(121), 8).is_some(), "nobody was asked to take over");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::error::ChangeError;
 use crate::group::{Group, Inner, forward_to};
+use crate::shared::Shared;
 use crate::types::{TypeConfig, index_or_zero};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
@@ -30,7 +31,8 @@ impl Group {
         self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
     }
 
-    /// Removes a member. A leader that is asked to remove itself hands over instead; ask the new leader then.
+    /// Removes a member. A leader that is asked to remove itself hands over first and names the new leader, who is to
+    /// be asked then.
     pub async fn remove_member(&self, node: NodeId) -> Changed {
         let voters = self.voters();
         if self.inner.members().get_node(&node.0).is_none() {
@@ -71,8 +73,9 @@ impl Group {
             if leases.in_touch(shared.now(), term).is_disjoint(&self.voters()) {
                 return false;
             }
-            leases.suspend()
+            leases.suspend(term)
         };
+        let mut suspension = Suspension { shared, offered: false };
         self.sleep_until(until).await;
         if shared.leading_term() != Some(term) {
             return false;
@@ -84,6 +87,7 @@ impl Group {
         let furthest = others.max_by_key(|voter| index_or_zero(matched.get(voter).and_then(Option::as_ref)));
         let Some(to) = furthest else { return false };
         tracing::info!(group = shared.group.0, to, "handing leadership over");
+        suspension.offered = true;
         if self.inner.raft.trigger().transfer_leader(to).await.is_err() {
             return false;
         }
@@ -114,7 +118,7 @@ impl Group {
         self.inner.members().voter_ids().collect()
     }
 
-    /// A leader cannot vote itself out and keep its promises; it hands over first.
+    /// A leader cannot vote itself out and keep its promises: it hands over first, and names who took over.
     async fn lead_on(&self, leaving: NodeId) -> Changed {
         let shared = &self.inner.shared;
         match *self.role().borrow() {
@@ -123,8 +127,12 @@ impl Group {
             Role::Leader { .. } => {}
         }
         let limit = shared.timings.hand_over;
-        let _ = tokio::time::timeout(limit, self.hand_over()).await;
-        Err(ChangeError::HandedOver)
+        let handed_over = matches!(tokio::time::timeout(limit, self.hand_over()).await, Ok(true));
+        let leader = self.inner.raft.server_metrics().borrow_watched().current_leader.map(NodeId);
+        match leader.filter(|leader| handed_over && *leader != shared.node) {
+            Some(leader) => Err(ChangeError::NotLeader { leader: Some(leader) }),
+            None => Err(ChangeError::StillLeading),
+        }
     }
 
     async fn add_learner(&self, node: NodeId, address: &str) -> Changed {
@@ -187,6 +195,21 @@ impl Group {
             ChangeMembershipError::LearnerNotFound(e) => ChangeError::NoMember(NodeId(e.node_id)),
             ChangeMembershipError::EmptyMembership(_) => ChangeError::LastVoter(self.inner.shared.node),
             _ => ChangeError::Busy,
+        }
+    }
+}
+
+/// While it exists this leader has no lease; afterwards, too, if somebody was asked to take over: that one may still be
+/// elected in spite of promises.
+struct Suspension<'a> {
+    shared: &'a Shared,
+    offered: bool,
+}
+
+impl Drop for Suspension<'_> {
+    fn drop(&mut self) {
+        if !self.offered {
+            self.shared.leases.lock().resume();
         }
     }
 }

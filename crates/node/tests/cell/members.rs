@@ -1,7 +1,6 @@
 //! Three nodes: whoever is asked says who is master, and the next one takes over.
 
-use super::{Nodes, Raw, ask_bare, until};
-use std::time::Duration;
+use super::{Nodes, Raw, STUCK, ask_bare, until};
 use tidings_client::{Request, Retry};
 use tidings_node::config::Time;
 use tidings_wire::v1::cell_message::Message;
@@ -57,19 +56,75 @@ async fn sessions_and_what_was_acknowledged_survive_the_master() {
     assert_eq!(session.read("/kept").await.unwrap().contents, "more");
 }
 
+/// One request of an operator, at whichever node: who is asked redirects, and a leader that is to leave hands over first.
 async fn change(nodes: &Nodes, group: u32, change: v1::member_change::Change) {
     let change = v1::MemberChange { group, change: Some(change) };
-    let message = v1::admin_message::Message::MemberChange(change);
+    let message = v1::admin_message::Message::MemberChange(change.clone());
     let body = Body::Admin(v1::AdminMessage { message: Some(message) });
-    until("the members change", async || {
-        match nodes.clients().call(Request::new(body.clone()).within(Duration::from_secs(20))).await {
-            Ok(_) => Some(()),
-            // A leader that is asked to leave hands over; a repeat may find it done.
-            Err(e) if ["raft.no_member", "raft.already_member"].contains(&e.code.as_ref()) => Some(()),
-            Err(_) => None,
+    let changed = nodes.clients().call(Request::new(body).within(STUCK)).await;
+    match changed {
+        Ok(_) => {}
+        // The answer to the first attempt was lost with its leader.
+        Err(e) if ["raft.no_member", "raft.already_member"].contains(&e.code.as_ref()) => {}
+        Err(e) => panic!("{change:?}: {e}"),
+    }
+}
+
+async fn leader(nodes: &Nodes, name: &str) -> usize {
+    until("the group has a leader", async || {
+        for at in (0..nodes.nodes.len()).filter(|at| nodes.nodes[*at].is_some()) {
+            let group = nodes.group_status(at, name).await?;
+            if group.role == "leader" {
+                return Some(at);
+            }
         }
+        None
     })
-    .await;
+    .await
+}
+
+/// Has the node at `place` lead a group: whoever leads it now is restarted until it is so.
+async fn let_lead(nodes: &mut Nodes, name: &str, place: usize) {
+    for _ in 0..20 {
+        let now = leader(nodes, name).await;
+        if now == place {
+            return;
+        }
+        nodes.nodes[now].take().unwrap().shutdown().await.unwrap();
+        nodes.restart(now).await;
+        nodes.ready().await;
+    }
+    panic!("another node leads again and again");
+}
+
+/// Puts a new node in the place of one that leads these groups, while a session goes on.
+async fn replace_leader_of(names: &[&str]) {
+    let mut nodes = Nodes::found(3).await;
+    let session = Raw::start(nodes.clients()).await;
+    session.put("/kept", "this").await.unwrap();
+    let leaving = match names {
+        [name] => leader(&nodes, name).await,
+        // Who hands over prefers the last of those that are equally far.
+        _ => 2,
+    };
+    for name in names {
+        let_lead(&mut nodes, name, leaving).await;
+    }
+    let new = nodes.joining().await;
+    for group in [0, 1] {
+        let add = v1::Member { node: new.node, address: new.address.clone() };
+        change(&nodes, group, v1::member_change::Change::Add(add)).await;
+        change(&nodes, group, v1::member_change::Change::Remove(leaving as u64 + 1)).await;
+    }
+    nodes.nodes[leaving].take().unwrap().shutdown().await.unwrap();
+    nodes.ready().await;
+    for name in ["cell", "store"] {
+        let group = nodes.group_status(3, name).await.unwrap();
+        let voters: Vec<u64> = group.members.iter().filter(|m| m.voter).map(|m| m.node).collect();
+        assert!(voters.len() == 3 && voters.contains(&4) && !voters.contains(&(leaving as u64 + 1)), "{voters:?}");
+    }
+    let session = Raw::start(nodes.client(3)).await;
+    assert_eq!(session.read("/kept").await.unwrap().contents, "this");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,13 +133,8 @@ async fn a_member_is_replaced_while_the_cell_serves() {
     let session = Raw::start(nodes.clients()).await;
     session.put("/kept", "this").await.unwrap();
     let new = nodes.joining().await;
-    // A leader that is asked to leave hands over first, which is another matter: here one that leads neither group leaves.
-    let master = nodes.master().await;
-    let leader = until("the store's leader is known", async || {
-        nodes.group_status(master, "store").await.map(|group| group.leader as usize).filter(|leader| *leader > 0)
-    })
-    .await;
-    let leaving = (0..3).find(|at| *at != master && at + 1 != leader).unwrap();
+    let (master, store) = (leader(&nodes, "cell").await, leader(&nodes, "store").await);
+    let leaving = (0..3).find(|at| *at != master && *at != store).unwrap();
     for group in [0, 1] {
         let add = v1::Member { node: new.node, address: new.address.clone() };
         change(&nodes, group, v1::member_change::Change::Add(add)).await;
@@ -92,15 +142,27 @@ async fn a_member_is_replaced_while_the_cell_serves() {
     }
     nodes.nodes[leaving].take().unwrap().shutdown().await.unwrap();
     nodes.ready().await;
-    let group = nodes.cell_status(3).await.unwrap();
-    let voters: Vec<u64> = group.members.iter().filter(|m| m.voter).map(|m| m.node).collect();
-    assert!(voters.len() == 3 && voters.contains(&4) && !voters.contains(&(leaving as u64 + 1)), "{voters:?}");
     let session = Raw::start(nodes.client(3)).await;
     assert_eq!(session.read("/kept").await.unwrap().contents, "this");
     let unknown = v1::MemberChange { group: 7, change: Some(v1::member_change::Change::Remove(1)) };
     let message = Some(v1::admin_message::Message::MemberChange(unknown));
     let refused = nodes.client(3).call(Body::Admin(v1::AdminMessage { message })).await.unwrap_err();
     assert_eq!(refused.code, "admin.no_group");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_master_of_the_cell_is_replaced() {
+    replace_leader_of(&["cell"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_of_the_store_is_replaced() {
+    replace_leader_of(&["store"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_leads_both_groups_is_replaced() {
+    replace_leader_of(&["cell", "store"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,10 +6,12 @@
 
 mod cell;
 mod human;
+mod placement;
 mod read;
 
 pub use cell::Cell;
 pub use human::Time;
+pub use placement::Placement;
 
 use crate::authorize::Action;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -63,6 +65,8 @@ pub struct Config {
     pub timings: Timings,
     /// Sessions, leases and locks.
     pub cell: Cell,
+    /// Who owns which key.
+    pub placement: Placement,
     /// What is written about what happens.
     pub log: Log,
 }
@@ -304,6 +308,7 @@ impl Default for Config {
             limits: Limits::default(),
             timings: Timings::default(),
             cell: Cell::default(),
+            placement: Placement::default(),
             log: Log::default(),
         }
     }
@@ -416,7 +421,8 @@ impl Config {
         self.check_members()?;
         self.check_issuers()?;
         self.check_limits()?;
-        self.cell.check(self)
+        self.cell.check(self)?;
+        self.placement.check()
     }
 
     fn check_node(&self) -> Result<(), Error> {

@@ -8,6 +8,7 @@
 //! Carriers hold a [`Gate`], never the [`Services`] themselves, so none of them can forget a check.
 
 mod cell;
+mod placement;
 
 pub(crate) use cell::caller as cell_caller;
 
@@ -94,7 +95,8 @@ impl Gate {
     /// Answers one request with one message.
     pub async fn call(&self, caller: &Principal, mut request: Body) -> Result<Body, Error> {
         let scope = admit(caller, &mut request)?;
-        let mut answer = self.services.call(caller, request).await?;
+        let answer = self.services.call(caller, request).await;
+        let mut answer = answer.map_err(|error| scope.own_words(error))?;
         self.finish(&scope, &mut answer);
         Ok(answer)
     }
@@ -102,7 +104,8 @@ impl Gate {
     /// Answers one request with one message, from whichever node can: for callers that cannot follow a redirect.
     pub async fn call_anywhere(&self, caller: &Principal, mut request: Body) -> Result<Body, Error> {
         let scope = admit(caller, &mut request)?;
-        let mut answer = self.services.call_anywhere(caller, request).await?;
+        let answer = self.services.call_anywhere(caller, request).await;
+        let mut answer = answer.map_err(|error| scope.own_words(error))?;
         self.finish(&scope, &mut answer);
         Ok(answer)
     }
@@ -162,6 +165,7 @@ impl Gate {
             Body::Admin(v1::AdminMessage { message: Some(admin_message::Message::StatusReply(status)) }) => {
                 self.shell.describe(status);
             }
+            Body::Placement(v1::PlacementMessage { message: Some(message) }) => placement::finish(scope, message),
             _ => {}
         }
     }
@@ -197,6 +201,16 @@ impl Scope {
         }
     }
 
+    /// An error in the names that the caller knows.
+    fn own_words(&self, mut error: Error) -> Error {
+        if let Scope::App(app) = self
+            && error.code.starts_with("placement.")
+        {
+            error.message = error.message.replace(&format!("`{app}/"), "`");
+        }
+        error
+    }
+
     fn strip(&self, name: &mut Bytes) {
         if let Scope::App(app) = self {
             let length = app.as_str().len() + 1;
@@ -213,7 +227,7 @@ fn admit(caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
     match request {
         Body::Control(_) => Err(unsupported("this control message")),
         Body::Cell(message) => cell::admit(caller, message),
-        Body::Placement(_) => Err(unsupported("messages of placement")),
+        Body::Placement(message) => placement::admit(caller, &scope, message),
         Body::Store(message) => admit_store(caller, &scope, message),
         Body::Feed(message) => admit_feed(caller, &scope, message),
         Body::Raft(_) => authorize(caller, Part::Raft, Action::Write, &Resource::Cluster),

@@ -36,6 +36,7 @@ pub mod logs;
 pub mod memory;
 pub mod metrics;
 pub mod pki;
+pub mod placement;
 pub mod port;
 pub mod principal;
 pub mod rate;
@@ -241,8 +242,14 @@ async fn start_services(
         .map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))?;
     let options = config.cell.options(config, secret);
     let cell = CellGroup::start(cell, options, peers.clone(), clock.clone()).await?;
+    let told = placement::Told {
+        node: config.node,
+        address: config.advertised(bound),
+        stands: config.roles.contains(&config::Role::Manager),
+        fail_over: config.placement.fail_over(),
+    };
     let spares = config.cell.spares.iter().map(|m| cell::Spare { node: NodeId(m.node), address: m.address.clone() });
-    let services = NodeServices::new(cell, store, peers, clock.clone());
+    let services = NodeServices::new(cell, store, peers, clock.clone()).with_placement(told)?;
     Ok(services.with_spares(spares.collect(), config.cell.replace_after.into(), clock))
 }
 

@@ -6,6 +6,7 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogra
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::OnceLock;
 use std::time::Duration;
+use tidings_placement::manager::{Counts, Gauges};
 
 const CONNECTIONS: &str = "tidings_connections";
 const CONNECTIONS_ACCEPTED: &str = "tidings_connections_accepted_total";
@@ -27,6 +28,20 @@ const CELL_HANDLES: &str = "tidings_cell_handles";
 const CELL_INTEREST: &str = "tidings_cell_interest";
 const CELL_WAITERS: &str = "tidings_cell_lock_waiters";
 const CELL_UNDELIVERED: &str = "tidings_cell_undelivered";
+const PLACEMENT_LEADER: &str = "tidings_placement_leader";
+const PLACEMENT_EPOCH: &str = "tidings_placement_epoch";
+const PLACEMENT_NAMESPACES: &str = "tidings_placement_namespaces";
+const PLACEMENT_OWNERS: &str = "tidings_placement_owners";
+const PLACEMENT_RANGES: &str = "tidings_placement_ranges";
+const PLACEMENT_HELD: &str = "tidings_placement_held_polls";
+const PLACEMENT_COMMITS: &str = "tidings_placement_commits_total";
+const PLACEMENT_GRANTS: &str = "tidings_placement_grants_total";
+const PLACEMENT_RENEWALS: &str = "tidings_placement_renewals_total";
+const PLACEMENT_RECALLS: &str = "tidings_placement_recalls_total";
+const PLACEMENT_LOSSES: &str = "tidings_placement_losses_total";
+const PLACEMENT_MOVES: &str = "tidings_placement_moves_total";
+const PLACEMENT_RACES: &str = "tidings_placement_races_total";
+const PLACEMENT_PUSHES: &str = "tidings_placement_lookup_pushes_total";
 const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
 
 /// Bounds of the latency histogram in seconds: from an answer out of memory to the longest call.
@@ -86,6 +101,20 @@ fn describe() {
     describe_gauge!(CELL_INTEREST, "Entries that sessions may have cached.");
     describe_gauge!(CELL_WAITERS, "Requests for locks in queues.");
     describe_gauge!(CELL_UNDELIVERED, "Events and invalidations not yet acknowledged.");
+    describe_gauge!(PLACEMENT_LEADER, "1 where the placement manager leads.");
+    describe_gauge!(PLACEMENT_EPOCH, "The epoch of the leadership here; 0 = none.");
+    describe_gauge!(PLACEMENT_NAMESPACES, "Namespaces that the leader here manages.");
+    describe_gauge!(PLACEMENT_OWNERS, "Owners that count as alive.");
+    describe_gauge!(PLACEMENT_RANGES, "Ranges of all tables.");
+    describe_gauge!(PLACEMENT_HELD, "Polls of owners and lookups that are held.");
+    describe_counter!(PLACEMENT_COMMITS, "Changes of placement that were sent to the cell.");
+    describe_counter!(PLACEMENT_GRANTS, "Leases granted; one that was not heard counts again.");
+    describe_counter!(PLACEMENT_RENEWALS, "Leases renewed.");
+    describe_counter!(PLACEMENT_RECALLS, "Ranges that were called back from their holders.");
+    describe_counter!(PLACEMENT_LOSSES, "Ranges that were given away without their state.");
+    describe_counter!(PLACEMENT_MOVES, "Ranges that moved with their state.");
+    describe_counter!(PLACEMENT_RACES, "Messages of owners that were dropped as races.");
+    describe_counter!(PLACEMENT_PUSHES, "Answers to waiting lookups that told of changes.");
     describe_gauge!(CELL_REST_SESSIONS, "Sessions that this node holds for callers of REST.");
 }
 
@@ -155,6 +184,28 @@ pub(crate) fn cell_gauges(now: &CellGauges) {
     gauge!(CELL_INTEREST).set(now.interest as f64);
     gauge!(CELL_WAITERS).set(now.waiters as f64);
     gauge!(CELL_UNDELIVERED).set(now.undelivered as f64);
+}
+
+/// What the manager did since it was last looked at, and what it has.
+pub(crate) fn placement(before: &Counts, now: &Counts, gauges: &Gauges) {
+    for (name, before, now) in [
+        (PLACEMENT_COMMITS, before.commits, now.commits),
+        (PLACEMENT_GRANTS, before.grants, now.grants),
+        (PLACEMENT_RENEWALS, before.renewals, now.renewals),
+        (PLACEMENT_RECALLS, before.recalls, now.recalls),
+        (PLACEMENT_LOSSES, before.losses, now.losses),
+        (PLACEMENT_MOVES, before.moves, now.moves),
+        (PLACEMENT_RACES, before.races, now.races),
+        (PLACEMENT_PUSHES, before.pushes, now.pushes),
+    ] {
+        counter!(name).increment(now.saturating_sub(before));
+    }
+    gauge!(PLACEMENT_LEADER).set(f64::from(u8::from(gauges.epoch > 0)));
+    gauge!(PLACEMENT_EPOCH).set(gauges.epoch as f64);
+    gauge!(PLACEMENT_NAMESPACES).set(gauges.namespaces as f64);
+    gauge!(PLACEMENT_OWNERS).set(gauges.owners as f64);
+    gauge!(PLACEMENT_RANGES).set(gauges.ranges as f64);
+    gauge!(PLACEMENT_HELD).set(gauges.held as f64);
 }
 
 pub(crate) fn cell_rest_sessions(count: usize) {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Gate ─▶ NodeServices ─┬─ cell ────────▶ CellGroup (master here), who redirects, or the master, through Peers
+//!                         ├─ placement ───▶ Placement (leads here), who redirects, or the leader, through Peers
 //!                         ├─ store, feed ─▶ StoreGroup (leads here) or the leader, through Peers
 //!                         ├─ raft ────────▶ consensus::Group::receive, by group
 //!                         └─ admin ───────▶ status, members, incarnation; Apps on the keys in the store
@@ -11,9 +12,11 @@ mod admin;
 mod cells;
 mod keys;
 mod peers;
+mod placed;
 
 pub use cells::Cells;
 pub use peers::Peers;
+pub use placed::Placed;
 
 use crate::apps::Apps;
 use crate::cell::CellGroup;
@@ -21,6 +24,7 @@ use crate::clock::Clock;
 use crate::connection::Responder;
 use crate::gate::{Answers, Services};
 use crate::group::{Refused, StoreGroup};
+use crate::placement::{Placement, Told};
 use crate::principal::Principal;
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -53,6 +57,8 @@ pub struct NodeServices {
     cells: Cells,
     apps: Apps,
     clock: Arc<dyn Clock>,
+    /// Absent where the shell is tested without it.
+    placed: Option<Placed>,
     /// Puts spares in the place of dead members; absent without spares.
     watcher: Option<AbortOnDrop>,
 }
@@ -71,7 +77,18 @@ impl NodeServices {
         let cells = Cells::new(cell, peers.clone());
         let stored = Stored { store, peers };
         let apps = Apps::new(Arc::new(stored.clone()), clock.clone());
-        NodeServices { stored, cells, apps, clock, watcher: None }
+        NodeServices { stored, cells, apps, clock, placed: None, watcher: None }
+    }
+
+    /// The same services with placement, whose state is in the cell.
+    pub fn with_placement(mut self, told: Told) -> Result<NodeServices, Error> {
+        let placement = Placement::start(told, self.cells.clone(), self.clock.clone())?;
+        self.placed = Some(Placed::new(placement, self.stored.peers.clone()));
+        Ok(self)
+    }
+
+    fn placed(&self) -> Result<&Placed, Error> {
+        self.placed.as_ref().ok_or_else(tidings_wire::error::unsupported)
     }
 
     /// The same services, which put spares in the place of members that stay dead.
@@ -104,6 +121,20 @@ impl NodeServices {
         [self.stored.store.log(), self.cells.here().log()]
     }
 
+    /// A status with what only placement knows.
+    fn described(&self, mut answer: v1::admin_message::Message) -> v1::admin_message::Message {
+        if let (v1::admin_message::Message::StatusReply(status), Some(placed)) = (&mut answer, &self.placed) {
+            status.placement = Some(placed.here().status());
+        }
+        answer
+    }
+
+    fn stop_placement(&self) {
+        if let Some(placed) = &self.placed {
+            placed.here().stop();
+        }
+    }
+
     fn log(&self, group: u32) -> Option<&Group> {
         match GroupId(group) {
             GroupId::CELL => Some(self.cells.here().log()),
@@ -126,12 +157,14 @@ impl Services for NodeServices {
                     Some(answer) => answer?,
                     None => admin::call(&self.logs(), &self.stored.store, &*self.clock, message).await?,
                 };
+                let answer = self.described(answer);
                 Ok(Body::Admin(v1::AdminMessage { message: Some(answer) }))
             }
             Body::Cell(message) => {
                 let answer = self.cells.here().request(message).await;
                 answer.map(Body::Cell).map_err(|refused| refused.error)
             }
+            Body::Placement(message) => self.placed()?.here().request(message).await.map(Body::Placement),
             request => one(self.stored.here(request).await.map_err(|refused| refused.error)?),
         }
     }
@@ -140,6 +173,7 @@ impl Services for NodeServices {
         match request {
             Body::Store(_) | Body::Feed(_) => one(self.stored.anywhere(request).await?),
             Body::Cell(message) => self.cells.anywhere(message, HELD).await.map(Body::Cell),
+            Body::Placement(message) => self.placed()?.anywhere(message, HELD).await.map(Body::Placement),
             request => self.call(caller, request).await,
         }
     }
@@ -172,14 +206,20 @@ impl Services for NodeServices {
     }
 
     async fn retire(&self) {
+        // While there is a cell to give the lock back to.
+        if let Some(placed) = &self.placed {
+            placed.here().retire().await;
+        }
         self.cells.here().retire().await;
     }
 
     async fn shutdown(&self) {
+        self.stop_placement();
         tokio::join!(self.stored.store.shutdown(), self.cells.here().shutdown());
     }
 
     async fn stop(&self) {
+        self.stop_placement();
         tokio::join!(self.stored.store.stop(), self.cells.here().stop());
     }
 }

@@ -17,7 +17,16 @@ struct Status {
     uptime_ms: u64,
     connections: u32,
     groups: Vec<Group>,
+    placement: Option<Placement>,
     problems: Vec<String>,
+}
+
+/// The placement manager, as the node sees it.
+#[derive(Serialize)]
+struct Placement {
+    role: String,
+    leader: Option<String>,
+    epoch: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -64,6 +73,11 @@ impl From<StatusReply> for Status {
             uptime_ms: reply.uptime_ms,
             connections: reply.connections,
             groups: reply.groups.into_iter().map(Group::from).collect(),
+            placement: reply.placement.map(|placement| Placement {
+                role: placement.role,
+                leader: Some(placement.leader).filter(|leader| !leader.is_empty()),
+                epoch: Some(placement.epoch).filter(|epoch| *epoch > 0),
+            }),
             problems: reply.problems,
         }
     }
@@ -112,6 +126,11 @@ fn print(status: &Status) {
             ]
         }),
     );
+    if let Some(Placement { role, leader, epoch }) = &status.placement {
+        let epoch = epoch.map_or(String::new(), |epoch| format!(" (epoch {epoch})"));
+        let leader = leader.as_deref().unwrap_or("not known");
+        output::line(format_args!("placement: {role}{epoch} · leader {leader}"));
+    }
     if status.problems.is_empty() {
         output::line("no problems");
     }

@@ -309,9 +309,14 @@ impl Rope {
 }
 
 impl Namespace {
-    /// Whether it has nothing but what every application has.
+    /// Whether it has nothing but what every application has, and what the platform's own trees begin with: a directory
+    /// and the lock of its leader.
     pub fn is_empty(&self) -> bool {
-        self.tree.iter().all(|(key, _)| key.place.path.is_root() || key.place.path.as_str() == ACL_DIRECTORY)
+        self.tree.iter().all(|(key, _)| {
+            let path = &key.place.path;
+            let own = key.place.app.starts_with('.') && path.depth() <= 2;
+            path.is_root() || path.as_str() == ACL_DIRECTORY || own
+        })
     }
 
     /// Collects a backup; with its last piece verifies all of it and replaces the cell. What is damaged changes nothing.

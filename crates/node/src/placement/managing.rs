@@ -123,6 +123,9 @@ impl Perform<Does> for Performer {
     fn perform(&mut self, does: Does) {
         match does {
             Does::Manager(Output::Answer { op, message }) => self.waiting.answer(op, Ok(message)),
+            Does::Manager(Output::Push { ops, message }) => {
+                ops.into_iter().for_each(|op| self.waiting.answer(op, Ok(message.clone())));
+            }
             Does::Manager(Output::Fail { op, error }) => self.waiting.answer(op, Err(error)),
             Does::Manager(Output::Commit { id, file, expected, bytes }) => {
                 self.run(Errand::Commit { id, file, expected, bytes });

@@ -24,6 +24,8 @@ pub(super) struct Status {
     groups: Vec<Group>,
     /// Open connections.
     connections: u32,
+    /// The placement manager, as this node sees it.
+    placement: Option<PlacementStatus>,
     /// Sentences about what is wrong, each with what to do; empty when all is well.
     problems: Vec<String>,
 }
@@ -109,6 +111,17 @@ pub(super) struct Raised {
     incarnation: u64,
 }
 
+/// The placement manager, as a node sees it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct PlacementStatus {
+    /// `leading`, `standing by` or `watching`.
+    role: String,
+    /// Where the leader is, if that is known.
+    leader: Option<String>,
+    /// Of the leader, if that is this node.
+    epoch: Option<u64>,
+}
+
 async fn ask(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
     match call(app, caller, Body::Admin(v1::AdminMessage { message: Some(message) })).await? {
         Body::Admin(v1::AdminMessage { message: Some(answer) }) => Ok(answer),
@@ -133,6 +146,11 @@ pub(super) async fn status(State(app): State<App>, caller: Caller) -> Result<Jso
             uptime_ms: reply.uptime_ms,
             groups: reply.groups.into_iter().map(group).collect(),
             connections: reply.connections,
+            placement: reply.placement.map(|placement| PlacementStatus {
+                role: placement.role,
+                leader: Some(placement.leader).filter(|leader| !leader.is_empty()),
+                epoch: Some(placement.epoch).filter(|epoch| *epoch > 0),
+            }),
             problems: reply.problems,
         })),
         answer => Err(other(answer)),

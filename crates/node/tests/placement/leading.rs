@@ -1,0 +1,102 @@
+//! A node leads, answers owners, lookups and operators, and the others say who it is.
+
+use super::{ask, create, found, until};
+use tidings_client::{Request, Retry};
+use tidings_wire::v1::placement_message::Message;
+use tidings_wire::{Body, v1};
+
+/// One poll of an owner.
+fn poll(nonce: u64, epoch: u64, seq: u64, heard: u64, claims: Vec<v1::LeasedRange>) -> Message {
+    Message::OwnerPoll(v1::OwnerPoll {
+        namespace: "objects".into(),
+        owner: "one".into(),
+        address: "10.0.0.1:80".into(),
+        incarnation: 1,
+        nonce,
+        epoch,
+        seq,
+        heard,
+        claims,
+        wait_ms: 300,
+        ..Default::default()
+    })
+}
+
+async fn answer(client: &tidings_client::Client, poll: Message) -> v1::OwnerAnswer {
+    match ask(client, poll).await.unwrap() {
+        Message::OwnerAnswer(answer) => answer,
+        other => panic!("not an answer to an owner: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_joins_is_granted_the_ring_and_lookups_hear_of_it() {
+    let nodes = found(1).await;
+    let client = nodes.client(0);
+    create(&client, "objects").await;
+    let hello = answer(&client, poll(7, 0, 1, 0, vec![])).await;
+    assert!(hello.hello && hello.grants.is_empty(), "F2: {hello:?}");
+    let (mut seq, mut heard, mut held) = (1, hello.seq, Vec::new());
+    let granted = until("the whole ring is granted", async || {
+        seq += 1;
+        let said = answer(&client, poll(7, hello.epoch, seq, heard, held.clone())).await;
+        heard = said.seq;
+        held = said.renewals.clone();
+        held.extend(said.grants.iter().filter_map(|grant| grant.range));
+        let points: u128 = held.iter().map(|range| u128::from(range.last - range.start) + 1).sum();
+        (points == 1 << 64).then(|| held.clone())
+    })
+    .await;
+    let lookup = v1::LookupPoll { namespace: "objects".into(), ..Default::default() };
+    let Message::LookupAnswer(table) = ask(&client, Message::LookupPoll(lookup)).await.unwrap() else {
+        panic!("not an answer to a lookup");
+    };
+    assert!(table.snapshot && table.owners[0].address == "10.0.0.1:80", "{table:?}");
+    assert_eq!(table.ranges.len(), granted.len());
+    // What operators ask, and names that the caller knows.
+    let Message::NamespaceListReply(list) = ask(&client, Message::NamespaceList(v1::NamespaceList {})).await.unwrap()
+    else {
+        panic!("not a list");
+    };
+    assert_eq!(list.namespaces.iter().map(|info| info.namespace.as_str()).collect::<Vec<_>>(), ["objects"]);
+    let unknown = Message::TableGet(v1::TableGet { namespace: "none".into() });
+    let refused = ask(&client, unknown).await.unwrap_err();
+    assert_eq!(
+        (refused.code.as_ref(), refused.message.as_str()),
+        ("placement.no_namespace", "there is no namespace `none`")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_does_not_lead_says_who_does_and_a_new_leader_knows_everything() {
+    let mut nodes = found(3).await;
+    create(&nodes.clients(), "objects").await;
+    let list = Body::Placement(v1::PlacementMessage { message: Some(Message::NamespaceList(v1::NamespaceList {})) });
+    let mut redirects = Vec::new();
+    for at in 0..3 {
+        let client = nodes.client(at);
+        until("connected", async || client.is_connected().then_some(())).await;
+        let said = client.call(Request::new(list.clone()).retry(Retry::Never)).await;
+        redirects.push(said.err().map(|error| error.redirect));
+    }
+    let leader = redirects.iter().position(Option::is_none).expect("one leads");
+    let address = nodes.configs[leader].listen.to_string();
+    for (at, said) in redirects.iter().enumerate().filter(|(at, _)| *at != leader) {
+        assert_eq!(said.as_ref(), Some(&Some(address.clone())), "node {at}");
+    }
+    // A configuration that cannot outlast a fail-over is refused (F10).
+    let config = v1::NamespaceConfig { lease_ms: 1_000, renew_ms: 500, ..Default::default() };
+    let tight = v1::NamespaceCreate { namespace: "tight".into(), config: Some(config) };
+    let refused = ask(&nodes.clients(), Message::NamespaceCreate(tight)).await.unwrap_err();
+    assert_eq!(refused.code, "placement.bad_times");
+    nodes.kill(leader).await;
+    let client = nodes.client((leader + 1) % 3);
+    let list = until("another node leads", async || {
+        match ask(&client, Message::NamespaceList(v1::NamespaceList {})).await.ok()? {
+            Message::NamespaceListReply(list) => Some(list.namespaces),
+            _ => None,
+        }
+    })
+    .await;
+    assert_eq!(list.len(), 1);
+}

@@ -221,6 +221,14 @@ pub fn busy(why: &str) -> Error {
     Error::new("cell.busy", Class::Unreachable, format!("the cell is busy: {why}")).hint("Try again after a pause.")
 }
 
+/// A client whose clock leases cannot be dated by.
+pub fn clock_out_of_bound() -> Error {
+    let message = "the client's clock gains or loses more than 10 % on the master's, so it may not use what it caches";
+    Error::new("cell.clock_out_of_bound", Class::Refused, message).hint(
+        "Mend the clock of the client's host, or the master's if many clients are told so; reads go to the master.",
+    )
+}
+
 /// A restore over something.
 pub fn not_empty_cell() -> Error {
     Error::new("cell.not_empty_cell", Class::Refused, "the cell is not empty, and a restore replaces all of it")

@@ -96,7 +96,8 @@ impl LinkLease {
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
         self.asked.insert(ticket, now);
-        let message = Some(Message::RenewCache(v1::RenewCache { link: self.link, clock_us: None }));
+        let clock_us = Some(now.0 / 1_000);
+        let message = Some(Message::RenewCache(v1::RenewCache { link: self.link, clock_us }));
         out.put(Output::Send { ticket, message: v1::CellMessage { message, ..Default::default() }, within: WITHIN });
     }
 

@@ -32,6 +32,10 @@ pub enum Mutant {
     SequencerOutlivesLock,
     /// R12: a handle's MAC is not verified.
     MacIgnored,
+    /// R12: a closed handle is rebuilt from its token.
+    ClosedHandlesRevived,
+    /// ρ: nobody looks how fast a client's clock runs.
+    ClocksUnchecked,
     /// R15: interest beyond the bound is forgotten, and replies stay cacheable.
     InterestForgotten,
     /// A new master opens at once.
@@ -46,7 +50,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 18] = [
+    pub const ALL: [Mutant; 20] = [
         Mutant::StaleEpochAccepted,
         Mutant::ReadWithoutLease,
         Mutant::LeaseFromArrival,
@@ -60,6 +64,8 @@ impl Mutant {
         Mutant::NoLockDelay,
         Mutant::SequencerOutlivesLock,
         Mutant::MacIgnored,
+        Mutant::ClosedHandlesRevived,
+        Mutant::ClocksUnchecked,
         Mutant::InterestForgotten,
         Mutant::OpensAtOnce,
         Mutant::NoInvalidationWait,
@@ -83,6 +89,8 @@ impl Mutant {
             Mutant::NoLockDelay => "no-lock-delay",
             Mutant::SequencerOutlivesLock => "sequencer-outlives-lock",
             Mutant::MacIgnored => "mac-ignored",
+            Mutant::ClosedHandlesRevived => "closed-handles-revived",
+            Mutant::ClocksUnchecked => "clocks-unchecked",
             Mutant::InterestForgotten => "interest-forgotten",
             Mutant::OpensAtOnce => "opens-at-once",
             Mutant::NoInvalidationWait => "no-invalidation-wait",

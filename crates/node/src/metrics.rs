@@ -28,6 +28,7 @@ const CELL_HANDLES: &str = "tidings_cell_handles";
 const CELL_INTEREST: &str = "tidings_cell_interest";
 const CELL_WAITERS: &str = "tidings_cell_lock_waiters";
 const CELL_UNDELIVERED: &str = "tidings_cell_undelivered";
+const CELL_CLOCKS: &str = "tidings_cell_clocks_out_of_bound_total";
 const PLACEMENT_LEADER: &str = "tidings_placement_leader";
 const PLACEMENT_EPOCH: &str = "tidings_placement_epoch";
 const PLACEMENT_NAMESPACES: &str = "tidings_placement_namespaces";
@@ -96,6 +97,7 @@ fn describe() {
     describe_histogram!(CELL_INVALIDATION_WAIT, Unit::Seconds, "How long changes waited for acknowledgements.");
     describe_gauge!(CELL_FAIL_OVER, Unit::Seconds, "From the last leadership here to the cell being open.");
     describe_counter!(CELL_FAIL_OVERS, "How often the cell opened under a master here.");
+    describe_counter!(CELL_CLOCKS, "How often a client's clock was found out of bound.");
     describe_gauge!(CELL_SESSIONS, "Sessions, as the master counts them.");
     describe_gauge!(CELL_HANDLES, "Open handles.");
     describe_gauge!(CELL_INTEREST, "Entries that sessions may have cached.");
@@ -166,6 +168,10 @@ pub(crate) fn cell_invalidation_wait(wait: Duration) {
 pub(crate) fn cell_fail_over(took: Duration) {
     counter!(CELL_FAIL_OVERS).increment(1);
     gauge!(CELL_FAIL_OVER).set(took.as_secs_f64());
+}
+
+pub(crate) fn cell_clock_out_of_bound() {
+    counter!(CELL_CLOCKS).increment(1);
 }
 
 /// How many there are at the master.

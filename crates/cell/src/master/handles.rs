@@ -5,6 +5,7 @@ use super::places::PlaceId;
 use super::reign::{Asker, Caller, Flow, Reign, Turn};
 use super::sessions::{Session, Slot};
 use crate::error;
+use crate::mutant::Mutant;
 use crate::namespace::Right;
 use crate::path::{NodePath, Place};
 use crate::{HandleNumber, SessionId};
@@ -146,6 +147,10 @@ impl Reign {
                 self.open_decided(t, Some(by.slot), Some(asker), &opening, Ok(outcome));
                 return Ok(Flow::Taken);
             }
+        }
+        // R12: nor is it opened anew by a late copy of the call that opened it once.
+        if t.state.is_closed(SessionId(by.call.session), opening.number) {
+            return Err(error::answered_already(by.call.number));
         }
         self.room_for(by, &opening)?;
         let stat = t.state.stat(&opening.place);
@@ -313,13 +318,19 @@ impl Reign {
         }
     }
 
-    /// Closes a handle: through the log if it holds the lock or keeps an ephemeral node alive (R9).
+    /// Closes a handle. If it holds the lock or keeps an ephemeral node alive (R9), the log does; otherwise the log is only
+    /// told (R12).
     pub(super) fn close(&mut self, t: &mut Turn<'_>, asker: Asker, by: Caller<'_>, number: u64) -> Result<Flow, Error> {
         let handle = match self.handle(by.slot, number) {
             Ok(handle) => handle.clone(),
-            // A repeat: it was open once, and is closed.
-            Err(_) if self.sessions.get(by.slot).is_some_and(|session| number < session.highest) => {
+            // A repeat: it is closed.
+            Err(_) if t.state.is_closed(SessionId(by.call.session), HandleNumber(number)) => {
                 self.reply(t, asker.op, Message::Done(v1::CellDone::default()));
+                return Ok(Flow::Taken);
+            }
+            // A repeat: it was open once, and nobody knows that it is not any more.
+            Err(_) if self.sessions.get(by.slot).is_some_and(|session| number < session.highest) => {
+                self.agree_close(t, asker, by, HandleNumber(number));
                 return Ok(Flow::Taken);
             }
             Err(error) => return Err(error),
@@ -330,11 +341,18 @@ impl Reign {
         let lock = t.state.lock(&place);
         let holds = taking || lock.is_some_and(|lock| lock.holders.contains_key(&holder));
         let opener = t.state.openers(&place).contains(&holder);
-        if t.state.instance(&place) != Some(handle.instance) || !(holds || opener) {
+        // A node that is gone never comes back, and no token of it is good any more.
+        if t.state.instance(&place) != Some(handle.instance) {
             self.drop_handle(by.slot, handle.number);
             self.reply(t, asker.op, Message::Done(v1::CellDone::default()));
             return Ok(Flow::Taken);
         }
+        if !(holds || opener) {
+            self.drop_handle(by.slot, handle.number);
+            self.agree_close(t, asker, by, handle.number);
+            return Ok(Flow::Taken);
+        }
+        let closed = self.closed_with(by, handle.number);
         self.change(t, asker, by, |reign, _| {
             reign.places.hold_again(handle.place);
             let command = Command::Close(v1::CloseOpen {
@@ -342,7 +360,7 @@ impl Reign {
                 path: place.path.as_str().to_owned(),
                 instance: handle.instance,
                 handle: number,
-                closed: Vec::new(),
+                closed,
             });
             Ok((command, Purpose::Close { place: handle.place, handle: handle.number, holds }))
         })
@@ -383,12 +401,13 @@ impl Reign {
             let number = HandleNumber(body.number);
             let place = NodePath::parse(&body.path).map(|path| Place { app: body.app.as_str().into(), path });
             let Ok(place) = place else { continue };
-            if !own {
+            // A closed handle is not revived. Its client may still be closing it, and needs not hear that it is gone.
+            let closed = t.state.is_closed(id, number) && !self.mutant(Mutant::ClosedHandlesRevived);
+            if !own || closed {
                 continue;
             }
             let lives = body.incarnation == t.state.incarnation().0
                 && t.state.stat(&place).is_some_and(|stat| {
-                    // A closed handle is not revived: what it kept alive is agreed on.
                     stat.instance == body.instance
                         && (!stat.ephemeral || t.state.openers(&place).contains(&(id, number)))
                 });

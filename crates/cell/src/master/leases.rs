@@ -3,6 +3,7 @@
 use super::failover::Phase;
 use super::gate::Gated;
 use super::mutations::{Purpose, Work};
+use super::pace::Compared;
 use super::reign::{Asker, Flow, RETRY, Reign, Timer, Turn, Waiting, bad_call};
 use super::sessions::{End, LONGEST_LEASE, Slot, Standing};
 use super::{Measure, Output};
@@ -213,7 +214,11 @@ impl Reign {
         }
         let Some(dated) = t.fresh else { return Ok(Flow::Fresh) };
         let end = dated + self.options.cache_lease;
-        let link = self.links.find(caller, renew.link).and_then(|link| self.links.get_mut(link));
+        let known = self.links.find(caller, renew.link);
+        if self.is_out_of_bound(t, known, caller, renew) && !self.mutant(Mutant::ClocksUnchecked) {
+            return Err(error::clock_out_of_bound());
+        }
+        let link = known.and_then(|link| self.links.get_mut(link));
         let mut owing = Vec::new();
         if let Some(link) = link {
             link.end = link.end.max(end);
@@ -224,6 +229,24 @@ impl Reign {
         let lease_us = end.since(t.mono()).as_micros() as u64;
         self.reply(t, asker.op, Message::CacheRenewed(v1::CacheRenewed { epoch: self.epoch, lease_us, owing }));
         Ok(Flow::Taken)
+    }
+
+    /// Whether the clock of a link's client runs too fast or too slow for R3, as far as can be told.
+    fn is_out_of_bound(
+        &mut self,
+        t: &mut Turn<'_>,
+        link: Option<u32>,
+        caller: &v1::CellCaller,
+        renew: &v1::RenewCache,
+    ) -> bool {
+        let Some(link) = link.and_then(|link| self.links.get_mut(link)) else { return false };
+        let compared = renew.clock_us.and_then(|clock_us| link.pace.said(t.now.mono, clock_us));
+        let out_of_bound = link.pace.out_of_bound;
+        if let Some(Compared { ours, theirs }) = compared.filter(|_| out_of_bound) {
+            let client = (caller.app.as_str().into(), caller.principal.as_str().into());
+            t.out.put(Output::Measured(Measure::ClockOutOfBound { client, ours, theirs }));
+        }
+        out_of_bound
     }
 
     /// The instant from which on a session can use nothing that it has cached: its cache lease is over, or its own.

@@ -11,15 +11,16 @@
 //! to be unable to hold a cached copy (`failover`), serves, and is dropped whole when the role is lost.
 //!
 //! One file per role: `sessions` and `leases` (who lives, until when), `caching` and `batches` (who may hold a
-//! copy of what, and how it is told), `handles`, `reads`, `mutations`, `locks`, `delays`, `events`, `operate`; and
-//! beneath them `gate` (fresh enough to answer?), `wheel` (timers by the hundred thousand), `places` (paths as
-//! small numbers).
+//! copy of what, and how it is told), `handles`, `closing`, `reads`, `mutations`, `locks`, `delays`, `events`,
+//! `operate`; and beneath them `gate` (fresh enough to answer?), `pace` (does a client's clock keep to the bound?),
+//! `wheel` (timers by the hundred thousand), `places` (paths as small numbers).
 //!
 //! What it deliberately does not do: change the state (only the log does), trust a grant (apply checks it again), or
 //! answer from memory what the log has to decide.
 
 mod batches;
 mod caching;
+mod closing;
 mod delays;
 mod events;
 mod failover;
@@ -29,6 +30,7 @@ mod leases;
 mod locks;
 mod mutations;
 mod operate;
+mod pace;
 mod places;
 mod reads;
 mod reign;
@@ -41,6 +43,7 @@ use crate::error;
 use crate::mutant::Mutant;
 use crate::namespace::{Namespace, SharedNamespace};
 use reign::Reign;
+use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::{Ask, Heard, Role};
 use tidings_base::{Error, Machine, Mono, NodeId, Now, OpId, Outbox};
@@ -116,7 +119,7 @@ pub enum Output {
 }
 
 /// What the master measures.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Measure {
     /// A KeepAlive was answered after being held for so long, extending the lease by so much.
     KeptAlive {
@@ -129,6 +132,15 @@ pub enum Measure {
     InvalidationWait(Duration),
     /// From the first sight of leadership until the cell opened.
     FailOver(Duration),
+    /// A client's clock gains or loses more than ρ on the one here: it is refused to cache.
+    ClockOutOfBound {
+        /// Its application and principal.
+        client: (Arc<str>, Arc<str>),
+        /// How much passed here.
+        ours: Duration,
+        /// How much passed there meanwhile.
+        theirs: Duration,
+    },
     /// How many there are now.
     Gauges {
         /// Sessions.

@@ -64,6 +64,8 @@ pub(super) enum Purpose {
     EndDelay(PlaceId, u64),
     Reap(Place),
     Ceiling,
+    /// R12: with who waits for it.
+    CloseHandles(Vec<OpId>),
     /// Quotas and pieces of a restore.
     Operate,
     /// The last piece of a restore.
@@ -274,6 +276,7 @@ impl Reign {
             }
             Purpose::Open(opening) => return self.open_decided(t, slot, asker, &opening, outcome),
             Purpose::Take { place, waiter } => return self.take_decided(t, asker, place, waiter, outcome),
+            Purpose::CloseHandles(ops) => return self.closes_decided(t, ops, outcome.map(|_| ())),
             Purpose::Close { place, handle, holds } => {
                 self.close_decided(t, session, place, handle, holds, outcome.is_ok());
             }
@@ -341,8 +344,8 @@ impl Reign {
                     self.after_stop(t, &places);
                 }
             }
-
             Purpose::Take { place, waiter } => self.take_decided(t, None, place, waiter, Err(error)),
+            Purpose::CloseHandles(ops) => self.closes_decided(t, ops, Err(error)),
             Purpose::Free { place, handle } | Purpose::Close { place, handle, holds: true } => {
                 self.free_decided(t, change.session, place, handle);
             }

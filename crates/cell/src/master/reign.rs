@@ -1,6 +1,7 @@
 //! One leadership: what it remembers, how a request finds its way, how operations end.
 
 use super::caching::{Blocks, Interest};
+use super::closing::Closing;
 use super::events::OpenHandles;
 use super::failover::Phase;
 use super::gate::{Gate, Gated};
@@ -55,6 +56,8 @@ pub(super) enum Timer {
     LowerCeiling,
     /// Decide what became of proposals whose outcome is unknown.
     Decide,
+    /// Have closes agreed on that the log had no room for.
+    Close,
     /// Measure.
     Gauges,
 }
@@ -103,6 +106,8 @@ pub(super) enum Waiting {
     Lock(PlaceId, u64),
     /// The end of a session.
     End(Slot),
+    /// The agreement that a handle is closed.
+    Close,
 }
 
 /// Everything in memory that belongs to one leadership.
@@ -127,6 +132,7 @@ pub(super) struct Reign {
     /// R8: numbered changes under way, so that a repeat finds its first.
     pub(super) numbered: BTreeMap<(Slot, u64), OpId>,
     pub(super) locks: Locks,
+    pub(super) closing: Closing,
     pub(super) ops: BTreeMap<OpId, Waiting>,
     pub(super) held: usize,
     pub(super) gate: Gate,
@@ -161,6 +167,7 @@ impl Reign {
             changes: BTreeMap::new(),
             numbered: BTreeMap::new(),
             locks: Locks::default(),
+            closing: Closing::default(),
             ops: BTreeMap::new(),
             held: 0,
             gate: Gate::default(),
@@ -319,7 +326,7 @@ impl Reign {
             Waiting::Held(slot) => {
                 self.sessions.take_held(slot, op);
             }
-            Waiting::Parked => {}
+            Waiting::Parked | Waiting::Close => {}
             Waiting::Change(change) => {
                 if let Some(change) = self.changes.get_mut(&change) {
                     change.asker.take_if(|asker| asker.op == op);
@@ -386,6 +393,7 @@ impl Reign {
                 Timer::Reap => self.reap(t),
                 Timer::LowerCeiling => self.lower_ceiling(t),
                 Timer::Decide => self.decide(t),
+                Timer::Close => self.propose_closes(t),
                 Timer::Gauges => self.measure(t),
             }
         }
@@ -459,6 +467,7 @@ impl Reign {
             ("changes", self.changes.len()),
             ("numbered", self.numbered.len()),
             ("queues", self.locks.len()),
+            ("closes", self.closing.len()),
             ("operations", self.ops.len()),
             ("held", self.held),
             ("reaping", self.reaping.len()),

@@ -4,6 +4,7 @@ use super::batches::Outgoing;
 use super::handles::Handle;
 use super::leases::Held;
 use super::mutations::{Purpose, Work};
+use super::pace::Pace;
 use super::reign::{Asker, Flow, RETRY, Reign, Timer, Turn, Waiting, bad_call};
 use crate::SessionId;
 use crate::error;
@@ -210,6 +211,8 @@ pub(super) struct Link {
     pub(super) owing: BTreeSet<Slot>,
     /// Sessions that were ended while their clients may believe them alive, and until when.
     pub(super) ended: BTreeMap<u64, Mono>,
+    /// How fast its client's clock runs.
+    pub(super) pace: Pace,
 }
 
 /// The links, by who made them and their names.
@@ -243,7 +246,8 @@ impl Links {
             Some(at) => *at,
             None => {
                 let (end, owing, ended) = (Mono(0), BTreeSet::new(), BTreeMap::new());
-                let link = Some(Link { name: name.clone(), end, sessions: 0, owing, ended });
+                let pace = Pace::default();
+                let link = Some(Link { name: name.clone(), end, sessions: 0, owing, ended, pace });
                 let at = self.free.pop().unwrap_or_else(|| {
                     self.slots.push(None);
                     (self.slots.len() - 1) as u32

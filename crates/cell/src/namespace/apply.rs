@@ -104,6 +104,10 @@ impl Namespace {
             Command::RotateKeys(c) => self.rotate_keys(c),
             Command::WriteQuota(c) => self.write_quota(c),
             Command::RestorePiece(c) => self.restore_piece(c),
+            Command::CloseHandles(c) => {
+                c.sessions.iter().for_each(|of| self.sessions.close(SessionId(of.session), &of.closed));
+                Ok(v1::CellApplied::default())
+            }
             _ => Err(error::bad_command("it needs a session")),
         };
         applied.map(Outcome::Applied)

@@ -12,6 +12,7 @@ mod acl;
 mod apply;
 pub mod backup;
 mod chunks;
+mod closed;
 mod locks;
 mod nodes;
 mod quota;
@@ -203,6 +204,11 @@ impl Namespace {
     pub fn result(&self, session: SessionId, number: u64) -> Option<v1::CellResult> {
         let encoded = self.sessions.get(session)?.window.find(number)?;
         v1::CellResult::decode(encoded).ok()
+    }
+
+    /// R12: whether a number of a session stands for a handle that was closed, or for none at all.
+    pub fn is_closed(&self, session: SessionId, handle: HandleNumber) -> bool {
+        self.sessions.get(session).is_some_and(|session| session.closed.contains(handle.0))
     }
 
     /// R8: the client has the answers of all numbers of a session below this.

@@ -184,6 +184,8 @@ impl Namespace {
     /// to close.
     pub(super) fn close(&mut self, acting: &Acting, command: &v1::CloseOpen) -> Result<v1::CellApplied, Error> {
         let who = (acting.session, HandleNumber(command.handle));
+        self.sessions.close(acting.session, &[v1::HandleRange { first: command.handle, last: command.handle }]);
+        self.sessions.close(acting.session, &command.closed);
         if let Ok(node) = self.node(&command.app, &command.path, command.instance) {
             let (holds, opens) = (node.lock.holders.contains_key(&who), node.ephemeral);
             if let Some(place) = self.place(&command.app, &command.path).filter(|_| holds || opens) {

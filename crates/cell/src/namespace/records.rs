@@ -113,11 +113,12 @@ impl Namespace {
                 }
             }
             Record::Session(record) => {
-                let id = record.session;
+                let (id, closed) = (record.session, record.closed.clone());
                 let (record, window) = load_session(record);
                 if !self.sessions.insert(SessionId(id), record, window) {
                     return Err(format!("session {id} comes twice"));
                 }
+                self.sessions.close(SessionId(id), &closed);
             }
             Record::Staged(piece) => self.staged.push(piece),
         }
@@ -249,7 +250,7 @@ fn session_record(id: SessionId, session: &Session) -> v1::CellSessionRecord {
         gains: session.record.gains,
         answered_below: session.window.floor,
         results: results.collect(),
-        closed: Vec::new(),
+        closed: session.closed.0.iter().map(|(first, last)| v1::HandleRange { first: *first, last: *last }).collect(),
     }
 }
 

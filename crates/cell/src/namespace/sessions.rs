@@ -1,6 +1,7 @@
 //! Sessions as they are agreed: whose they are, what they hold, and the answers of their calls (R8).
 
 use super::chunks::ChunkMap;
+use super::closed::Closed;
 use crate::error;
 use crate::path::Place;
 use crate::{HandleNumber, SessionId};
@@ -39,6 +40,8 @@ pub(super) struct Session {
     pub locks: Vec<(Place, HandleNumber)>,
     /// Sorted: the ephemeral nodes it has open, with the handles.
     pub ephemerals: Vec<(Place, HandleNumber)>,
+    /// R12: what stands for no open handle any more.
+    pub closed: Closed,
 }
 
 /// R8: the answers that a client may still ask for again.
@@ -87,7 +90,7 @@ impl Window {
 }
 
 /// Inserts; small vectors stay as small as they can, since there is one for every session.
-fn insert_at<T>(list: &mut Vec<T>, at: usize, item: T) {
+pub(super) fn insert_at<T>(list: &mut Vec<T>, at: usize, item: T) {
     if list.len() == list.capacity() && list.len() < 4 {
         list.reserve_exact(1);
     }
@@ -160,7 +163,7 @@ impl Sessions {
                 self.callers.insert(CallerKey(record.caller.clone()), 1);
             }
         }
-        let session = Session { record, window, locks: Vec::new(), ephemerals: Vec::new() };
+        let session = Session { record, window, locks: Vec::new(), ephemerals: Vec::new(), closed: Closed::default() };
         self.all.insert(id, Arc::new(session));
         true
     }
@@ -198,6 +201,13 @@ impl Sessions {
     pub(super) fn gave_ephemeral(&mut self, id: SessionId, place: &Place, handle: HandleNumber) {
         if let Some(session) = self.get_mut(id) {
             take(&mut session.ephemerals, place, handle);
+        }
+    }
+
+    /// R12: these numbers stand for no open handle any more.
+    pub(super) fn close(&mut self, id: SessionId, closed: &[v1::HandleRange]) {
+        if let Some(session) = self.get_mut(id) {
+            closed.iter().for_each(|range| session.closed.add(range.first, range.last));
         }
     }
 

@@ -20,6 +20,11 @@ pub(super) const MAX_CALLS: usize = 4_096;
 /// is for the session's own cancels and closes.
 const WINDOW: u64 = 960;
 
+/// An acquire that waits gets a later number when so many have been given out since its own, this many at a time: there is
+/// room in the window then for the calls that come meanwhile.
+const RENUMBER: u64 = WINDOW / 2;
+const RENUMBERED: usize = 4;
+
 /// For how long a call is tried at a time, and a call that waits in a queue at the master.
 const WITHIN: Duration = Duration::from_secs(10);
 const WITHIN_QUEUE: Duration = Duration::from_secs(40);
@@ -48,6 +53,8 @@ pub(super) struct Call {
     message: Message,
     /// R8; zero for calls that change nothing.
     number: u64,
+    /// An acquire that was given a later number, which the master has not confirmed: the one before.
+    former: Option<u64>,
     attempt: Attempt,
     ever_sent: bool,
     failures: u32,
@@ -150,6 +157,7 @@ impl Calls {
             op,
             message,
             number,
+            former: None,
             attempt: Attempt::Waiting,
             ever_sent: false,
             failures: 0,
@@ -173,6 +181,9 @@ impl Calls {
             self.by_ticket.remove(&ticket);
         }
         self.by_number.remove(&call.number);
+        if let Some(former) = call.former {
+            self.by_number.remove(&former);
+        }
         self.waiting.remove(&id);
         self.reads.remove(&id);
         Some(call)
@@ -180,7 +191,47 @@ impl Calls {
 
     /// Whether a call may be sent with numbers below this. What nobody waits for may go beyond: it makes room.
     fn fits(&self, id: u64, limit: u64) -> bool {
-        self.calls.get(&id).is_some_and(|call| call.number < limit || call.op.is_none() || call.anew.is_some())
+        let makes_room = |call: &Call| call.op.is_none() || call.anew.is_some() || call.former.is_some();
+        self.calls.get(&id).is_some_and(|call| call.number < limit || makes_room(call))
+    }
+
+    /// The oldest acquire that waits at the master under a number which holds the window back.
+    fn pinning(&self) -> Option<u64> {
+        let (number, id) = self.by_number.iter().find(|(number, id)| {
+            self.calls.get(id).is_some_and(|call| call.number == **number && call.former.is_none())
+        })?;
+        let call = self.calls.get(id)?;
+        let waits = matches!(&call.message, Message::Acquire(acquire) if !acquire.try_only);
+        let sent = call.ever_sent && call.attempt != Attempt::GivenUp;
+        // Within the master's own window: after a long silence there may be no room any more.
+        let room = self.last_number < self.answered_below() + WINDOW + 32;
+        (waits && sent && room && self.last_number >= number + RENUMBER).then_some(*id)
+    }
+
+    /// Gives an acquire that waits the next number. The former one counts as unanswered until the master confirms it.
+    fn renumber(&mut self, id: u64) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        let Message::Acquire(acquire) = &mut call.message else { return };
+        self.last_number += 1;
+        acquire.waits_as = call.number;
+        call.former = Some(call.number);
+        call.number = self.last_number;
+        self.by_number.insert(call.number, id);
+    }
+
+    /// The master lets an acquire wait under its number, and under no other.
+    fn waits(&mut self, id: u64) -> bool {
+        let Some(call) = self.calls.get_mut(&id) else { return false };
+        if let Message::Acquire(acquire) = &mut call.message {
+            acquire.waits_as = 0;
+        }
+        let former = call.former.take();
+        former.is_some_and(|former| self.by_number.remove(&former).is_some())
+    }
+
+    /// Whether another cancel of the same acquire is under way.
+    fn is_ending(&self, id: u64) -> bool {
+        self.calls.values().any(|call| call.ends == Some(id))
     }
 
     /// Moves a call to another attempt; answers to the one before come too late.
@@ -311,6 +362,11 @@ impl Session {
         if !self.may_send() || self.calls.waiting.is_empty() {
             return;
         }
+        for _ in 0..RENUMBERED {
+            let Some(id) = self.calls.pinning() else { break };
+            self.calls.renumber(id);
+            self.send_call(now, id, out);
+        }
         let limit = self.calls.answered_below() + WINDOW;
         let (ready, late): (Vec<u64>, Vec<u64>) =
             self.calls.waiting.iter().copied().partition(|id| self.calls.fits(*id, limit));
@@ -322,12 +378,12 @@ impl Session {
         }
     }
 
-    /// An acquire may wait for hours, and results of every number after its own are kept for as long. When they fill the
-    /// window it is cancelled and made anew, at the end of the queue, rather than stop every other call.
+    /// Results of every number after an acquire's own are kept while it waits. Should they fill the window before it has a
+    /// later number, it is cancelled and made anew, at the end of the queue, rather than stop every other call.
     fn requeue_oldest(&mut self, now: Mono, out: &mut Outbox<Output>) {
         let Some(id) = self.calls.by_number.first_key_value().map(|(_, id)| *id) else { return };
         let Some(call) = self.calls.calls.get_mut(&id) else { return };
-        if !matches!(call.message, Message::Acquire(_)) || !call.ever_sent {
+        if !matches!(call.message, Message::Acquire(_)) || !call.ever_sent || call.former.is_some() {
             return;
         }
         let (Some(op), anew) = (call.op.take(), call.message.clone()) else { return };
@@ -347,7 +403,7 @@ impl Session {
         let tainted = self.calls.reads.contains(&id) && self.reads_blocked(&call.message);
         let message =
             v1::CellMessage { caller: None, call: self.header(call.number), message: Some(call.message.clone()) };
-        let queued = matches!(&call.message, Message::Acquire(acquire) if !acquire.try_only);
+        let queued = matches!(&call.message, Message::Acquire(acquire) if !acquire.try_only && acquire.waits_as == 0);
         out.put(Output::Send { ticket, message, within: if queued { WITHIN_QUEUE } else { WITHIN } });
         if let Some(call) = self.calls.calls.get_mut(&id) {
             (call.ever_sent, call.flushes, call.tainted) = (true, flushes, tainted);
@@ -398,11 +454,19 @@ impl Session {
     fn give_up(&mut self, now: Mono, id: u64, out: &mut Outbox<Output>) -> u64 {
         self.calls.turn(id, Attempt::GivenUp);
         self.timers.cancel(&Timer::Call(id));
-        let (handle, number) = match self.calls.calls.get(&id).map(|call| (&call.message, call.number)) {
-            Some((Message::Acquire(acquire), number)) => (acquire.handle, number),
-            _ => (0, 0),
+        let (handle, number, former) = match self.calls.calls.get(&id) {
+            Some(Call { message: Message::Acquire(acquire), number, former, .. }) => (acquire.handle, *number, *former),
+            _ => (0, 0, None),
         };
-        let message = Message::CancelAcquire(v1::CancelAcquire { handle, number });
+        // Nobody knows under which of two numbers it waits.
+        if let Some(former) = former {
+            self.send_cancel(now, id, v1::CancelAcquire { handle, number: former }, out);
+        }
+        self.send_cancel(now, id, v1::CancelAcquire { handle, number }, out)
+    }
+
+    fn send_cancel(&mut self, now: Mono, id: u64, cancel: v1::CancelAcquire, out: &mut Outbox<Output>) -> u64 {
+        let message = Message::CancelAcquire(cancel);
         let touch = self.touched(&message);
         if let Some(touch) = &touch {
             self.block(touch, out);
@@ -440,7 +504,7 @@ impl Session {
         match result.map(|answer| answer.message) {
             Ok(Some(Message::Waiting(_))) => {
                 let asked = if let Attempt::Sent { at, .. } = call.attempt { at } else { now };
-                if now.since(asked) < NOT_HELD {
+                if !self.calls.waits(id) && now.since(asked) < NOT_HELD {
                     let pause = opening_pause(&mut self.rng);
                     return self.pause_call(now, id, pause);
                 }
@@ -484,7 +548,7 @@ impl Session {
         if let Some(touch) = &call.touch {
             self.cache.unblock(touch);
         }
-        if let Some(ended) = call.ends {
+        if let Some(ended) = call.ends.filter(|ended| !self.calls.is_ending(*ended)) {
             self.forget(now, ended, out);
         }
         let orphan = match (call.op, &result) {

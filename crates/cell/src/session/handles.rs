@@ -9,6 +9,7 @@ use tidings_wire::v1::{self, CellEventKind};
 /// Bits of `OpenNode.events`.
 const CONTENTS: u32 = 1;
 const CHILDREN: u32 = 2;
+const LOCK: u32 = 4;
 
 /// One open handle.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +113,10 @@ impl Handles {
             }
             if handle.events & CHILDREN != 0 {
                 tell(CellEventKind::ChildrenChanged, true);
+            }
+            // Who waits for the lock asks the new master, which tells its holder of it.
+            if handle.events & LOCK != 0 {
+                tell(CellEventKind::LockAcquired, false);
             }
         }
         events

@@ -68,6 +68,7 @@ impl Drop for Leave {
 pub(crate) async fn run_link(link: Arc<Shared>) {
     let mut asked = FuturesUnordered::new();
     let mut out = Outbox::new();
+    let mut warned = false;
     while let Some(sessions) = link.sessions() {
         // A session that has just begun need not wait for the next turn before it may use what it caches.
         let input = link.take_began().then_some(Input::Start);
@@ -96,10 +97,22 @@ pub(crate) async fn run_link(link: Arc<Shared>) {
         tokio::select! {
             biased;
             Some((ticket, result)) = asked.next(), if !asked.is_empty() => {
+                warn_of_clock(&result, &mut warned);
                 link.run(Some(Input::Answered { ticket, result }), &mut out);
             }
             () = sleep_until(Instant::now() + pause) => {}
             () = link.changed.notified() => {}
         }
+    }
+}
+
+/// A client that may not cache is slow, and nobody would know why. Said once for as long as it is so.
+fn warn_of_clock(renewed: &Result<tidings_wire::v1::CellMessage, tidings_base::Error>, warned: &mut bool) {
+    match renewed {
+        Ok(_) => *warned = false,
+        Err(error) if error.code == "cell.clock_out_of_bound" && !std::mem::replace(warned, true) => {
+            tracing::warn!(%error, "nothing is served from the cache");
+        }
+        Err(_) => {}
     }
 }

@@ -58,7 +58,7 @@ pub enum Event {
         /// More changed than are named: list the directory.
         more: bool,
     },
-    /// Somebody acquired the lock.
+    /// Somebody acquired the lock; or may have, while the cell had no master.
     LockAcquired,
     /// This handle held the lock and holds it no more.
     LockLost,
@@ -91,7 +91,8 @@ impl Event {
                 let contents = asked.contains(Events::CONTENTS).then_some(Event::ContentsChanged);
                 let children =
                     asked.contains(Events::CHILDREN).then_some(Event::ChildrenChanged { names: vec![], more: true });
-                contents.into_iter().chain(children).collect()
+                let lock = asked.contains(Events::LOCK).then_some(Event::LockAcquired);
+                contents.into_iter().chain(children).chain(lock).collect()
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::harness::*;
 use crate::SessionId;
 use crate::master::Input;
+use crate::master::Measure;
 use crate::mutant::Mutant;
 use std::time::Duration;
 use tidings_base::LogIndex;
@@ -297,4 +298,31 @@ fn without_the_leader_lease_a_silent_session_ends_behind_a_barrier() {
     cell.instant = true;
     cell.hear(Heard::Passed { op, index: LogIndex(1) });
     assert!(!lives(&cell, &a));
+}
+
+#[test]
+fn a_client_whose_clock_is_out_of_bound_may_not_cache() {
+    let refused = |mutant, percent: u64| {
+        let mut cell = Cell::with(mutant);
+        let mut a = cell.client("a");
+        for turn in 0..120_u64 {
+            cell.pass(millis(500));
+            if turn % 10 == 0 {
+                cell.hold(&mut a);
+            }
+            let clock_us = Some(5 + turn * 5_000 * percent);
+            let renew = Message::RenewCache(v1::RenewCache { link: a.link, clock_us });
+            if let Err(error) = cell.ask(a.outside(renew)) {
+                assert_eq!(error.code, "cell.clock_out_of_bound");
+                assert!(
+                    matches!(cell.measured.last(), Some(Measure::ClockOutOfBound { ours, theirs, .. }) if ours != theirs)
+                );
+                return true;
+            }
+        }
+        false
+    };
+    assert!(refused(None, 120) && refused(None, 80));
+    assert!(!refused(None, 109) && !refused(None, 91));
+    assert!(!refused(Some(Mutant::ClocksUnchecked), 120));
 }

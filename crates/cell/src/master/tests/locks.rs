@@ -397,3 +397,38 @@ fn what_one_session_can_have_remembered_is_bounded() {
     assert!(locks.locks[0].waiters <= 1, "{} wait", locks.locks[0].waiters);
     assert!(cell.call(&mut a.0, release(a.1)).is_ok());
 }
+
+#[test]
+fn a_wait_goes_on_under_a_later_number_and_keeps_its_place() {
+    let mut cell = Cell::new();
+    let [mut a, mut b] = rivals(&mut cell);
+    let mut c = cell.client("c");
+    let of_c = cell.open(&mut c, all("/l", None)).handle;
+    assert!(cell.call(&mut a.0, acquire(a.1, Exclusive)).is_ok());
+    let waits = send(&mut cell, &mut b.0, acquire(b.1, Exclusive));
+    let behind = send(&mut cell, &mut c, acquire(of_c, Exclusive));
+    let first = b.0.number;
+    b.0.number += 700;
+    let acquiring = v1::AcquireLock { handle: b.1, mode: Exclusive as i32, try_only: false, waits_as: first };
+    let renumbered = b.0.numbered(Message::Acquire(acquiring));
+    assert_eq!(cell.ask(renumbered.clone()), Ok(Message::Waiting(v1::LockWaiting { before: 0 })));
+    assert!(cell.take(waits).unwrap().is_err(), "nobody waits under the first number any more");
+    // Copies that are late change nothing.
+    assert!(cell.ask(renumbered.clone()).is_ok());
+    assert_eq!(cell.ask(b.0.inside(first, acquire(b.1, Exclusive))).unwrap_err().code, "cell.answered_already");
+    // The window moves on, and the wait asks again under its number.
+    b.0.answered_below = b.0.number;
+    let number = b.0.number;
+    let asks = cell.send(b.0.inside(number, acquire(b.1, Exclusive)));
+    assert!(cell.call(&mut a.0, release(a.1)).is_ok());
+    assert!(matches!(cell.take(asks), Some(Ok(Message::Acquired(_)))));
+    assert_eq!(cell.take(behind), None);
+    // Granted meanwhile, under either number: that is the answer.
+    assert!(matches!(cell.ask(renumbered), Ok(Message::Acquired(_))));
+    let granted = c.number;
+    assert!(cell.call(&mut b.0, release(b.1)).is_ok());
+    assert!(matches!(cell.take(behind), Some(Ok(Message::Acquired(_)))));
+    let late = v1::AcquireLock { handle: of_c, mode: Exclusive as i32, try_only: false, waits_as: granted };
+    assert!(matches!(cell.call(&mut c, Message::Acquire(late)), Ok(Message::Acquired(_))));
+    assert_eq!(cell.code(&mut c, Message::Acquire(v1::AcquireLock { waits_as: u64::MAX, ..late })), "cell.bad_call");
+}

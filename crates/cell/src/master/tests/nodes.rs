@@ -34,7 +34,8 @@ fn an_open_of_what_exists_and_is_permanent_costs_no_proposal() {
     let opened = cell.open(&mut b, all("/f", Some(v1::CreateNode::default())));
     assert!(!opened.created && opened.stamp.is_some());
     assert!(cell.log.is_empty());
-    assert!(cell.call(&mut b, close(opened.handle)).is_ok() && cell.log.is_empty());
+    cell.instant = true;
+    assert!(cell.call(&mut b, close(opened.handle)).is_ok());
     assert!(cell.call(&mut b, close(opened.handle)).is_ok(), "a repeat of a close is no mistake");
     assert_eq!(cell.code(&mut b, close(1_000)), "cell.bad_handle");
 }
@@ -108,7 +109,8 @@ fn the_tokens_of_a_session_fit_one_resumption() {
     cell.open(&mut a, long());
     cell.fail_over();
     assert!(cell.resume(&mut a, tokens).unwrap().gone.is_empty());
-    // One of before was not presented.
+    // One of before was not presented, and one was closed.
+    cell.open(&mut a, long());
     cell.open(&mut a, long());
     assert_eq!(cell.code(&mut a, Message::Open(long())), "cell.too_many_handles", "they are counted after a fail-over");
 }

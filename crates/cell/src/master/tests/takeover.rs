@@ -97,13 +97,15 @@ fn handles_are_rebuilt_from_their_tokens() {
     let mut tokens: Vec<Bytes> = tokens.iter().map(|opened| opened.token.clone()).collect();
     tokens.push(forged.into());
     let resumed = cell.resume(&mut a, tokens).unwrap();
-    assert_eq!(resumed.gone, [gone.handle, ephemeral_closed.handle]);
+    assert_eq!(resumed.gone, [gone.handle]);
     assert_eq!(resumed.locks.len(), 1);
     assert_eq!((resumed.locks[0].handle, resumed.locks[0].path.as_str()), (lock.handle, "/l"));
     cell.resume(&mut b, Vec::new()).unwrap();
     assert!(cell.call(&mut a, write(at_handle(file.handle), "x")).is_ok());
     assert_eq!(cell.code(&mut a, write(at_handle(read_only.handle), "x")), "cell.denied");
-    assert_eq!(cell.code(&mut a, write(at_handle(gone.handle), "x")), "cell.bad_handle");
+    for gone in [&gone, &ephemeral_closed] {
+        assert_eq!(cell.code(&mut a, write(at_handle(gone.handle), "x")), "cell.bad_handle");
+    }
     assert!(cell.call(&mut a, release(lock.handle)).is_ok());
     // Watches are rebuilt, too.
     cell.hold(&mut a);
@@ -260,4 +262,67 @@ fn a_resumption_meant_for_another_epoch_is_no_flush() {
     assert!(needed.epoch > a.epoch);
     assert_eq!(cell.code(&mut a, write(at_path("/f"), "x")), "cell.resume");
     cell.resume(&mut a, Vec::new()).unwrap();
+}
+
+#[test]
+fn a_closed_handle_is_not_revived() {
+    let revived = |mutant| {
+        let mut cell = Cell::with(mutant);
+        let mut a = cell.client("a");
+        let kept = cell.open(&mut a, all("/f", Some(v1::CreateNode::default())));
+        let closed = cell.open(&mut a, v1::OpenNode { events: 0, lock: false, ..all("/f", None) });
+        let locked = cell.open(&mut a, all("/f", None));
+        assert!(cell.call(&mut a, acquire(locked.handle, Exclusive)).is_ok());
+        assert!(cell.call(&mut a, close(closed.handle)).is_ok());
+        assert!(cell.call(&mut a, close(locked.handle)).is_ok());
+        cell.fail_over();
+        let tokens = [&kept, &closed, &locked].map(|opened| opened.token.clone()).to_vec();
+        let resumed = cell.resume(&mut a, tokens).unwrap();
+        assert_eq!(resumed.gone, [0; 0], "who closed it needs not hear that it is closed");
+        assert!(cell.call(&mut a, write(at_handle(kept.handle), "x")).is_ok());
+        let revived =
+            [closed.handle, locked.handle].map(|handle| cell.call(&mut a, write(at_handle(handle), "x")).is_ok());
+        if mutant.is_none() {
+            // Nor is it opened anew by a late copy of its open, and closing it once more changes nothing.
+            let again = Message::Open(all("/f", None));
+            assert_eq!(cell.ask(a.inside(closed.handle, again)).unwrap_err().code, "cell.answered_already");
+            assert!(cell.call(&mut a, close(closed.handle)).is_ok());
+        }
+        revived
+    };
+    assert_eq!(revived(None), [false, false]);
+    assert_eq!(revived(Some(Mutant::ClosedHandlesRevived)), [true, true]);
+}
+
+#[test]
+fn closes_are_answered_when_they_are_agreed_on_many_with_one_entry() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let of_a: Vec<u64> = (0..3).map(|_| cell.open(&mut a, all("/", None)).handle).collect();
+    let of_b = cell.open(&mut b, all("/", None)).handle;
+    cell.instant = false;
+    let send = |cell: &mut Cell, client: &mut Client, handle| {
+        let request = client.numbered(close(handle));
+        cell.send(request)
+    };
+    let first = send(&mut cell, &mut a, of_a[0]);
+    let rest = [send(&mut cell, &mut b, of_b), send(&mut cell, &mut a, of_a[1]), send(&mut cell, &mut a, of_a[2])];
+    assert_eq!((cell.log.len(), cell.take(first)), (1, None), "one is under way, and nobody is answered");
+    assert!(cell.apply_one() && matches!(cell.take(first), Some(Ok(Message::Done(_)))));
+    assert_eq!(cell.log.len(), 1, "the others go together");
+    // The log has no room for them: who asks again is closed then.
+    cell.refuse_one(tidings_base::agreed::Refusal::Busy);
+    assert!(rest.iter().all(|op| cell.take(*op).is_some_and(|answer| answer.is_err())));
+    let again = send(&mut cell, &mut b, of_b);
+    assert!(cell.apply_one() && matches!(cell.take(again), Some(Ok(Message::Done(_)))));
+    assert!(cell.state.is_closed(SessionId(b.session), crate::HandleNumber(of_b)));
+    // What was opened and closed, and what was neither, is one range.
+    a.answered_below = a.number + 1;
+    for handle in &of_a[1..] {
+        send(&mut cell, &mut a, *handle);
+        cell.apply_one();
+    }
+    let closed: Vec<bool> =
+        (1..=a.number).map(|number| cell.state.is_closed(SessionId(a.session), crate::HandleNumber(number))).collect();
+    assert!(closed[..3].iter().all(|closed| *closed) && !closed[3..].iter().any(|closed| *closed), "{closed:?}");
 }

@@ -148,18 +148,84 @@ fn an_acquire_that_waits_for_long_does_not_stop_the_other_calls() {
             let call = message.call.unwrap();
             assert!(call.number < call.answered_below + 1_024, "{call:?}");
             match message.message.unwrap() {
-                Message::SetContents(_) | Message::CancelAcquire(_) => bench.answer(ticket, done(1)),
+                Message::SetContents(_) => bench.answer(ticket, done(1)),
+                Message::Acquire(acquire) if acquire.waits_as != 0 => {
+                    assert_eq!(acquire.waits_as, acquires.last().map_or(first.number, |(_, number)| *number));
+                    assert_eq!(call.answered_below, acquire.waits_as, "it is not confirmed yet");
+                    bench.answer(ticket, Message::Waiting(v1::LockWaiting { before: 1 }));
+                }
                 Message::Acquire(_) => acquires.push((ticket, call.number)),
+                // It keeps its place: it is never cancelled.
                 other => panic!("{other:?}"),
             }
         }
     }
     assert_eq!(bench.take_answers().len(), 2_000);
-    assert_eq!(acquires.len(), 2, "it was made anew");
-    let (ticket, number) = acquires[1];
-    assert!(number > first.number);
+    assert_eq!(acquires.len(), 4, "it waited under a later number, again and again");
+    let (ticket, number) = acquires[3];
+    assert!(number > first.number + 1_024);
     bench.answer(ticket, Message::Acquired(v1::LockAcquired::default()));
     assert!(matches!(&bench.take_answers()[..], [(o, Ok(_))] if *o == op));
+}
+
+#[test]
+fn an_acquire_between_two_numbers_is_cancelled_under_both() {
+    let mut bench = Bench::begun(options());
+    bench.keep_alive();
+    let handle = bench.opened(v1::OpenNode { lock: true, ..open("/l") });
+    let op = bench.call(acquire(handle));
+    let (_, first, _) = bench.take_call();
+    let mut later = None;
+    while later.is_none() {
+        bench.call(write("/a"));
+        while let Some((ticket, message, _)) = bench.sent.pop_front() {
+            match message.message.unwrap() {
+                Message::Acquire(acquire) => later = Some((message.call.unwrap().number, acquire.waits_as)),
+                _ => bench.answer(ticket, done(1)),
+            }
+        }
+    }
+    let (later, waits_as) = later.unwrap();
+    assert_eq!(waits_as, first.number);
+    bench.input(Input::Cancel { op });
+    let cancel = |number| Message::CancelAcquire(v1::CancelAcquire { handle, number });
+    let (one, _, message) = bench.take_call();
+    assert_eq!(message, cancel(first.number));
+    let (two, _, message) = bench.take_call();
+    assert_eq!(message, cancel(later));
+    // What became of either is asked for until both are known.
+    bench.answer(two, done(1));
+    bench.call(write("/a"));
+    let (ticket, call, _) = bench.take_call();
+    assert_eq!(call.answered_below, first.number);
+    bench.answer(ticket, done(1));
+    bench.answer(one, done(1));
+    bench.call(write("/a"));
+    assert!(bench.take_call().1.answered_below > later);
+}
+
+#[test]
+fn an_acquire_that_no_later_number_fits_is_made_anew() {
+    let mut bench = Bench::begun(options());
+    let (kept, _) = bench.keep_alive();
+    let handle = bench.opened(v1::OpenNode { lock: true, ..open("/l") });
+    bench.call(acquire(handle));
+    let (_, first, _) = bench.take_call();
+    // A resumption takes its time, and calls pile up meanwhile.
+    bench.fail(kept, failure("cell.resume", Class::Unreachable));
+    for _ in 0..2_000 {
+        bench.call(write("/a"));
+    }
+    let (ticket, _) = bench.take_sent();
+    let lease_us = LEASE.as_micros() as u64;
+    bench.answer(ticket, Message::ResumeNeeded(v1::ResumeNeeded { epoch: EPOCH + 1 }));
+    let (ticket, _) = bench.take_sent();
+    let resumed = v1::SessionResumed { epoch: EPOCH + 1, lease_us, ..Default::default() };
+    bench.answer(ticket, Message::SessionResumed(resumed));
+    let cancelled = bench.sent.iter().any(|(_, message, _)| {
+        message.message == Some(Message::CancelAcquire(v1::CancelAcquire { handle, number: first.number }))
+    });
+    assert!(cancelled);
 }
 
 #[test]

@@ -322,3 +322,28 @@ impl Bench {
         self.answer(ticket, Message::SessionResumed(resumed));
     }
 }
+
+#[test]
+fn every_watcher_hears_of_a_change_after_a_fail_over() {
+    let mut bench = Bench::begun(options());
+    let (kept, _) = bench.keep_alive();
+    let handle = bench.opened(v1::OpenNode { events: 7, ..open("/f") });
+    let unwatched = bench.opened(open("/g"));
+    bench.fail(kept, failure("cell.resume", Class::Unreachable));
+    let (ticket, _) = bench.take_sent();
+    bench.answer(ticket, Message::ResumeNeeded(v1::ResumeNeeded { epoch: EPOCH + 1 }));
+    let (ticket, _) = bench.take_sent();
+    let lease_us = LEASE.as_micros() as u64;
+    let resumed = v1::SessionResumed { epoch: EPOCH + 1, lease_us, ..Default::default() };
+    bench.answer(ticket, Message::SessionResumed(resumed));
+    let kinds: Vec<v1::CellEventKind> = (bench.take_told().into_iter())
+        .filter_map(|event| match event {
+            Event::Node(event) => Some((event.handle, event.kind())),
+            _ => None,
+        })
+        .inspect(|(of, _)| assert!(*of == handle && *of != unwatched))
+        .map(|(_, kind)| kind)
+        .collect();
+    use v1::CellEventKind::{ChildrenChanged, ContentsChanged, LockAcquired};
+    assert_eq!(kinds, [ContentsChanged, ChildrenChanged, LockAcquired]);
+}

@@ -31,6 +31,8 @@ struct Entry {
     path: NodePath,
     listing: bool,
     value: Value,
+    /// Of the first answer that it was cached from: it has not changed since.
+    stamp: v1::CacheStamp,
 }
 
 /// A line of its own for each: readers of one shard do not slow those of the next.
@@ -56,7 +58,7 @@ impl Cache {
 
     /// A node with its contents, or that there is none; `None` = ask the cell.
     pub(crate) fn node(&self, path: &str) -> Option<Option<File>> {
-        self.get(path, false, |value| match value {
+        self.get(path, false, |entry| match &entry.value {
             Value::Node(file) => file.is_whole().then(|| Some(file.clone())),
             Value::Absent => Some(None),
             Value::Listing(_) => None,
@@ -65,7 +67,7 @@ impl Cache {
 
     /// A node for its stat alone, or that there is none; `None` = ask the cell.
     pub(crate) fn stat(&self, path: &str) -> Option<Option<File>> {
-        self.get(path, false, |value| match value {
+        self.get(path, false, |entry| match &entry.value {
             Value::Node(file) => Some(Some(file.clone())),
             Value::Absent => Some(None),
             Value::Listing(_) => None,
@@ -74,8 +76,17 @@ impl Cache {
 
     /// A directory's children; `None` = ask the cell.
     pub(crate) fn listing(&self, path: &str) -> Option<Listing> {
-        self.get(path, true, |value| match value {
+        self.get(path, true, |entry| match &entry.value {
             Value::Listing(listing) => Some(listing.clone()),
+            _ => None,
+        })
+    }
+
+    /// A node that is as it was when an answer with this stamp was given, with everybody's rights to it; `None` = ask the
+    /// cell. Every change after either answer would have taken the entry away before it was made (R4, R5).
+    pub(crate) fn unchanged(&self, path: &str, stamp: v1::CacheStamp) -> Option<File> {
+        self.get(path, false, |entry| match &entry.value {
+            Value::Node(file) if entry.stamp.epoch == stamp.epoch && entry.stamp.seq <= stamp.seq => Some(file.clone()),
             _ => None,
         })
     }
@@ -83,12 +94,12 @@ impl Cache {
     /// R3: the clock is read after the entry, so that the entry was there while the lease held. The lease's end is read
     /// before it: else a session that lapsed, flushed and came back in between would vouch with its new lease for
     /// what was cached under the old one.
-    fn get<T>(&self, path: &str, listing: bool, take: impl FnOnce(&Value) -> Option<T>) -> Option<T> {
+    fn get<T>(&self, path: &str, listing: bool, take: impl FnOnce(&Entry) -> Option<T>) -> Option<T> {
         let until = Mono(self.until.load(Ordering::Acquire));
         let hash = hash(path, listing);
         let shard = self.shard(hash);
         let found = match shard.entries.read().get(&hash) {
-            Some(entry) if entry.listing == listing && entry.path.as_str() == path => take(&entry.value)?,
+            Some(entry) if entry.listing == listing && entry.path.as_str() == path => take(entry)?,
             _ => return None,
         };
         if self.clock.mono() >= until {
@@ -115,13 +126,17 @@ impl Cache {
 
     /// A path whose hash another one has takes its slot: it is only a cache.
     fn put(&self, path: NodePath, listing: bool, read: v1::NodeRead) {
+        let stamp = read.stamp.unwrap_or_default();
         let value = match (read.stat, listing) {
             (None, _) => Value::Absent,
             (Some(_), true) => Value::Listing(Listing::new(read.children)),
             (Some(stat), false) => Value::Node(File::new(stat, read.contents)),
         };
         let hash = hash(path.as_str(), listing);
-        self.shard(hash).entries.write().insert(hash, Entry { path, listing, value });
+        let mut entries = self.shard(hash).entries.write();
+        let same = entries.get(&hash).filter(|entry| entry.listing == listing && entry.path == path);
+        let stamp = same.map_or(stamp, |entry| entry.stamp);
+        entries.insert(hash, Entry { path, listing, value, stamp });
     }
 
     fn drop(&self, path: &NodePath, listing: bool) {

@@ -31,8 +31,7 @@ pub(crate) struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.opened.begin_close() {
-            self.cell.core.forget(&self.opened);
+        if self.opened.begin_close() && self.cell.core.forget(&self.opened) {
             let close = v1::CloseHandle { handle: self.opened.number };
             self.cell.core.start(Message::Close(close), Meaning::Plain);
         }
@@ -287,13 +286,13 @@ impl Handle {
         self.inner.opened.poison();
     }
 
-    /// Closes the handle, and releases its lock. Returns when the cell has done so.
+    /// Closes the handle, and releases its lock. Returns when the cell has done so, which it does with the last of those
+    /// that share it.
     pub async fn close(self) -> Result<(), Error> {
         let Shared { cell, opened } = &*self.inner;
-        if !opened.begin_close() {
+        if !opened.begin_close() || !cell.core.forget(opened) {
             return Ok(());
         }
-        cell.core.forget(opened);
         let close = v1::CloseHandle { handle: opened.number };
         let closing = cell.core.start(Message::Close(close), Meaning::Plain);
         cell.core.finished(closing).await.map(|_| ())

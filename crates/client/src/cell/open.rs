@@ -13,10 +13,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::Error;
-use tidings_cell::NodePath;
 use tidings_wire::v1::{self, cell_message::Message};
 
 /// What is wanted of a node. Await it to open the node.
+///
+/// An open for reading or writing that was made before and is in use is answered from the cache, where that is allowed:
+/// both share what the cell knows as one handle, which is closed with the last of them.
 ///
 /// ```no_run
 /// # use tidings_client::cell::{Cell, Events};
@@ -115,12 +117,10 @@ impl Open {
         if request.lock && request.lock_delay_ms.is_none() {
             request.lock_delay_ms = cell.lock_delay.map(|d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX));
         }
-        let asked = Asked {
-            path: NodePath::parse(&request.path)?,
-            read: request.read,
-            events: Events(request.events),
-            uncached: request.uncached,
-        };
+        let asked = Asked::new(&request)?;
+        if let Some(opened) = cell.core.open_again(&asked) {
+            return Ok(Handle::new(cell, opened));
+        }
         match cell.core.call(Message::Open(request), Meaning::Open(asked)).await? {
             Answer::Opened(opened) => Ok(Handle::new(cell, opened)),
             _ => Err(unexpected()),

@@ -19,6 +19,27 @@ pub(crate) struct Asked {
     pub(crate) read: bool,
     pub(crate) events: Events,
     pub(crate) uncached: bool,
+    /// Nothing else is asked for: another open like it may share the handle.
+    pub(crate) alike: Option<Alike>,
+}
+
+/// What makes opens alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Alike {
+    path: NodePath,
+    read: bool,
+    write: bool,
+}
+
+impl Asked {
+    /// What a request asks for. Lock handles are not shared (R9), nor is what tells or creates.
+    pub(crate) fn new(request: &v1::OpenNode) -> Result<Asked, Error> {
+        let v1::OpenNode { read, write, lock, events, uncached, .. } = *request;
+        let path = NodePath::parse(&request.path)?;
+        let plain = !lock && events == 0 && !uncached && request.create.is_none();
+        let alike = plain.then(|| Alike { path: path.clone(), read, write });
+        Ok(Asked { path, read, events: Events(events), uncached, alike })
+    }
 }
 
 /// One open handle.
@@ -28,6 +49,8 @@ pub(crate) struct Opened {
     /// As it was opened. Its instance stays: a later node of the same path is another one.
     pub(crate) stat: Stat,
     pub(crate) created: bool,
+    /// When the cell allowed it; `None` = it may not be shared.
+    pub(crate) stamp: Option<v1::CacheStamp>,
     inner: Mutex<Inner>,
     poisoned: watch::Sender<bool>,
     /// Releases and given-up acquires whose end is not known yet.
@@ -82,11 +105,22 @@ impl Grant {
 
 impl Opened {
     pub(crate) fn new(opened: &v1::NodeOpened, asked: Asked) -> Arc<Opened> {
+        let stat = opened.stat.clone().map(Stat::from).unwrap_or_default();
+        Opened::with(opened.handle, asked, stat, opened.created, opened.stamp)
+    }
+
+    /// The same handle for somebody else: what either does to its own is no concern of the other.
+    pub(crate) fn again(&self, stat: Stat) -> Arc<Opened> {
+        Opened::with(self.number, self.asked.clone(), stat, false, self.stamp)
+    }
+
+    fn with(number: u64, asked: Asked, stat: Stat, created: bool, stamp: Option<v1::CacheStamp>) -> Arc<Opened> {
         Arc::new(Opened {
-            number: opened.handle,
+            number,
             asked,
-            stat: opened.stat.clone().map(Stat::from).unwrap_or_default(),
-            created: opened.created,
+            stat,
+            created,
+            stamp,
             inner: Mutex::default(),
             poisoned: watch::Sender::new(false),
             unsettled: watch::Sender::new(0),

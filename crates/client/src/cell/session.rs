@@ -15,7 +15,7 @@ use super::errors;
 use super::events::{Inbox, SessionEvent};
 use super::link::Shared;
 use super::observed::{Counters, Observed};
-use super::opened::{Asked, Grant, Opened};
+use super::opened::{Alike, Asked, Grant, Opened};
 use super::trace;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -113,7 +113,10 @@ struct Inner {
     outbox: Outbox<Output>,
     next_op: u64,
     calls: HashMap<OpId, Waiter>,
-    handles: HashMap<HandleNumber, Arc<Opened>>,
+    /// With everybody who has each open: more than one where opens were answered from the cache.
+    handles: HashMap<HandleNumber, Vec<Arc<Opened>>>,
+    /// Handles that may be shared.
+    alike: HashMap<Alike, HandleNumber>,
     readers: Vec<Weak<Inbox<SessionEvent>>>,
     /// Handles with acquires that were given up, until the cell has forgotten them.
     cancelling: Vec<Arc<Opened>>,
@@ -135,6 +138,7 @@ impl Core {
             next_op: 1,
             calls: HashMap::new(),
             handles: HashMap::new(),
+            alike: HashMap::new(),
             readers: Vec::new(),
             cancelling: Vec::new(),
             chores: Vec::new(),
@@ -253,11 +257,30 @@ impl Core {
         answered.await.unwrap_or_else(|_| Err(self.over().unwrap_or_else(errors::closed)))
     }
 
-    /// A handle is closed: it hears nothing any more.
-    pub(crate) fn forget(&self, opened: &Opened) {
-        self.inner.lock().handles.remove(&HandleNumber(opened.number));
+    /// A handle is closed: it hears nothing any more. Whether nobody shares it, and the cell is to close it.
+    pub(crate) fn forget(&self, opened: &Opened) -> bool {
+        let last = self.inner.lock().remove(opened);
         opened.lose(errors::released(opened.asked.path.as_str()));
         opened.end();
+        last
+    }
+
+    /// An open like one that is in use, of a node that is cached and has not changed since: the same handle once more,
+    /// without asking. Ephemeral nodes are none of these: who has one open is agreed on (R9).
+    pub(crate) fn open_again(&self, asked: &Asked) -> Option<Arc<Opened>> {
+        let mut inner = self.inner.lock();
+        let number = *inner.alike.get(asked.alike.as_ref()?)?;
+        let users = inner.handles.get_mut(&number)?;
+        let like = users.first()?;
+        let file = self.cache.unchanged(asked.path.as_str(), like.stamp?)?;
+        let stat = file.stat();
+        if stat.instance != like.stat.instance || stat.ephemeral {
+            return None;
+        }
+        let opened = like.again(stat.clone());
+        users.push(opened.clone());
+        trace::hit();
+        Some(opened)
     }
 
     /// Begins to end the session in order.
@@ -377,7 +400,7 @@ impl Core {
         let answer = result.map(|message| match (message, &waiter.meaning) {
             (Message::Opened(opened), Meaning::Open(asked)) => {
                 let opened = Opened::new(&opened, asked.clone());
-                inner.handles.insert(HandleNumber(opened.number), opened.clone());
+                inner.add(&opened);
                 Answer::Opened(opened)
             }
             (Message::Acquired(acquired), Meaning::Acquire(opened)) => Answer::Granted(opened.granted(&acquired)),
@@ -412,7 +435,7 @@ impl Core {
             Event::Safe { lost } => {
                 self.counters.safe(now);
                 self.state.send_replace(State::Active);
-                let lost = lost.iter().filter_map(|number| inner.handles.get(number)).map(|opened| {
+                let lost = lost.iter().filter_map(|number| inner.handles.get(number)?.first()).map(|opened| {
                     let path = opened.asked.path.as_str();
                     opened.lose(errors::lock_lost(path));
                     path.to_owned()
@@ -421,8 +444,8 @@ impl Core {
                 inner.tell(SessionEvent::Safe { lost });
             }
             Event::Node(event) => {
-                if let Some(opened) = inner.handles.get(&HandleNumber(event.handle)) {
-                    opened.event(event);
+                for opened in inner.handles.get(&HandleNumber(event.handle)).into_iter().flatten() {
+                    opened.event(event.clone());
                 }
             }
             Event::Expired => self.finish(inner, State::Expired),
@@ -447,7 +470,8 @@ impl Core {
                 let _ = answer.send(Err(why.clone()));
             }
         }
-        for opened in std::mem::take(&mut inner.handles).into_values() {
+        inner.alike.clear();
+        for opened in std::mem::take(&mut inner.handles).into_values().flatten() {
             opened.lose(why.clone());
             opened.end();
         }
@@ -489,13 +513,39 @@ impl Inner {
         op
     }
 
+    fn add(&mut self, opened: &Arc<Opened>) {
+        let number = HandleNumber(opened.number);
+        self.handles.entry(number).or_insert_with(|| Vec::with_capacity(1)).push(opened.clone());
+        if let Some(alike) = opened.asked.alike.clone().filter(|_| opened.stamp.is_some()) {
+            self.alike.insert(alike, number);
+        }
+    }
+
+    /// One less has a handle open; whether that was the last.
+    fn remove(&mut self, opened: &Opened) -> bool {
+        let number = HandleNumber(opened.number);
+        let Some(users) = self.handles.get_mut(&number) else { return true };
+        users.retain(|user| !std::ptr::eq(&**user, opened));
+        if !users.is_empty() {
+            return false;
+        }
+        self.handles.remove(&number);
+        if let Some(alike) = &opened.asked.alike
+            && self.alike.get(alike) == Some(&number)
+        {
+            self.alike.remove(alike);
+        }
+        true
+    }
+
     /// Nobody took what was given.
     fn undo(&mut self, answer: Answer, meaning: &Meaning) {
         match (answer, meaning) {
             (Answer::Opened(opened), _) => {
-                self.handles.remove(&HandleNumber(opened.number));
-                let close = v1::CloseHandle { handle: opened.number };
-                self.chores.push((Message::Close(close), Meaning::Plain));
+                if self.remove(&opened) {
+                    let close = v1::CloseHandle { handle: opened.number };
+                    self.chores.push((Message::Close(close), Meaning::Plain));
+                }
             }
             (Answer::Granted(_), Meaning::Acquire(opened)) => {
                 opened.unsettle();

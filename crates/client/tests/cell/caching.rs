@@ -1,9 +1,11 @@
 //! The cache: what is served without asking, and that it is never stale.
 
 use crate::{over_line, seconds, two};
+use std::future::IntoFuture;
 use std::time::Duration;
 use tidings_client::cell::testing::TestCell;
-use tidings_client::cell::{Mode, SessionOptions, traced};
+use tidings_client::cell::{Acl, Cell, Event, Events, Mode, SessionOptions, traced};
+use tidings_wire::v1::{self, cell_message::Message};
 
 #[tokio::test(start_paused = true)]
 async fn a_second_read_is_served_from_the_cache() {
@@ -121,4 +123,114 @@ async fn after_a_fail_over_nothing_old_is_served() {
         one.write("/file", "after").await.unwrap();
         assert_eq!(two.read("/file").await.unwrap().unwrap().text(), "after");
     }
+}
+
+/// How many handles each session has, as the master counts them.
+async fn handles(test: &TestCell, of: &Cell) -> u32 {
+    let operator = test.line("operator").link().unwrap().session(SessionOptions::default()).await.unwrap();
+    match operator.request(Message::ListSessions(v1::ListSessions::default())).await.unwrap() {
+        Message::SessionList(list) => list.sessions.iter().find(|s| s.session == of.session()).unwrap().handles,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_open_is_answered_from_the_cache() {
+    let (test, one, two) = two().await;
+    one.write("/file", "x").await.unwrap();
+    let first = two.open("/file").read().await.unwrap();
+    seconds(1).await;
+    let (second, trace) = traced(two.open("/file").read().into_future()).await;
+    let second = second.unwrap();
+    assert_eq!((trace.cached, trace.calls, second.instance()), (1, 0, first.instance()));
+    assert!(!second.created());
+    assert_eq!(handles(&test, &two).await, 1);
+    // What one does to its own is no concern of the other.
+    first.poison();
+    assert!(first.stat().await.is_err() && second.stat().await.is_ok());
+    let sent = two.observed().sent;
+    first.close().await.unwrap();
+    assert_eq!(two.observed().sent, sent, "the other still has it open");
+    one.write("/file", "y").await.unwrap();
+    assert_eq!(second.contents_and_stat().await.unwrap().text(), "y");
+    second.close().await.unwrap();
+    assert_eq!(handles(&test, &two).await, 0, "closed with the last");
+    let (third, trace) = traced(two.open("/file").read().into_future()).await;
+    assert!(third.unwrap().contents_and_stat().await.is_ok());
+    assert_eq!((trace.cached, trace.calls), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn opens_that_need_the_cell_are_not_answered_from_the_cache() {
+    let (_test, one, two) = two().await;
+    one.write("/file", "x").await.unwrap();
+    let _open = two.open("/file").read().await.unwrap();
+    let lasting = one.open("/brief").read().create_file("").ephemeral().await.unwrap();
+    let brief = two.open("/brief").read().await.unwrap();
+    seconds(1).await;
+    let asks = async |open: tidings_client::cell::Open| {
+        let (handle, trace) = traced(open.into_future()).await;
+        handle.unwrap();
+        assert_eq!(trace.calls, 1);
+    };
+    asks(two.open("/file").read().lock()).await;
+    asks(two.open("/file").read().events(Events::CONTENTS)).await;
+    asks(two.open("/file").read().uncached()).await;
+    asks(two.open("/file").read().create_file("")).await;
+    asks(two.open("/file").read().write()).await;
+    asks(two.open("/file").write()).await;
+    // R9: every open of an ephemeral node keeps it alive, so the cell hears of each.
+    asks(two.open("/brief").read()).await;
+    lasting.close().await.unwrap();
+    assert!(one.stat("/brief").await.unwrap().is_some());
+    brief.close().await.unwrap();
+    assert_eq!(one.stat("/brief").await.unwrap(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cached_open_ends_with_every_change_of_its_node() {
+    let (test, one, two) = two().await;
+    one.write("/file", "x").await.unwrap();
+    let open = async || {
+        let (handle, trace) = traced(two.open("/file").read().into_future()).await;
+        handle.map(|handle| (handle, trace.calls))
+    };
+    let (kept, _) = open().await.unwrap();
+    seconds(1).await;
+    assert_eq!(open().await.unwrap().1, 0);
+    one.write("/file", "y").await.unwrap();
+    seconds(1).await;
+    let (again, calls) = open().await.unwrap();
+    assert_eq!(calls, 1, "it may have changed since");
+    seconds(1).await;
+    assert_eq!(open().await.unwrap().1, 0);
+    test.fail_over();
+    seconds(5).await;
+    assert_eq!(open().await.unwrap().1, 1, "nothing of an earlier epoch counts");
+    one.delete("/file").await.unwrap();
+    assert_eq!(open().await.unwrap_err().code, "cell.no_node");
+    assert!(kept.stat().await.is_err() && again.stat().await.is_err());
+    one.write("/file", "z").await.unwrap();
+    assert_ne!(open().await.unwrap().0.instance(), kept.instance());
+    // Who may not read it any more may not open it either.
+    let (_shared, _) = open().await.unwrap();
+    seconds(1).await;
+    assert_eq!(open().await.unwrap().1, 0);
+    one.write("/acl/nobody", "").await.unwrap();
+    let file = one.open("/file").write().await.unwrap();
+    file.set_acl(Acl { read: "nobody".into(), ..Acl::default() }, None).await.unwrap();
+    assert_eq!(open().await.unwrap_err().code, "cell.denied");
+}
+
+#[tokio::test(start_paused = true)]
+async fn everybody_who_shares_a_handle_hears_of_its_end() {
+    let (_test, one, two) = two().await;
+    one.write("/file", "x").await.unwrap();
+    let first = two.open("/file").read().await.unwrap();
+    seconds(1).await;
+    let second = two.open("/file").read().await.unwrap();
+    let (mut one_watches, mut other_watches) = (first.watch(), second.watch());
+    one.delete("/file").await.unwrap();
+    assert_eq!(one_watches.next().await, Some(Event::HandleInvalid));
+    assert_eq!(other_watches.next().await, Some(Event::HandleInvalid));
 }

@@ -12,7 +12,7 @@
 mod measured;
 mod spares;
 
-pub(crate) use spares::{Spare, watch as watch_spares};
+pub(crate) use spares::{Spare, Spares, watch as watch_spares};
 
 use crate::clock::Clock;
 use crate::driver::{self, Handle, NotTaken, Perform};

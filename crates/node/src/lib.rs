@@ -248,9 +248,10 @@ async fn start_services(
         stands: config.roles.contains(&config::Role::Manager),
         fail_over: config.placement.fail_over(),
     };
-    let spares = config.cell.spares.iter().map(|m| cell::Spare { node: NodeId(m.node), address: m.address.clone() });
+    let nodes = config.cell.spares.iter().map(|m| cell::Spare { node: NodeId(m.node), address: m.address.clone() });
+    let spares = cell::Spares { nodes: nodes.collect(), names: config.cell.spare_names.clone(), peers: peers.clone() };
     let services = NodeServices::new(cell, store, peers, clock.clone()).with_placement(told)?;
-    Ok(services.with_spares(spares.collect(), config.cell.replace_after.into(), clock))
+    Ok(services.with_spares(spares, config.cell.replace_after.into(), clock))
 }
 
 /// What a group of this node is told: all of them have the same members at first.

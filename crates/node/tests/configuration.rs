@@ -166,6 +166,7 @@ fn a_cell_that_cannot_work_is_refused_with_what_could() {
         ("[cell]\nrest_sessions = 0\n", "cell.rest_sessions"),
         ("[cell]\nspares = [{ node = 0, address = \"a:1\" }]\n", "cell.spares"),
         ("[cell]\nspares = [{ node = 4, address = \"nowhere\" }]\n", "cell.spares.address"),
+        ("[cell]\nspare_names = [\"nowhere\"]\n", "cell.spare_names"),
         ("[cell]\nleese = \"1s\"\n", "leese"),
     ] {
         let error = load(text).unwrap_err();

@@ -1,10 +1,11 @@
 //! Spares take the place of members that stay dead (Chubby §2.2: a replica that is down for hours is replaced).
 //!
 //! The leader of each group looks which members answer. One that has not answered for the whole configured time, under
-//! one leadership, is replaced by the first spare that is no member yet. A new leader begins to count anew: a change of
-//! leaders can only make a replacement later.
+//! one leadership, is replaced by the first spare that answers and is no member yet. A new leader begins to count anew: a
+//! change of leaders can only make a replacement later.
 
 use crate::clock::Clock;
+use crate::services::Peers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +17,27 @@ const LOOKS: u32 = 20;
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 const LONGEST_LOOK: Duration = Duration::from_secs(60);
 
+/// How long a name server or a spare may take to answer: one that does not is no help now.
+const ANSWERS: Duration = Duration::from_secs(5);
+
+/// So many addresses of one name are tried.
+const MAX_ADDRESSES: usize = 16;
+
 /// A node that may take a dead member's place.
 #[derive(Clone, Debug)]
 pub(crate) struct Spare {
     pub node: NodeId,
     pub address: String,
+}
+
+/// All that may.
+pub(crate) struct Spares {
+    /// Those that are configured.
+    pub nodes: Vec<Spare>,
+    /// Names, as `host:port`, that stand for further ones: whoever answers there.
+    pub names: Vec<String>,
+    /// The way to them.
+    pub peers: Arc<Peers>,
 }
 
 /// Since when members have been silent.
@@ -41,7 +58,7 @@ impl Silence {
 }
 
 /// Watches the groups for as long as it is polled.
-pub(crate) async fn watch(groups: Vec<Group>, spares: Vec<Spare>, after: Duration, clock: Arc<dyn Clock>) {
+pub(crate) async fn watch(groups: Vec<Group>, spares: Spares, after: Duration, clock: Arc<dyn Clock>) {
     let every = (after / LOOKS).clamp(SHORTEST_LOOK, LONGEST_LOOK);
     let mut groups: Vec<(Group, Silence)> = groups.into_iter().map(|group| (group, Silence::default())).collect();
     loop {
@@ -55,11 +72,11 @@ pub(crate) async fn watch(groups: Vec<Group>, spares: Vec<Spare>, after: Duratio
     }
 }
 
-async fn replace(group: &Group, dead: NodeId, spares: &[Spare]) {
+async fn replace(group: &Group, dead: NodeId, spares: &Spares) {
     let status = group.status();
     let is_voter = |node: NodeId| status.members.iter().any(|member| member.node == node && member.voter);
-    let Some(spare) = spares.iter().find(|spare| !is_voter(spare.node)) else {
-        tracing::warn!(group = %status.group, %dead, "a member stays dead and no spare is left");
+    let Some(spare) = spares.find(is_voter).await else {
+        tracing::warn!(group = %status.group, %dead, "a member stays dead and no spare answers; looking again later");
         return;
     };
     tracing::warn!(group = %status.group, %dead, spare = %spare.node, "putting a spare in the place of a dead member");
@@ -67,6 +84,57 @@ async fn replace(group: &Group, dead: NodeId, spares: &[Spare]) {
         Ok(()) => tracing::warn!(group = %status.group, %dead, spare = %spare.node, "the spare has taken its place"),
         // It is tried again at the next look.
         Err(error) => tracing::warn!(group = %status.group, %dead, %error, "the dead member was not replaced"),
+    }
+}
+
+impl Spares {
+    /// Whether none is named.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.names.is_empty()
+    }
+
+    /// The first spare that answers and is no member: those that are configured, then those that names stand for.
+    async fn find(&self, is_member: impl Fn(NodeId) -> bool) -> Option<Spare> {
+        for spare in self.nodes.iter().filter(|spare| !is_member(spare.node)) {
+            match self.peers.node_at(&spare.address, ANSWERS).await {
+                Ok(node) if node == spare.node => return Some(spare.clone()),
+                Ok(node) => {
+                    tracing::warn!(spare = %spare.node, address = spare.address, %node, "another node is there")
+                }
+                Err(error) => tracing::warn!(spare = %spare.node, address = spare.address, %error, "a spare is silent"),
+            }
+        }
+        for name in &self.names {
+            for address in resolve(name).await {
+                match self.peers.node_at(&address, ANSWERS).await {
+                    Ok(node) if !is_member(node) => return Some(Spare { node, address }),
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(name, address, %error, "a spare is silent"),
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The addresses that a name stands for now. A name that nobody knows is looked up again at the next look.
+async fn resolve(name: &str) -> Vec<String> {
+    match tokio::time::timeout(ANSWERS, tokio::net::lookup_host(name)).await {
+        Ok(Ok(found)) => {
+            let mut addresses: Vec<String> = found.map(|address| address.to_string()).collect();
+            // The same order at every look: otherwise another spare would be tried each time.
+            addresses.sort();
+            addresses.truncate(MAX_ADDRESSES);
+            addresses
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(name, %error, "the name of spares cannot be looked up; trying again later");
+            Vec::new()
+        }
+        Err(_) => {
+            tracing::warn!(name, "looking up the name of spares takes too long; trying again later");
+            Vec::new()
+        }
     }
 }
 

@@ -31,6 +31,10 @@ pub struct Cell {
     /// Nodes that run (`serve --join`) and may take the place of a member that stays dead. None by default: a cluster
     /// does not change by itself unless it was told what to use.
     pub spares: Vec<Member>,
+    /// Names, as `host:port`, that are looked up (DNS, hosts file) when a member stays dead: every node that runs
+    /// (`serve --join`) at one of the addresses is a spare, whatever its number. None by default. A name that cannot be
+    /// looked up is logged and looked up again. With TLS a spare's certificate must name its address.
+    pub spare_names: Vec<String>,
     /// How long a member stays dead before the leader puts a spare in its place. 4 h: longer than a repair that
     /// brings the member back with its data.
     pub replace_after: Time,
@@ -49,6 +53,7 @@ impl Default for Cell {
             idle: Time::seconds(60),
             wait: Time::seconds(25),
             spares: Vec::new(),
+            spare_names: Vec::new(),
             replace_after: Time::seconds(4 * 3_600),
             rest_sessions: 1_000,
             rest_idle: Time::seconds(60),
@@ -79,6 +84,9 @@ impl Cell {
         }
         if self.rest_sessions == 0 {
             return Err(bad("`cell.rest_sessions` is 0, so nobody could use the cell by REST"));
+        }
+        for name in &self.spare_names {
+            check_address("cell.spare_names", name)?;
         }
         for spare in &self.spares {
             check_address("cell.spares.address", &spare.address)?;

@@ -94,7 +94,7 @@ impl NodeServices {
     /// The same services, which put spares in the place of members that stay dead.
     pub(crate) fn with_spares(
         mut self,
-        spares: Vec<crate::cell::Spare>,
+        spares: crate::cell::Spares,
         after: Duration,
         clock: Arc<dyn Clock>,
     ) -> NodeServices {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidings_base::{Class, Error, NodeId};
 use tidings_client::{Client, ClientConfig, Request, Retry, Tls};
 use tidings_consensus::{Transport, TransportError};
-use tidings_wire::v1::RaftMessage;
+use tidings_wire::v1::{self, RaftMessage, admin_message};
 use tidings_wire::{Body, Limits, Patience};
 
 /// Replication notices a dead member by its own time-outs; this only bounds what a call can take in the connection.
@@ -67,12 +67,30 @@ impl Peers {
         client.call(Request::new(request).within(within).retry(Retry::Never)).await
     }
 
+    /// The number of the node at `address`, which may be no member and be asked this once.
+    pub async fn node_at(&self, address: &str, within: Duration) -> Result<NodeId, Error> {
+        let status = admin_message::Message::Status(v1::StatusRequest {});
+        let request = Body::Admin(v1::AdminMessage { message: Some(status) });
+        match self.connect(address)?.call(Request::new(request).within(within)).await? {
+            Body::Admin(v1::AdminMessage { message: Some(admin_message::Message::StatusReply(reply)) }) => {
+                Ok(NodeId(reply.node))
+            }
+            _ => Err(Error::new("node.malformed", Class::Failed, "the node's answer is no status")),
+        }
+    }
+
     fn client(&self, lane: Lane, address: &str) -> Result<Client, Error> {
         let mut clients = self.clients.lock();
         if let Some(client) = clients.get(&(lane, address.to_owned())) {
             return Ok(client.clone());
         }
-        let client = Client::new(ClientConfig {
+        let client = self.connect(address)?;
+        clients.insert((lane, address.to_owned()), client.clone());
+        Ok(client)
+    }
+
+    fn connect(&self, address: &str) -> Result<Client, Error> {
+        Client::new(ClientConfig {
             node: Some(self.node),
             tls: self.tls.clone(),
             agent: format!("tidings-node/{} {}", env!("CARGO_PKG_VERSION"), self.node),
@@ -81,9 +99,7 @@ impl Peers {
             patience: Patience::CONNECTOR,
             limits: Limits::NODE,
             ..ClientConfig::new([address])
-        })?;
-        clients.insert((lane, address.to_owned()), client.clone());
-        Ok(client)
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Nodes, Raw, STUCK, ask_bare, until};
 use tidings_client::{Request, Retry};
-use tidings_node::config::Time;
+use tidings_node::config::{Member, Time};
 use tidings_wire::v1::cell_message::Message;
 use tidings_wire::{Body, v1};
 
@@ -165,12 +165,12 @@ async fn a_node_that_leads_both_groups_is_replaced() {
     replace_leader_of(&["cell", "store"]).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_spare_takes_the_place_of_a_member_that_stays_dead() {
-    // The spare's address must be known to all before it runs.
-    let spare = super::free_address();
+async fn a_spare_takes_the_place_of_the_dead(
+    spare: std::net::SocketAddr,
+    name: impl Fn(&mut tidings_node::config::Cell),
+) {
     let mut nodes = Nodes::found_with(3, |config| {
-        config.cell.spares = vec![tidings_node::config::Member { node: 4, address: spare.to_string() }];
+        name(&mut config.cell);
         config.cell.replace_after = Time::seconds(1);
     })
     .await;
@@ -186,4 +186,19 @@ async fn a_spare_takes_the_place_of_a_member_that_stays_dead() {
     .await;
     nodes.ready().await;
     assert!(ask_bare(&nodes.client(3), Message::Keys(v1::CellKeys {})).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spare_takes_the_place_of_a_member_that_stays_dead() {
+    // The spare's address must be known to all before it runs. One that does not run is passed over.
+    let (spare, silent) = (super::free_address(), super::free_address());
+    let named = |node, address: std::net::SocketAddr| Member { node, address: address.to_string() };
+    a_spare_takes_the_place_of_the_dead(spare, |cell| cell.spares = vec![named(5, silent), named(4, spare)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spare_is_found_by_name() {
+    let spare = super::free_address();
+    let names = vec!["no-such-host.invalid:7400".to_owned(), format!("localhost:{}", spare.port())];
+    a_spare_takes_the_place_of_the_dead(spare, |cell| cell.spare_names = names.clone()).await;
 }

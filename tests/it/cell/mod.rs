@@ -5,3 +5,4 @@ mod files;
 mod lock_set;
 mod locks;
 mod masters;
+mod members;

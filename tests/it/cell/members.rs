@@ -1,0 +1,59 @@
+//! `tidings cell member`: replicas are added, removed and replaced while the cell serves, whoever leads it.
+
+use crate::cluster::{CELL, Cluster};
+use crate::process::{Server, free_port, turn, until};
+use std::path::Path;
+
+/// A node that runs and is no member.
+fn join(dir: &Path, node: u64) -> (Server, String) {
+    let port = free_port();
+    let config = dir.join(format!("node-{node}.toml"));
+    let own = format!("node = {node}\ndata = \"data-{node}\"\nlisten = \"127.0.0.1:{port}\"\n");
+    std::fs::write(&config, own).unwrap();
+    (Server::spawn(&["--config", config.to_str().unwrap(), "--join"]), format!("127.0.0.1:{port}"))
+}
+
+/// Who has a vote, as a node says.
+fn replicas(node: &Server) -> Vec<u64> {
+    let said = node.run(&["cell", "member", "list", "--json"]).json();
+    let rows = said.as_array().unwrap().iter().filter(|row| row["role"] != "learner");
+    rows.filter_map(|row| row["node"].as_u64()).collect()
+}
+
+#[test]
+fn replicas_are_added_removed_and_replaced_while_the_cell_serves() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(dir.path());
+    let node = cluster.node(0);
+    assert_eq!(node.run(&["cell", "put", "/kept", "this"]).code, 0);
+    let ((fourth, at), (fifth, at_fifth)) = (join(dir.path(), 4), join(dir.path(), 5));
+
+    let added = node.run(&["cell", "member", "add", "4", &at]);
+    assert_eq!((added.code, added.out.trim()), (0, "node 4 is added"), "{added:?}");
+    assert_eq!(replicas(node), [1, 2, 3, 4]);
+    node.run(&["cell", "member", "add", "4", &at]).failed(4, "node 4 is a voting member already");
+
+    // The master itself: it hands over, and the next one removes it. One command does both.
+    let master = cluster.leader_of(CELL);
+    let asked = cluster.node((master + 1) % 3);
+    let number = (master + 1).to_string();
+    let removed = asked.run(&["cell", "member", "remove", &number, "--json"]);
+    assert_eq!(removed.json()["removed"], master as u64 + 1);
+    let left = replicas(asked);
+    assert!(left.len() == 3 && left.contains(&4) && !left.contains(&(master as u64 + 1)), "{left:?}");
+    asked.run(&["cell", "member", "remove", &number]).failed(3, "is no member");
+
+    // And one replica in the place of another.
+    let other = left.iter().find(|node| **node != 4).unwrap().to_string();
+    let replaced = fourth.run(&["cell", "member", "replace", &other, "5", &at_fifth]);
+    assert_eq!(replaced.out.trim(), format!("node 5 is in the place of node {other}"), "{replaced:?}");
+    let left = replicas(&fifth);
+    assert!(left.len() == 3 && left.contains(&4) && left.contains(&5), "{left:?}");
+    fourth.run(&["cell", "member", "replace", &other, "6", "127.0.0.1:1"]).failed(3, "is no replica of the cell");
+    let read = until("the new replicas serve", || {
+        let read = fifth.run(&["cell", "cat", "/kept"]);
+        (read.code == 0).then_some(read)
+    });
+    assert_eq!(read.out.trim(), "this");
+}

@@ -136,6 +136,10 @@ impl Reign {
             events: (open.events & watched::ANY) as u8,
             rights: Rights { read: open.read, write: open.write, lock: open.lock, uncached: open.uncached },
         };
+        // R12: what was closed is not opened anew by a copy of the call that opened it once.
+        if t.state.is_closed(SessionId(by.call.session), opening.number) {
+            return Err(error::answered_already(by.call.number));
+        }
         match self.repeated(t, asker, by)? {
             Repeat::No => {}
             Repeat::Attached(before) => {
@@ -147,10 +151,6 @@ impl Reign {
                 self.open_decided(t, Some(by.slot), Some(asker), &opening, Ok(outcome));
                 return Ok(Flow::Taken);
             }
-        }
-        // R12: nor is it opened anew by a late copy of the call that opened it once.
-        if t.state.is_closed(SessionId(by.call.session), opening.number) {
-            return Err(error::answered_already(by.call.number));
         }
         self.room_for(by, &opening)?;
         let stat = t.state.stat(&opening.place);

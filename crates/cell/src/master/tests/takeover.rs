@@ -287,6 +287,11 @@ fn a_closed_handle_is_not_revived() {
             let again = Message::Open(all("/f", None));
             assert_eq!(cell.ask(a.inside(closed.handle, again)).unwrap_err().code, "cell.answered_already");
             assert!(cell.call(&mut a, close(closed.handle)).is_ok());
+            // However long its client keeps the answer to it unacknowledged.
+            let made = a.numbered(Message::Open(all("/made", Some(v1::CreateNode::default()))));
+            let Ok(Message::Opened(opened)) = cell.ask(made.clone()) else { panic!("not made") };
+            assert!(cell.call(&mut a, close(opened.handle)).is_ok());
+            assert_eq!(cell.ask(made).unwrap_err().code, "cell.answered_already");
         }
         revived
     };

@@ -141,6 +141,12 @@ impl Gate {
         }
     }
 
+    /// The full name of a namespace of placement, if the caller may do so much there: for what is asked of the node
+    /// rather than of the leader.
+    pub fn namespace(&self, caller: &Principal, namespace: &str, action: Action) -> Result<String, Error> {
+        placement::named(caller, &Scope::of(caller), namespace, action)
+    }
+
     /// Whether a request may need several frames, so that [`Gate::stream`] is the way to ask it.
     pub fn is_long(request: &Body) -> bool {
         match request {
@@ -219,6 +225,11 @@ impl Scope {
             }
         }
     }
+}
+
+/// An error in the names that the caller knows.
+pub(crate) fn own_words(caller: &Principal, error: Error) -> Error {
+    Scope::of(caller).own_words(error)
 }
 
 /// Checks every piece of a request and gives its names their application.

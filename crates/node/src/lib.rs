@@ -60,6 +60,7 @@ use crate::data_dir::DataDir;
 use crate::gateway::Gateway;
 use crate::group::StoreGroup;
 use crate::keys::KeyStore;
+use crate::placement::sidecar::Sidecar;
 use crate::port::{Admission, Port};
 use crate::services::{NodeServices, Peers};
 use crate::shell::{Facts, Shared};
@@ -92,6 +93,7 @@ pub struct Node {
     admission: Arc<Admission>,
     services: Arc<dyn Services>,
     gateway: Arc<Gateway>,
+    sidecar: Arc<Sidecar>,
     /// Given back last, when nothing writes to it any more.
     _data: Option<DataDir>,
 }
@@ -164,10 +166,13 @@ impl Node {
             begin: config.timings.call.into(),
         };
         let gateway = Gateway::new(gate.clone(), bounds, clock.clone());
+        let (owners, tables) = (config.placement.http_owners, config.placement.tables);
+        let sidecar = Sidecar::new(gate.clone(), config.node_id(), owners, tables, clock.clone());
         let shared = Arc::new(Shared {
             auth,
             gate,
             gateway: gateway.clone(),
+            sidecar: sidecar.clone(),
             config: Arc::new(config),
             clock,
             shutdown: shutdown.clone(),
@@ -175,7 +180,7 @@ impl Node {
         let router = routes::router(shared, connections.clone())?;
         let serving = tokio::spawn(serve(port, router, connections, shutdown, recheck_every));
         tracing::info!(%address, tls = is_tls, "serving");
-        Ok(Node { address, is_tls, trigger, serving, admission, services, gateway, _data: data })
+        Ok(Node { address, is_tls, trigger, serving, admission, services, gateway, sidecar, _data: data })
     }
 
     /// The address it listens on.
@@ -203,6 +208,7 @@ impl Node {
     pub async fn shutdown(self) -> Result<(), Error> {
         self.trigger.begin();
         let retire = async {
+            self.sidecar.close();
             self.gateway.close().await;
             self.services.retire().await;
         };
@@ -210,7 +216,7 @@ impl Node {
         let (served, ()) = tokio::join!(self.serving, retire);
         self.services.shutdown().await;
         // Whoever comes next finds state and directory free.
-        drop((self.services, self.gateway));
+        drop((self.services, self.gateway, self.sidecar));
         served.map_err(|e| Error::new("node.serving_failed", Class::Failed, format!("serving ended badly: {e}")))
     }
 

@@ -11,6 +11,7 @@
 
 mod errands;
 mod managing;
+pub mod sidecar;
 mod standing;
 
 use crate::clock::Clock;

@@ -9,6 +9,7 @@ mod answer;
 mod cell;
 mod extract;
 mod feed;
+mod placement;
 mod probes;
 mod store;
 mod text;
@@ -44,6 +45,7 @@ pub(crate) type App = Arc<Shared>;
         (name = "node", description = "Whether it lives, serves, and how it fares."),
         (name = "admin", description = "What operators do."),
         (name = "cell", description = "Small files and directories that all nodes agree on, with versions and watches."),
+        (name = "placement", description = "Who owns which key: namespaces, tables, lookups, and owners that speak HTTP."),
         (name = "store", description = "Rows of timestamped cells, in groups."),
         (name = "feed", description = "Topics of entries, consumer groups with acknowledgement and redelivery."),
     )
@@ -93,6 +95,20 @@ pub(crate) fn routes(body_bytes: usize) -> Routes {
         .routes(routes!(cell::end_session))
         .routes(routes!(cell::locks))
         .routes(routes!(cell::get_quota, cell::put_quota))
+        .routes(routes!(placement::namespaces))
+        .routes(routes!(placement::create, placement::delete))
+        .routes(routes!(placement::table))
+        .routes(routes!(placement::ring))
+        .routes(routes!(placement::lookup))
+        .routes(routes!(placement::rebalance))
+        .routes(routes!(placement::owners))
+        .routes(routes!(placement::drain, placement::cancel_drain))
+        .routes(routes!(placement::register, placement::release))
+        .routes(routes!(placement::assignments))
+        .routes(routes!(placement::check))
+        .routes(routes!(placement::exported))
+        .routes(routes!(placement::imported))
+        .routes(routes!(placement::load))
         .routes(routes!(store::status, store::apply))
         .routes(routes!(store::scan))
         .routes(routes!(store::get, store::put))

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::gate::{Gate, Shell};
 use crate::gateway::Gateway;
+use crate::placement::sidecar::Sidecar;
 use crate::port::Admission;
 use crate::shutdown::Shutdown;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub struct Shared {
     pub gate: Gate,
     /// Sessions of the cell for callers that keep none.
     pub gateway: Arc<Gateway>,
+    /// Owners and lookups for applications that speak HTTP.
+    pub sidecar: Arc<Sidecar>,
     /// Tells who is calling.
     pub auth: Arc<Authenticator>,
     /// Time.

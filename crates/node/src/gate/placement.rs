@@ -37,6 +37,14 @@ pub(super) fn admit(principal: &Principal, scope: &Scope, request: &mut v1::Plac
     }
 }
 
+/// The full name of a namespace, if the principal may do so much there.
+pub(super) fn named(principal: &Principal, scope: &Scope, namespace: &str, action: Action) -> Result<String, Error> {
+    authorize(principal, Part::Placement, action, &scope.resource())?;
+    let mut name = namespace.to_owned();
+    scoped(scope, &mut name)?;
+    Ok(name)
+}
+
 /// Takes the application off the names of an answer, and what is not the caller's out of it.
 pub(super) fn finish(scope: &Scope, answer: &mut Message) {
     let Scope::App(app) = scope else { return };

@@ -1,0 +1,396 @@
+//! Placement for applications that speak HTTP: the node holds leases for them (F12) and looks keys up for them.
+//!
+//! ```text
+//!   REST ─▶ Sidecar ─┬─ HttpOwner: the library's Owner ─ Through ─▶ Gate ─▶ the leader, here or elsewhere
+//!                    │    └ beliefs: what the application was told, and until when; releases wait for their end
+//!                    └─ tables: the library's Lookup, one for each namespace in use
+//! ```
+//! Between an application and its node there is a network, so a recall cannot reach the application's threads as it
+//! reaches those of a process (F11). Instead every answer says for how long it may be believed, which is short, and no
+//! release leaves the node before that time is over or the application has said that it knows.
+
+mod beliefs;
+mod moves;
+mod tables;
+mod through;
+
+pub use moves::{Direction, Moving};
+
+use crate::authorize::Action;
+use crate::clock::Clock;
+use crate::gate::Gate;
+use crate::principal::Principal;
+use beliefs::Beliefs;
+use moves::Moves;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tables::Tables;
+use through::Through;
+use tidings_base::time::stretched;
+use tidings_base::{Class, Error, KeyHash, Mono, NodeId};
+use tidings_client::placement::{Leased, Lookup, Owner, OwnerOptions, OwnerState};
+use tokio::sync::watch;
+
+/// How long a registration waits for the first answer of a manager before it returns: what is refused at once is told at
+/// once.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
+
+/// How often owners are looked at whose applications may have gone.
+const SWEEP: Duration = Duration::from_millis(250);
+
+/// An application that is silent for as long as a lease is gone; before a lease is known, for this long.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// The longest name of an instance.
+const MAX_INSTANCE: usize = 128;
+
+/// What a node does for applications that speak HTTP.
+pub struct Sidecar {
+    gate: Gate,
+    clock: Arc<dyn Clock>,
+    most: usize,
+    owners: Mutex<BTreeMap<Place, Arc<HttpOwner>>>,
+    tables: Tables,
+}
+
+/// Which owner: its namespace under its full name, and its own.
+type Place = (String, String);
+
+/// What an application says when it registers.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    /// Names this run of the application: another one is another process.
+    pub instance: String,
+    /// Where requests for its keys go.
+    pub address: String,
+    /// It copies state when asked to.
+    pub hands_over: bool,
+}
+
+/// An owner that this node runs for an application.
+pub struct HttpOwner {
+    instance: String,
+    owner: Owner,
+    beliefs: Arc<Beliefs>,
+    moves: Arc<Moves>,
+    /// Counts changes of what the application should know.
+    version: watch::Receiver<u64>,
+    /// What it was told last, and under which version.
+    told: Mutex<(u64, Vec<Leased>)>,
+    use_: Mutex<Use>,
+}
+
+#[derive(Debug)]
+struct Use {
+    callers: usize,
+    last: Mono,
+}
+
+/// What an application should know.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// To be acknowledged with the next request.
+    pub version: u64,
+    /// How its owner stands.
+    pub state: OwnerState,
+    /// The number of this process among all of this owner's.
+    pub incarnation: u64,
+    /// What it holds, and for how long it may believe so, dated from before its request.
+    pub held: Vec<(Leased, Duration)>,
+    /// Moves under way.
+    pub moves: Vec<(Direction, Moving)>,
+    /// Why managers refuse it, if they do.
+    pub refusal: Option<Error>,
+}
+
+/// An owner in use by one request.
+pub struct InUse {
+    http: Arc<HttpOwner>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Deref for InUse {
+    type Target = HttpOwner;
+
+    fn deref(&self) -> &HttpOwner {
+        &self.http
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut use_ = self.http.use_.lock();
+        use_.callers -= 1;
+        use_.last = self.clock.now().mono;
+    }
+}
+
+impl Sidecar {
+    /// A sidecar before what is behind this gate, for so many owners and tables.
+    pub fn new(gate: Gate, node: NodeId, owners: usize, tables: usize, clock: Arc<dyn Clock>) -> Arc<Sidecar> {
+        let tables = Tables::new(Principal::Node(node), tables, clock.clone());
+        let sidecar = Arc::new(Sidecar { gate, clock, most: owners, owners: Mutex::default(), tables });
+        tokio::spawn(sweep(Arc::downgrade(&sidecar)));
+        sidecar
+    }
+
+    /// The table of a namespace, for a caller who may read it.
+    pub async fn lookup(
+        self: &Arc<Self>,
+        caller: &Principal,
+        namespace: &str,
+        within: Duration,
+    ) -> Result<Lookup, Error> {
+        let full = self.gate.namespace(caller, namespace, Action::Read)?;
+        let found = self.tables.lookup(Arc::downgrade(self), &full, within).await;
+        found.map_err(|error| crate::gate::own_words(caller, error))
+    }
+
+    /// Registers an owner for an application, or finds the one that this run of it registered before (`false`).
+    pub async fn register(
+        self: &Arc<Self>,
+        caller: &Principal,
+        namespace: &str,
+        name: &str,
+        new: Registration,
+    ) -> Result<(InUse, bool), Error> {
+        let place = self.place(caller, namespace, name, &new.instance)?;
+        if let Some(owner) = self.known(&place, &new.instance) {
+            return Ok((self.in_use(owner), false));
+        }
+        let owner = self.begin(caller, namespace, place.clone(), name, new)?;
+        let owner = self.in_use(owner);
+        let first = owner.owner.state_other_than(OwnerState::Joining);
+        let _ = tokio::time::timeout(FIRST_ANSWER, first).await;
+        match owner.owner.refusal() {
+            // An earlier process of the name holds leases still: this one waits for their end.
+            Some(refusal) if refusal.code != "placement.owner_id_in_use" => {
+                self.forget(&place);
+                Err(refusal)
+            }
+            _ => Ok((owner, true)),
+        }
+    }
+
+    /// The owner that this run of the application registered.
+    pub fn owner(&self, caller: &Principal, namespace: &str, name: &str, instance: &str) -> Result<InUse, Error> {
+        let place = self.place(caller, namespace, name, instance)?;
+        match self.known(&place, instance) {
+            Some(owner) => Ok(self.in_use(owner)),
+            None => Err(not_registered(name)),
+        }
+    }
+
+    /// Gives everything up that an owner holds, and forgets it.
+    pub fn release(&self, caller: &Principal, namespace: &str, name: &str, instance: &str) -> Result<(), Error> {
+        let place = self.place(caller, namespace, name, instance)?;
+        let owner = self.known(&place, instance).ok_or_else(|| not_registered(name))?;
+        self.owners.lock().remove(&place);
+        owner.leave();
+        Ok(())
+    }
+
+    /// Lets go of everything, when the node stops.
+    pub fn close(&self) {
+        // Applications were not asked: what they believe ends by itself before anything is released.
+        std::mem::take(&mut *self.owners.lock()).into_values().for_each(|owner| owner.owner.leave());
+        self.tables.close();
+    }
+
+    fn place(&self, caller: &Principal, namespace: &str, name: &str, instance: &str) -> Result<Place, Error> {
+        let full = self.gate.namespace(caller, namespace, Action::Write)?;
+        if !(1..=MAX_INSTANCE).contains(&instance.len()) {
+            return Err(Error::new(
+                "placement.no_instance",
+                Class::Invalid,
+                "the request does not say which run it is of",
+            )
+            .hint("Send `instance`, 1 to 128 bytes, new at each start of the application."));
+        }
+        Ok((full, name.to_owned()))
+    }
+
+    /// F12: a change of the instance releases everything, whatever the request wanted.
+    fn known(&self, place: &Place, instance: &str) -> Option<Arc<HttpOwner>> {
+        let mut owners = self.owners.lock();
+        let owner = owners.get(place)?.clone();
+        if owner.instance == instance && owner.owner.state() != OwnerState::Left {
+            return Some(owner);
+        }
+        owners.remove(place);
+        drop(owners);
+        owner.leave();
+        None
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        caller: &Principal,
+        namespace: &str,
+        place: Place,
+        name: &str,
+        new: Registration,
+    ) -> Result<Arc<HttpOwner>, Error> {
+        let beliefs = Arc::new(Beliefs::default());
+        let (bump, version) = watch::channel(1);
+        let bump = Arc::new(bump);
+        let moves = Arc::new(Moves::new(bump.clone()));
+        let through = Through::new(Arc::downgrade(self), caller.clone(), beliefs.clone(), self.clock.clone());
+        let mut options = OwnerOptions::new(namespace, name, new.address);
+        if new.hands_over {
+            options.hand_over = Some(moves.clone());
+        }
+        let mut owners = self.owners.lock();
+        if let Some(owner) = owners.get(&place).filter(|owner| owner.instance == new.instance) {
+            // Another request of the same run was faster.
+            return Ok(owner.clone());
+        }
+        if owners.len() >= self.most {
+            return Err(busy(self.most));
+        }
+        let owner = Owner::start(through, options)?;
+        let mut changes = owner.changes();
+        tokio::spawn(async move {
+            while changes.next().await.is_some() {
+                bump.send_modify(|version| *version += 1);
+            }
+        });
+        let use_ = Mutex::new(Use { callers: 0, last: self.clock.now().mono });
+        let told = Mutex::new((0, Vec::new()));
+        let owner = Arc::new(HttpOwner { instance: new.instance, owner, beliefs, moves, version, told, use_ });
+        if let Some(before) = owners.insert(place, owner.clone()) {
+            before.leave();
+        }
+        Ok(owner)
+    }
+
+    fn forget(&self, place: &Place) {
+        if let Some(owner) = self.owners.lock().remove(place) {
+            owner.leave();
+        }
+    }
+
+    fn in_use(&self, owner: Arc<HttpOwner>) -> InUse {
+        owner.use_.lock().callers += 1;
+        InUse { http: owner, clock: self.clock.clone() }
+    }
+
+    /// Leaves for applications that have been silent for as long as a lease lasts.
+    fn drop_silent(&self) {
+        let now = self.clock.now().mono;
+        let mut gone = Vec::new();
+        self.owners.lock().retain(|_, owner| {
+            let use_ = owner.use_.lock();
+            let silence = owner.beliefs.lease().map_or(SILENCE, stretched);
+            let kept = use_.callers > 0 || now.since(use_.last) < silence;
+            drop(use_);
+            if !kept {
+                gone.push(owner.clone());
+            }
+            kept
+        });
+        for owner in gone {
+            tracing::info!(owner = owner.owner.name(), "placement: an application is silent; its owner leaves");
+            owner.leave();
+        }
+    }
+}
+
+impl HttpOwner {
+    /// What the application should know: at once if it does not know the present version, else at the next change or
+    /// after `wait`. Naming a version acknowledges what it told.
+    pub async fn picture(&self, now: impl Fn() -> Mono, knows: Option<u64>, wait: Duration) -> Picture {
+        if let Some(version) = knows {
+            let told = self.told.lock();
+            if told.0 == version {
+                self.beliefs.only(&told.1);
+            }
+        }
+        let mut version = self.version.clone();
+        let state = self.owner.state();
+        if knows == Some(*version.borrow_and_update()) {
+            tokio::select! {
+                _ = version.changed() => {}
+                _ = self.owner.state_other_than(state) => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+        let version = *version.borrow_and_update();
+        let held = self.beliefs.tell(now(), || self.owner.held());
+        *self.told.lock() = (version, held.iter().map(|(leased, _)| *leased).collect());
+        Picture {
+            version,
+            state: self.owner.state(),
+            incarnation: self.owner.incarnation(),
+            held,
+            moves: self.moves.all(),
+            refusal: self.owner.refusal(),
+        }
+    }
+
+    /// Whether the application holds a point of the ring, and for how long it may believe so, dated from before its
+    /// request.
+    pub fn check(&self, now: Mono, hash: KeyHash) -> Option<(Leased, Duration)> {
+        self.beliefs.tell(now, || self.owner.remaining(hash).into_iter().collect()).pop()
+    }
+
+    /// The application has handed a range over, or could not.
+    pub fn exported(&self, token: u64, done: bool) -> Result<(), Error> {
+        let moving = self.moves.ended(token, done).ok_or_else(no_move)?;
+        if done {
+            self.beliefs.forget(moving.leased);
+        }
+        Ok(())
+    }
+
+    /// The application has taken state over for this process.
+    pub fn imported(&self, token: u64, incarnation: u64) -> Result<(), Error> {
+        self.owner.imported(token, incarnation)?;
+        self.moves.arrived(token);
+        Ok(())
+    }
+
+    /// What the application measured.
+    pub fn report_load(&self, load: tidings_wire::v1::OwnerLoad) {
+        self.owner.report_load(load);
+    }
+
+    /// The run of the application is over, or says that it gives everything up: nobody believes anything any more.
+    fn leave(&self) {
+        self.beliefs.clear();
+        self.owner.leave();
+    }
+}
+
+async fn sweep(sidecar: Weak<Sidecar>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        match sidecar.upgrade() {
+            Some(sidecar) => sidecar.drop_silent(),
+            None => return,
+        }
+    }
+}
+
+fn not_registered(name: &str) -> Error {
+    let name = crate::principal::clip(name);
+    Error::new(
+        "placement.not_registered",
+        Class::NotFound,
+        format!("owner `{name}` is not registered here by this run"),
+    )
+    .hint("Register it at this node; what an earlier run of the application held is released.")
+}
+
+fn no_move() -> Error {
+    Error::new("placement.no_move", Class::NotFound, "there is no such move under way")
+        .hint("It was given up: this owner serves the range again.")
+}
+
+fn busy(limit: usize) -> Error {
+    Error::new("control.busy", Class::Unreachable, format!("{limit} owners speak HTTP to this node already"))
+        .hint("Use another node, or let the operator raise placement.http_owners.")
+}

@@ -1,0 +1,65 @@
+//! The way of the sidecar's owners and lookups to the leader: through the gate, as their principal.
+
+use super::Sidecar;
+use super::beliefs::Beliefs;
+use crate::clock::Clock;
+use crate::principal::Principal;
+use futures::future::BoxFuture;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tidings_base::{Class, Error};
+use tidings_client::placement::{PlacementTransport, To};
+use tidings_wire::v1::placement_message::Message;
+use tidings_wire::{Body, error, v1};
+
+/// The way of one principal's messages. It does not keep the node alive.
+pub(super) struct Through {
+    sidecar: Weak<Sidecar>,
+    principal: Principal,
+    beliefs: Arc<Beliefs>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Through {
+    pub(super) fn new(
+        sidecar: Weak<Sidecar>,
+        principal: Principal,
+        beliefs: Arc<Beliefs>,
+        clock: Arc<dyn Clock>,
+    ) -> Through {
+        Through { sidecar, principal, beliefs, clock }
+    }
+
+    async fn carry(&self, message: v1::PlacementMessage) -> Result<v1::PlacementMessage, Error> {
+        if let Some(Message::OwnerPoll(poll)) = &message.message {
+            // F12: what this poll releases, the application must not believe in any more.
+            self.beliefs.within(&poll.claims, &*self.clock).await;
+        }
+        // Only the gate is kept while a poll is held, so that a sidecar that is dropped ends its owners.
+        let gate = self.sidecar.upgrade().ok_or_else(|| error::unsent(&error::going_away(None)))?.gate.clone();
+        match gate.call_anywhere(&self.principal, Body::Placement(message)).await? {
+            Body::Placement(answer) => {
+                if let Some(Message::OwnerAnswer(answer)) = &answer.message {
+                    self.beliefs.lease_is(answer.lease_us);
+                }
+                Ok(answer)
+            }
+            _ => Err(Error::new("placement.malformed", Class::Failed, "the answer is none of placement")),
+        }
+    }
+}
+
+impl PlacementTransport for Through {
+    /// Every node knows who leads, so asking one is asking all.
+    fn call(
+        &self,
+        _: To,
+        message: v1::PlacementMessage,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<v1::PlacementMessage, Error>> {
+        Box::pin(async move {
+            let answer = tokio::time::timeout(within, self.carry(message)).await;
+            answer.unwrap_or_else(|_| Err(error::deadline()))
+        })
+    }
+}

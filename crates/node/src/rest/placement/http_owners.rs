@@ -1,0 +1,363 @@
+//! Owners that speak HTTP (F12): register, poll assignments, check, hand over, release. Every call names the run of the
+//! application (`instance`); another one than was registered releases everything.
+
+use super::types::{HeldRange, millis, point};
+use super::{NAMESPACE, OWNER, hash_of};
+use crate::placement::sidecar::{Direction, InUse, Moving, Picture, Registration};
+use crate::rest::answer::{ErrorBody, Refusal};
+use crate::rest::extract::{JsonBody, Query, Segments, bad_path};
+use crate::rest::{App, Caller};
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tidings_base::Error;
+use tidings_client::placement::OwnerState;
+use tidings_wire::v1;
+use utoipa::ToSchema;
+
+/// The longest that a poll for assignments is held.
+const LONGEST_WAIT: u32 = 30_000;
+
+/// An application that registers an owner.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct NewOwner {
+    /// Where requests for its keys go; lookups hand it out as it is.
+    #[schema(example = "10.0.0.7:8080")]
+    address: String,
+    /// It copies its state to another owner when a move appears in its assignments; otherwise what moves is lost.
+    #[serde(default)]
+    hands_over: bool,
+}
+
+/// What an application should know.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(in crate::rest) struct Assignments {
+    /// To be sent as `after` with the next poll, which acknowledges it.
+    version: u64,
+    /// `joining`, `serving`, `draining`, `drained` or `left`.
+    state: String,
+    /// The number of this run among all of this owner's.
+    incarnation: u64,
+    /// The complete set of what may be served, each range for `remaining_ms` from before this request; ask again before that.
+    ranges: Vec<HeldRange>,
+    /// To be copied to another owner, and not to be served meanwhile: then `POST …/moves/{token}`.
+    moves: Vec<MoveBody>,
+    /// Expected from another owner: when all of it is here, `POST …/imports/{token}`.
+    imports: Vec<MoveBody>,
+    /// Why the managers refuse this owner, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refusal: Option<ErrorBody>,
+}
+
+/// A move.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(in crate::rest) struct MoveBody {
+    /// Names the move at both owners: 16 hexadecimal digits.
+    token: String,
+    start: String,
+    last: String,
+    lease: u32,
+    /// The other owner, where it is, and the number of its run, which the copy is meant for.
+    owner: String,
+    address: String,
+    incarnation: u64,
+    /// How long it may take.
+    within_ms: u64,
+}
+
+impl From<Moving> for MoveBody {
+    fn from(moving: Moving) -> MoveBody {
+        MoveBody {
+            token: point(moving.token),
+            start: point(moving.leased.range.start.0),
+            last: point(moving.leased.range.last.0),
+            lease: moving.leased.lease.get(),
+            owner: moving.owner,
+            address: moving.address,
+            incarnation: moving.incarnation,
+            within_ms: millis(moving.within),
+        }
+    }
+}
+
+impl From<Picture> for Assignments {
+    fn from(picture: Picture) -> Assignments {
+        let (out, into): (Vec<_>, Vec<_>) =
+            picture.moves.into_iter().partition(|(direction, _)| *direction == Direction::Out);
+        Assignments {
+            version: picture.version,
+            state: state(picture.state).to_owned(),
+            incarnation: picture.incarnation,
+            ranges: picture.held.into_iter().map(HeldRange::from).collect(),
+            moves: out.into_iter().map(|(_, moving)| moving.into()).collect(),
+            imports: into.into_iter().map(|(_, moving)| moving.into()).collect(),
+            refusal: picture.refusal.map(ErrorBody::from),
+        }
+    }
+}
+
+fn state(state: OwnerState) -> &'static str {
+    match state {
+        OwnerState::Joining => "joining",
+        OwnerState::Serving => "serving",
+        OwnerState::Draining => "draining",
+        OwnerState::Drained => "drained",
+        OwnerState::Left => "left",
+    }
+}
+
+/// Whether a key may be served.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(in crate::rest) struct Checked {
+    owned: bool,
+    /// The number of the lease: a fencing token. State of an earlier number is to be discarded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease: Option<u32>,
+    /// For how long that holds, dated from before the request.
+    remaining_ms: u64,
+}
+
+/// How a hand-over ended.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct Ended {
+    /// The other owner has acknowledged all of it. Otherwise this owner serves the range again.
+    done: bool,
+}
+
+/// What arrived.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct Arrived {
+    /// The run that the sender meant it for.
+    incarnation: u64,
+}
+
+/// What an application measured.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct Load {
+    /// Requests a second.
+    rate: f64,
+    /// How many were sampled for `hot`.
+    #[serde(default)]
+    samples: u32,
+    /// The heaviest keys or ranges.
+    #[serde(default)]
+    hot: Vec<Hot>,
+}
+
+/// A heavy key or range.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct Hot {
+    start: String,
+    last: String,
+    /// Requests a second.
+    rate: f64,
+}
+
+fn instance_of(query: &mut Query) -> Result<String, Error> {
+    let instance = query.take("instance").unwrap_or_default();
+    String::from_utf8(instance.to_vec()).map_err(|_| bad_path("`instance` is not UTF-8"))
+}
+
+fn find(app: &App, caller: &Caller, segments: &Segments, query: &mut Query) -> Result<InUse, Error> {
+    let instance = instance_of(query)?;
+    app.sidecar.owner(&caller.0.principal, &segments.text(NAMESPACE)?, &segments.text(OWNER)?, &instance)
+}
+
+fn digits(text: &str) -> Result<u64, Error> {
+    u64::from_str_radix(text, 16).map_err(|_| bad_path("a point or token is not 16 hexadecimal digits"))
+}
+
+/// Registers an owner at this node, which keeps its leases for as long as the application asks now and then. The same
+/// `instance` again is answered 200.
+#[utoipa::path(put, path = "/v1/placement/{namespace}/owners/{owner}", operation_id = "placement_register",
+    tag = "placement", request_body = NewOwner,
+    params(
+        ("namespace" = String, Path, description = "Its name"),
+        ("owner" = String, Path, description = "The owner's name: one live run at a time"),
+        ("instance" = String, Query, description = "Names this run of the application"),
+    ),
+    responses((status = 201, body = Assignments), (status = 200, body = Assignments),
+        (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn register(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    mut query: Query,
+    JsonBody(new): JsonBody<NewOwner>,
+) -> Result<(StatusCode, Json<Assignments>), Refusal> {
+    let instance = instance_of(&mut query)?;
+    query.finish()?;
+    let new = Registration { instance, address: new.address, hands_over: new.hands_over };
+    let (namespace, name) = (segments.text(NAMESPACE)?, segments.text(OWNER)?);
+    let (owner, created) = app.sidecar.register(&caller.0.principal, &namespace, &name, new).await?;
+    let picture = owner.picture(|| app.clock.now().mono, None, Duration::ZERO).await;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(picture.into())))
+}
+
+/// Gives up everything that an owner holds, at once.
+#[utoipa::path(delete, path = "/v1/placement/{namespace}/owners/{owner}", operation_id = "placement_release",
+    tag = "placement",
+    params(
+        ("namespace" = String, Path, description = "Its name"),
+        ("owner" = String, Path, description = "The owner's name"),
+        ("instance" = String, Query, description = "Names this run of the application"),
+    ),
+    responses((status = 204, description = "Nothing is held"), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn release(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    mut query: Query,
+) -> Result<StatusCode, Refusal> {
+    let instance = instance_of(&mut query)?;
+    query.finish()?;
+    let (namespace, name) = (segments.text(NAMESPACE)?, segments.text(OWNER)?);
+    app.sidecar.release(&caller.0.principal, &namespace, &name, &instance)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The complete set of what the application may serve. With `after`, held until that changes, at most `wait_ms`.
+#[utoipa::path(get, path = "/v1/placement/{namespace}/owners/{owner}/assignments",
+    operation_id = "placement_assignments", tag = "placement",
+    params(
+        ("namespace" = String, Path, description = "Its name"),
+        ("owner" = String, Path, description = "The owner's name"),
+        ("instance" = String, Query, description = "Names this run of the application"),
+        ("after" = Option<u64>, Query, description = "The version that is known and acted upon"),
+        ("wait_ms" = Option<u32>, Query, description = "How long to wait for another; at most 30000"),
+    ),
+    responses((status = 200, body = Assignments), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn assignments(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    mut query: Query,
+) -> Result<Json<Assignments>, Refusal> {
+    let owner = find(&app, &caller, &segments, &mut query)?;
+    let after = query.take_number("after")?;
+    let wait = query.take_number::<u32>("wait_ms")?.unwrap_or_default().min(LONGEST_WAIT);
+    query.finish()?;
+    let picture = owner.picture(|| app.clock.now().mono, after, Duration::from_millis(wait.into())).await;
+    Ok(Json(picture.into()))
+}
+
+/// Whether the application may serve a key now, and for how long without asking again.
+#[utoipa::path(get, path = "/v1/placement/{namespace}/owners/{owner}/check", operation_id = "placement_check",
+    tag = "placement",
+    params(
+        ("namespace" = String, Path, description = "Its name"),
+        ("owner" = String, Path, description = "The owner's name"),
+        ("instance" = String, Query, description = "Names this run of the application"),
+        ("key" = Option<String>, Query, description = "The key, percent-encoded"),
+        ("hash" = Option<String>, Query, description = "Instead of a key: a point of the ring, 16 hexadecimal digits"),
+    ),
+    responses((status = 200, body = Checked), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn check(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    mut query: Query,
+) -> Result<Json<Checked>, Refusal> {
+    let owner = find(&app, &caller, &segments, &mut query)?;
+    let hash = hash_of(&mut query)?;
+    query.finish()?;
+    let held = owner.check(app.clock.now().mono, hash);
+    Ok(Json(Checked {
+        owned: held.is_some(),
+        lease: held.map(|(leased, _)| leased.lease.get()),
+        remaining_ms: held.map_or(0, |(_, remaining)| millis(remaining)),
+    }))
+}
+
+/// Says how a hand-over ended.
+#[utoipa::path(post, path = "/v1/placement/{namespace}/owners/{owner}/moves/{token}",
+    operation_id = "placement_exported", tag = "placement", request_body = Ended,
+    params(
+        ("namespace" = String, Path, description = "Its name"),
+        ("owner" = String, Path, description = "The owner's name"),
+        ("token" = String, Path, description = "Of the move"),
+        ("instance" = String, Query, description = "Names this run of the application"),
+    ),
+    responses((status = 204, description = "Taken"), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn exported(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    mut query: Query,
+    JsonBody(ended): JsonBody<Ended>,
+) -> Result<StatusCode, Refusal> {
+    let owner = find(&app, &caller, &segments, &mut query)?;
+    query.finish()?;
+    owner.exported(digits(&segments.text(OWNER + 2)?)?, ended.done)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Says that the state of a move is here, ready to be served once the lease is granted.
+#[utoipa::path(post, path = "/v1/placement/{namespace}/owners/{owner}/imports/{token}",
+    operation_id = "placement_imported", tag = "placement", request_body = Arrived,
+    params(
+        ("namespace" = String, Path, description = "Its name"),
+        ("owner" = String, Path, description = "The owner's name"),
+        ("token" = String, Path, description = "Of the move"),
+        ("instance" = String, Query, description = "Names this run of the application"),
+    ),
+    responses((status = 204, description = "Taken"), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn imported(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    mut query: Query,
+    JsonBody(arrived): JsonBody<Arrived>,
+) -> Result<StatusCode, Refusal> {
+    let owner = find(&app, &caller, &segments, &mut query)?;
+    query.finish()?;
+    owner.imported(digits(&segments.text(OWNER + 2)?)?, arrived.incarnation)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Says what the application measured; the policies spread load by it.
+#[utoipa::path(post, path = "/v1/placement/{namespace}/owners/{owner}/load", operation_id = "placement_load",
+    tag = "placement", request_body = Load,
+    params(
+        ("namespace" = String, Path, description = "Its name"),
+        ("owner" = String, Path, description = "The owner's name"),
+        ("instance" = String, Query, description = "Names this run of the application"),
+    ),
+    responses((status = 204, description = "Taken"), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn load(
+    State(app): State<App>,
+    caller: Caller,
+    segments: Segments,
+    mut query: Query,
+    JsonBody(load): JsonBody<Load>,
+) -> Result<StatusCode, Refusal> {
+    let owner = find(&app, &caller, &segments, &mut query)?;
+    query.finish()?;
+    let hot = load
+        .hot
+        .iter()
+        .map(|hot| Ok(v1::HotRange { start: digits(&hot.start)?, last: digits(&hot.last)?, rate: hot.rate }));
+    let hot = hot.collect::<Result<_, Error>>()?;
+    owner.report_load(v1::OwnerLoad { rate: load.rate, hot, samples: load.samples });
+    Ok(StatusCode::NO_CONTENT)
+}

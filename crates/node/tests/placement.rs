@@ -1,5 +1,6 @@
 //! Placement over real sockets: a manager that leads, owners, lookups, and what happens to them.
 
+mod http;
 mod leading;
 mod owners;
 mod troubles;
@@ -126,7 +127,13 @@ pub async fn settled(what: &str, owners: &[&Owner]) {
     if tokio::time::timeout(STUCK, settling).await.is_err() {
         let each = owners.iter().map(|owner| {
             let share = points(&[owner]) as f64 / RING as f64;
-            format!("{} {:?} {} ranges {share:.3} {:?}", owner.name(), owner.state(), held(owner).len(), owner.refusal())
+            format!(
+                "{} {:?} {} ranges {share:.3} {:?}",
+                owner.name(),
+                owner.state(),
+                held(owner).len(),
+                owner.refusal()
+            )
         });
         panic!("not settled: {what}: {}", each.collect::<Vec<_>>().join("; "));
     }

@@ -198,11 +198,16 @@ async fn lock_file(cell: &Cell) -> Result<OpenFile, Error> {
         let open = cell.open(LEADER).read().write().lock().uncached().events(Events::CONTENTS);
         open.lock_delay(Duration::ZERO).create_file("")
     };
-    match open().await {
+    let file = match open().await {
         Err(error) if error.code == "cell.no_parent" => {
             make_directories(cell, LEADER).await?;
-            open().await
+            open().await?
         }
-        opened => opened,
+        opened => opened?,
+    };
+    if file.created() {
+        // A thousand namespaces have more files than an application may; how many there are the manager bounds.
+        cell.request(Message::SetQuota(v1::SetQuota { path: "/".to_owned(), max_nodes: 0, max_bytes: 0 })).await?;
     }
+    Ok(file)
 }

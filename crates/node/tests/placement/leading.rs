@@ -72,18 +72,20 @@ async fn whoever_does_not_lead_says_who_does_and_a_new_leader_knows_everything()
     let mut nodes = found(3).await;
     create(&nodes.clients(), "objects").await;
     let list = Body::Placement(v1::PlacementMessage { message: Some(Message::NamespaceList(v1::NamespaceList {})) });
-    let mut redirects = Vec::new();
-    for at in 0..3 {
-        let client = nodes.client(at);
-        until("connected", async || client.is_connected().then_some(())).await;
-        let said = client.call(Request::new(list.clone()).retry(Retry::Never)).await;
-        redirects.push(said.err().map(|error| error.redirect));
-    }
-    let leader = redirects.iter().position(Option::is_none).expect("one leads");
-    let address = nodes.configs[leader].listen.to_string();
-    for (at, said) in redirects.iter().enumerate().filter(|(at, _)| *at != leader) {
-        assert_eq!(said.as_ref(), Some(&Some(address.clone())), "node {at}");
-    }
+    let leader = until("one leads, and both others say so", async || {
+        let mut redirects = Vec::new();
+        for at in 0..3 {
+            let client = nodes.client(at);
+            until("connected", async || client.is_connected().then_some(())).await;
+            let said = client.call(Request::new(list.clone()).retry(Retry::Never)).await;
+            redirects.push(said.err().map(|error| error.redirect));
+        }
+        let leader = redirects.iter().position(Option::is_none)?;
+        let address = nodes.configs[leader].listen.to_string();
+        let others = redirects.iter().flatten().filter(|said| said.as_ref() == Some(&address));
+        (others.count() == 2).then_some(leader)
+    })
+    .await;
     // A configuration that cannot outlast a fail-over is refused (F10).
     let config = v1::NamespaceConfig { lease_ms: 1_000, renew_ms: 500, ..Default::default() };
     let tight = v1::NamespaceCreate { namespace: "tight".into(), config: Some(config) };

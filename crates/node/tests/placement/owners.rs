@@ -18,9 +18,9 @@ async fn two_owners_share_the_ring_and_what_a_dead_one_held_moves_after_its_leas
     create(&nodes.client(0), "objects").await;
     let line = Line::new(nodes.client(0));
     let first = owner(line.clone(), "first");
-    settled("step 1", &[&first]).await;
+    settled("the first joins", &[&first]).await;
     let second = owner(nodes.client(0), "second");
-    settled("step 2", &[&first, &second]).await;
+    settled("they share", &[&first, &second]).await;
     let lookup = Lookup::connect(nodes.client(0), "objects").await.unwrap();
     let mut losses = lookup.losses();
     // Hints are right when nothing joins or leaves.
@@ -55,12 +55,12 @@ async fn an_owner_that_leaves_or_is_drained_frees_what_it_held_at_once() {
     let nodes = found(1).await;
     create(&nodes.client(0), "objects").await;
     let owners = [owner(nodes.client(0), "a"), owner(nodes.client(0), "b"), owner(nodes.client(0), "c")];
-    settled("step 3", &[&owners[0], &owners[1], &owners[2]]).await;
+    settled("three share", &[&owners[0], &owners[1], &owners[2]]).await;
     owners[0].leave();
-    settled("step 4", &[&owners[1], &owners[2]]).await;
+    settled("two are left", &[&owners[1], &owners[2]]).await;
     Placement::new(nodes.client(0)).drain("objects", "b").await.unwrap();
     assert_eq!(timeout(super::STUCK, drained(&owners[1])).await, Ok(()));
-    settled("step 5", &[&owners[2]]).await;
+    settled("one is left", &[&owners[2]]).await;
     let infos = Placement::new(nodes.client(0)).owners("objects").await.unwrap();
     let c = infos.iter().find(|info| info.owner.as_ref().is_some_and(|owner| owner.id == "c")).unwrap();
     assert!(c.live && c.share_ppm == 1_000_000, "{c:?}");
@@ -78,7 +78,7 @@ async fn the_same_name_twice_waits_for_the_first_one() {
     let nodes = found(1).await;
     create(&nodes.client(0), "objects").await;
     let first = owner(nodes.client(0), "one");
-    settled("step 6", &[&first]).await;
+    settled("the first joins", &[&first]).await;
     let process = |incarnation| {
         let mut options = OwnerOptions::new("objects", "one", "elsewhere.test:80");
         options.incarnation = Some(incarnation);
@@ -92,7 +92,7 @@ async fn the_same_name_twice_waits_for_the_first_one() {
     let before = first.check_now("key").unwrap();
     first.leave();
     let second = Owner::start(nodes.client(0), process(later)).unwrap();
-    settled("step 7", &[&second]).await;
+    settled("the second joins", &[&second]).await;
     assert!(second.check_now("key").unwrap() > before, "a new process, a new number");
     // The earlier process is told that it was replaced.
     let refused = Owner::join(nodes.client(0), process(1)).await.err().expect("a later process has registered");
@@ -104,7 +104,7 @@ async fn a_namespace_deleted_under_its_owners_ends_their_leases_and_never_reuses
     let nodes = found(1).await;
     create(&nodes.client(0), "objects").await;
     let owner = owner(nodes.client(0), "one");
-    settled("step 8", &[&owner]).await;
+    settled("it joins", &[&owner]).await;
     let highest = held(&owner).iter().map(|leased| leased.lease).max().unwrap();
     let placement = Placement::new(nodes.client(0));
     placement.delete("objects").await.unwrap();
@@ -112,6 +112,6 @@ async fn a_namespace_deleted_under_its_owners_ends_their_leases_and_never_reuses
     until("it hears why", async || owner.refusal().filter(|why| why.code == "placement.no_namespace")).await;
     assert!(placement.namespaces().await.unwrap().is_empty());
     create(&nodes.client(0), "objects").await;
-    settled("step 9", &[&owner]).await;
+    settled("it joins again", &[&owner]).await;
     assert!(held(&owner).iter().all(|leased| leased.lease > highest), "F8: {highest:?} {:?}", held(&owner));
 }

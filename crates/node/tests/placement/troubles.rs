@@ -32,7 +32,7 @@ async fn a_killed_manager_costs_no_healthy_owner_anything() {
     let mut nodes = found(3).await;
     create_with(&nodes.clients(), "objects", LEASE, Duration::from_millis(500)).await;
     let owners = [owner(nodes.clients(), "a"), owner(nodes.clients(), "b")];
-    settled("step 1", &[&owners[0], &owners[1]]).await;
+    settled("two join", &[&owners[0], &owners[1]]).await;
     let before = [held(&owners[0]), held(&owners[1])];
     let (at, epoch) = leader(&nodes).await;
     nodes.kill(at).await;
@@ -47,7 +47,7 @@ async fn a_killed_manager_costs_no_healthy_owner_anything() {
     assert!([held(&owners[0]), held(&owners[1])] == before, "leases were lost");
     // And it goes on: a third one joins under the new leader.
     let third = owner(nodes.clients(), "c");
-    settled("step 2", &[&owners[0], &owners[1], &third]).await;
+    settled("a third one joins under the new leader", &[&owners[0], &owners[1], &third]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +55,7 @@ async fn owners_stop_when_the_cell_is_gone_for_longer_than_a_lease_and_go_on_by_
     let mut nodes = found(3).await;
     create(&nodes.clients(), "objects").await;
     let one = owner(nodes.clients(), "one");
-    settled("step 3", &[&one]).await;
+    settled("one joins", &[&one]).await;
     let highest = held(&one).iter().map(|leased| leased.lease).max().unwrap();
     // A minority is left, whoever leads.
     let (at, _) = leader(&nodes).await;
@@ -67,7 +67,7 @@ async fn owners_stop_when_the_cell_is_gone_for_longer_than_a_lease_and_go_on_by_
     for at in dead {
         nodes.restart(at).await;
     }
-    settled("step 4", &[&one]).await;
+    settled("it goes on", &[&one]).await;
     assert!(held(&one).iter().all(|leased| leased.lease > highest), "what lapsed is never revived (F6)");
     let namespaces = Placement::new(nodes.clients()).namespaces().await.unwrap();
     assert_eq!(namespaces.len(), 1);
@@ -76,9 +76,9 @@ async fn owners_stop_when_the_cell_is_gone_for_longer_than_a_lease_and_go_on_by_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_stops_in_order_hands_the_lead_over_at_once() {
     let mut nodes = found(3).await;
-    create(&nodes.clients(), "objects").await;
+    create_with(&nodes.clients(), "objects", Duration::from_secs(8), super::RENEW).await;
     let one = owner(nodes.clients(), "one");
-    settled("step 5", &[&one]).await;
+    settled("one joins", &[&one]).await;
     let before = held(&one);
     let (at, epoch) = leader(&nodes).await;
     nodes.nodes[at].take().unwrap().shutdown().await.unwrap();

@@ -7,7 +7,7 @@
 use crate::{Ticket, To};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tidings_base::{Error, KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
+use tidings_base::{Class, Error, KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
 use tidings_wire::v1;
 
 /// How long a manager may hold a poll (§2.2.1: the paper polls every 30 s; here a change comes within a round trip).
@@ -227,7 +227,7 @@ impl Lookup {
             Ok(answer) => answer,
             Err(error) => {
                 self.failed(now);
-                if error.code.starts_with("placement.") && error.code != "placement.not_leader" {
+                if error.code.starts_with("placement.") && error.class != Class::Unreachable {
                     out.put(Output::Refused(error));
                 }
                 return;

@@ -161,7 +161,7 @@ async fn what_cannot_join_is_told_why() {
     assert_eq!(Owner::join(pool.line(), options).await.err().unwrap().code, "placement.no_namespace");
     let mut options = pool.options("one");
     options.address = "a b".into();
-    assert_eq!(Owner::join(pool.line(), options).await.err().unwrap().code, "placement.bad_owner");
+    assert_eq!(Owner::join(pool.line(), options).await.err().unwrap().code, "placement.bad_address");
     let line = pool.line();
     line.cut();
     let mut options = pool.options("one");

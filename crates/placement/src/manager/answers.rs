@@ -1,38 +1,28 @@
 //! What an owner is told: the complete set of ranges that it should hold.
 
-use super::pool::Pool;
+use super::pool::{Due, Pool};
 use super::table::{Holder, Intent, arc};
 use super::{Output, fail, not_leader};
 use crate::Leased;
 use crate::mutant::Mutant;
-use tidings_base::{KeyHash, Mono, Outbox};
+use tidings_base::Outbox;
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
 
 impl Pool {
     /// Answers every poll that is due: there is news, or it was held long enough.
-    pub(super) fn answer(
-        &mut self,
-        now: Mono,
-        epoch: u64,
-        may_lease: bool,
-        mutant: Option<Mutant>,
-        out: &mut Outbox<Output>,
-    ) {
-        let due = self.members.iter().filter(|(_, member)| {
-            let Some(talk) = &member.talk else { return false };
-            let Some(poll) = talk.poll else { return false };
+    pub(super) fn answer(&mut self, epoch: u64, may_lease: bool, mutant: Option<Mutant>, out: &mut Outbox<Output>) {
+        if !may_lease {
             // A leader in jeopardy fails its held polls at once, so that owners look for another.
-            !may_lease || (now >= poll.not_before && (poll.hello || talk.news || now >= poll.until))
-        });
-        for index in due.map(|(index, _)| *index).collect::<Vec<_>>() {
-            self.answer_one(now, epoch, index, may_lease, mutant, out);
+            self.ready.extend(self.polls.values().copied());
+        }
+        for index in std::mem::take(&mut self.ready) {
+            self.answer_one(epoch, index, may_lease, mutant, out);
         }
     }
 
     fn answer_one(
         &mut self,
-        now: Mono,
         epoch: u64,
         index: u32,
         may_lease: bool,
@@ -41,11 +31,13 @@ impl Pool {
     ) {
         let Some(talk) = self.members.get_mut(&index).and_then(|member| member.talk.as_mut()) else { return };
         let Some(poll) = talk.poll.take() else { return };
+        self.polls.remove(&poll.op);
+        self.due.cancel(&Due::Answer(index));
         if !may_lease {
             return fail(out, poll.op, not_leader());
         }
         talk.seq += 1;
-        talk.news = false;
+        talk.news = None;
         let mut answer = v1::OwnerAnswer {
             epoch,
             nonce: talk.nonce,
@@ -59,13 +51,14 @@ impl Pool {
         if !poll.hello {
             answer.confirmed = std::mem::take(&mut talk.confirm);
             let seq = talk.seq;
-            self.fill(now, index, seq, mutant, &mut answer);
+            self.fill(index, seq, mutant, &mut answer);
         }
         out.put(Output::Answer { op: poll.op, message: Message::OwnerAnswer(answer) });
     }
 
-    fn fill(&mut self, now: Mono, index: u32, seq: u64, mutant: Option<Mutant>, answer: &mut v1::OwnerAnswer) {
+    fn fill(&mut self, index: u32, seq: u64, mutant: Option<Mutant>, answer: &mut v1::OwnerAnswer) {
         let honoured = if mutant == Some(Mutant::NoSkewMargin) { self.times.lease } else { self.times.honoured() };
+        let until = self.now + honoured;
         let starts = self.table.of_owner(index);
         let draining = self.members.get(&index).is_some_and(|member| member.record.draining);
         answer.drained = draining && starts.is_empty();
@@ -80,7 +73,7 @@ impl Pool {
                 Holder::Fresh | Holder::Sent(_) => {
                     let (token, clean) = (range.token.unwrap_or_default(), range.token.is_some());
                     answer.grants.push(v1::Grant { range: Some(leased.into()), token, clean });
-                    self.set_holder(start, Holder::Sent(seq));
+                    self.table.update(start, |range| range.holder = Holder::Sent(seq));
                     self.counts.grants += 1;
                 }
                 Holder::Loaded | Holder::Claimed => {
@@ -88,14 +81,8 @@ impl Pool {
                     self.counts.renewals += 1;
                 }
             }
-            self.lease_until(start, now + honoured);
+            self.lease_until(start, until);
         }
         (answer.moves, answer.imports) = self.moves_of(index);
-    }
-
-    fn set_holder(&mut self, start: KeyHash, holder: Holder) {
-        if let Some(range) = self.table.get_mut(start) {
-            range.holder = holder;
-        }
     }
 }

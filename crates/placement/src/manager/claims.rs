@@ -1,12 +1,13 @@
 //! What an owner says: who it is (F4), whether it speaks to us now (F2, F5), and what it holds.
 
 use super::file::{Kind, OWNERS_PER_FILE};
-use super::pool::{MAX_OWNER_FILES, Member, Poll, Pool, Talk};
-use super::table::{Holder, arc};
+use super::plan::is_leased;
+use super::pool::{Due, MAX_OWNER_FILES, Member, Poll, Pool, Talk};
+use super::table::{Holder, Intent, arc};
 use super::{Output, fail};
 use crate::Leased;
 use crate::mutant::Mutant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, KeyRange, LeaseNumber, Mono, OpId, Outbox, Seeded};
 use tidings_wire::v1;
@@ -31,7 +32,6 @@ impl Pool {
     #[allow(clippy::too_many_arguments)] // What a poll meets on its way in; a struct of them would have one user.
     pub(super) fn hear(
         &mut self,
-        now: Mono,
         epoch: u64,
         op: OpId,
         poll: v1::OwnerPoll,
@@ -40,9 +40,8 @@ impl Pool {
         out: &mut Outbox<Output>,
     ) -> Result<(), Error> {
         check(&poll)?;
-        let index = self.admit(now, &poll)?;
-        let honoured = self.times.honoured();
-        let renew = self.times.renew;
+        let index = self.admit(&poll, out)?;
+        let (now, renew) = (self.now, self.times.renew);
         let Some(member) = self.members.get_mut(&index) else { return Ok(()) };
         let known = member.talk.as_ref().is_some_and(|talk| talk.nonce == poll.nonce);
         if !known {
@@ -52,10 +51,11 @@ impl Pool {
                 heard: 0,
                 spoke: false,
                 poll: None,
-                news: false,
+                news: None,
                 confirm: Vec::new(),
             });
             if let Some(old) = old.and_then(|talk| talk.poll) {
+                self.polls.remove(&old.op);
                 fail(out, old.op, superseded());
             }
         }
@@ -65,6 +65,7 @@ impl Pool {
             return Err(duplicate());
         }
         if let Some(old) = talk.poll.take() {
+            self.polls.remove(&old.op);
             fail(out, old.op, superseded());
         }
         // F5: sent before it heard our latest: what it says may contradict what we said.
@@ -76,28 +77,37 @@ impl Pool {
         let calm = if race && !hello { Duration::from_millis(rng.between(CALM.0, CALM.1)) } else { Duration::ZERO };
         let wait = Duration::from_millis(poll.wait_ms.into()).min(renew);
         talk.poll = Some(Poll { op, until: now + wait, not_before: now + calm, hello });
-        talk.news |= race;
+        if race {
+            talk.news.get_or_insert(now);
+        }
+        let first = !hello && !talk.spoke;
         talk.spoke |= !hello;
         self.counts.races += u64::from(race && !hello);
-        let came_back = member.live_until <= now;
-        member.live_until = now + honoured;
         member.hands_over = poll.hands_over;
+        if std::mem::replace(&mut member.healthy, !poll.unhealthy) == poll.unhealthy {
+            self.dirty.insert(index);
+        }
+        self.polls.insert(op, index);
+        self.lives(index);
+        if first {
+            self.try_later(index);
+        }
         if let Some(load) = &poll.load {
-            member.load = load.clone();
+            self.weigh(index, load);
         }
-        self.stale_plan |= came_back;
         if poll.draining {
-            self.drain(now, index);
+            self.drain(index);
         }
+        self.arm(index);
         if (hello && mutant != Some(Mutant::NoHello)) || race {
             return Ok(());
         }
-        self.take_claims(now, index, &poll);
+        self.take_claims(index, &poll);
         Ok(())
     }
 
     /// F4: one live process for a name. Which owner it is, recorded or about to be.
-    fn admit(&mut self, now: Mono, poll: &v1::OwnerPoll) -> Result<u32, Error> {
+    fn admit(&mut self, poll: &v1::OwnerPoll, out: &mut Outbox<Output>) -> Result<u32, Error> {
         let Some(index) = self.by_id.get(&poll.owner).copied() else { return self.register(poll) };
         let Some(member) = self.members.get(&index) else { return self.register(poll) };
         let record = &member.record;
@@ -118,9 +128,11 @@ impl Pool {
             return Ok(index);
         }
         let proven = poll.proof.is_some() && poll.proof == record.proof;
-        let leased = self.table.of_owner(index).into_iter().any(|start| {
-            self.table.get(start).is_some_and(|range| now < range.until && range.holder != Holder::Nobody)
-        });
+        let leased = self
+            .table
+            .of_owner(index)
+            .into_iter()
+            .any(|start| self.table.get(start).is_some_and(|range| self.now < range.until && is_leased(range)));
         if leased && !proven {
             return Err(Error::new(
                 "placement.owner_id_in_use",
@@ -131,6 +143,9 @@ impl Pool {
         }
         // Whatever the earlier process held is lost with it: new numbers, and a loss, even if it comes back here.
         for start in self.table.of_owner(index) {
+            if let Some(Intent::Move { token }) = self.table.get(start).map(|range| range.intent) {
+                self.give_up_move(token);
+            }
             self.release(start);
         }
         self.change_record(index, |record| {
@@ -140,22 +155,30 @@ impl Pool {
             record.draining = false;
         });
         if let Some(member) = self.members.get_mut(&index) {
-            (member.talk, member.strikes, member.barred_until) = (None, 0, Mono(0));
+            let old = member.talk.take().and_then(|talk| talk.poll);
+            (member.strikes, member.barred_until, member.drain_until) = (0, Mono(0), None);
             // Until the new record is in the cell nothing may be granted under it.
             member.committed = false;
+            if let Some(old) = old {
+                self.polls.remove(&old.op);
+                fail(out, old.op, superseded());
+            }
         }
+        self.due.cancel(&Due::Drain(index));
         Ok(index)
     }
 
     fn register(&mut self, poll: &v1::OwnerPoll) -> Result<u32, Error> {
-        let index = self.members.last_key_value().map_or(1, |(last, _)| last + 1);
+        // The first that is free: records of owners that are gone for long were forgotten.
+        let taken = self.members.keys().zip(1..).take_while(|(index, n)| **index == *n).count();
+        let index = taken as u32 + 1;
         if index >= MAX_OWNER_FILES as u32 * OWNERS_PER_FILE {
             return Err(Error::new(
                 "placement.too_many_owners",
                 Class::Refused,
                 "the namespace has no room for owners",
             )
-            .hint("Delete and create the namespace anew, or use several."));
+            .hint("Owners that are gone are forgotten after ten leases; or use several namespaces."));
         }
         let virtual_nodes = match self.meta.config.as_ref().map_or(0, |config| config.virtual_nodes) {
             0 => VIRTUAL_NODES,
@@ -181,25 +204,24 @@ impl Pool {
         if let Some(member) = self.members.get_mut(&index) {
             change(&mut member.record);
             self.commits.want(owners_file(index));
-            self.stale_plan = true;
+            self.dirty.insert(index);
         }
     }
 
     /// Takes the complete set of what an owner believes it holds.
-    fn take_claims(&mut self, now: Mono, index: u32, poll: &v1::OwnerPoll) {
+    fn take_claims(&mut self, index: u32, poll: &v1::OwnerPoll) {
         let mut claims: BTreeMap<LeaseNumber, Vec<KeyRange>> = BTreeMap::new();
         for claim in poll.claims.iter().filter_map(Leased::of) {
             claims.entry(claim.lease).or_default().push(claim.range);
         }
         claims.values_mut().for_each(|ranges| ranges.sort_by_key(|range| range.start));
         for handover in &poll.released {
-            self.handed_over(now, index, handover);
-        }
-        for handover in &poll.imported {
-            self.moves.imported(handover.token, index);
+            self.handed_over(index, handover);
         }
         self.cut_at_claims(index, &claims);
-        let mut refused = false;
+        let (mut refused, mut accepted, mut again) = (false, false, false);
+        let said: BTreeSet<u32> = poll.refused.iter().map(|range| range.lease).collect();
+        let silent = self.members.get(&index).map_or(0, |member| member.strikes) + 1;
         for start in self.table.of_owner(index) {
             let Some(range) = self.table.get(start).copied() else { continue };
             let pieces = claims.get(&range.lease).map_or(&[][..], Vec::as_slice);
@@ -207,26 +229,44 @@ impl Pool {
             match range.holder {
                 // What could not be cut is released when all of it is given up.
                 _ if !claimed && pieces.iter().any(|piece| piece.overlaps(arc(start, &range))) => {}
-                Holder::Nobody | Holder::Committing | Holder::Fresh if !claimed => {}
                 Holder::Nobody | Holder::Committing => {}
-                // It heard of the grant and does not hold it: refused, or lapsed already.
+                Holder::Fresh if !claimed => {}
+                // It heard of the grant and does not hold it. If it does not say that it refused it, the answer crossed a
+                // message of its own and was dropped (F5): nobody has had it, and it may be granted again as it is.
                 Holder::Sent(seq) if !claimed && poll.heard >= seq => {
                     refused = true;
-                    self.release(start);
+                    if said.contains(&range.lease.get()) || silent >= STRIKES {
+                        self.release(start);
+                    } else {
+                        self.table.update(start, |range| range.holder = Holder::Fresh);
+                        again = true;
+                    }
                 }
                 Holder::Sent(_) if !claimed => {}
-                Holder::Loaded | Holder::Claimed if !claimed => self.release(start),
-                Holder::Loaded | Holder::Claimed | Holder::Fresh | Holder::Sent(_) => {
-                    if let Some(range) = self.table.get_mut(start) {
-                        range.holder = Holder::Claimed;
-                        if let Some(token) = range.token.take() {
-                            self.moves.finished(token);
-                        }
+                Holder::Loaded | Holder::Claimed if !claimed => {
+                    if let Intent::Move { token } = range.intent {
+                        self.give_up_move(token);
                     }
+                    self.release(start);
+                }
+                Holder::Claimed => {}
+                Holder::Loaded | Holder::Fresh | Holder::Sent(_) => {
+                    if let Some(token) = range.token {
+                        self.moves.end(token);
+                    }
+                    self.table.update(start, |range| (range.holder, range.token) = (Holder::Claimed, None));
+                    accepted = true;
+                    self.unsettled.insert(start);
                 }
             }
         }
-        self.strike(now, index, refused || !poll.refused.is_empty());
+        if again {
+            self.news(index);
+        }
+        if accepted && let Some(member) = self.members.get_mut(&index) {
+            member.strikes = 0;
+        }
+        self.strike(index, refused || !poll.refused.is_empty());
     }
 
     /// Cuts where an owner holds only a part of what is recorded: an earlier leader had cut the range and taken back the
@@ -238,41 +278,31 @@ impl Pool {
             let Some(pieces) = claims.get(&range.lease).filter(|pieces| !covered(pieces, whole)) else { continue };
             let edges = pieces.iter().flat_map(|piece| [Some(piece.start), piece.last.0.checked_add(1).map(KeyHash)]);
             for at in edges.flatten().filter(|at| *at != start && whole.contains(*at)) {
-                let held = !matches!(range.holder, Holder::Nobody | Holder::Committing);
-                if self.table.cut(at) && held && range.until > Mono(0) {
-                    self.expiry.insert((range.until, at));
-                }
+                self.cut(at);
             }
         }
     }
 
-    fn strike(&mut self, now: Mono, index: u32, refused: bool) {
-        let pause = self.times.renew;
+    fn strike(&mut self, index: u32, refused: bool) {
+        let until = self.now + self.times.renew;
         let Some(member) = self.members.get_mut(&index) else { return };
-        member.strikes = if refused { member.strikes + 1 } else { 0 };
+        member.strikes += u32::from(refused);
         if member.strikes >= STRIKES {
             member.strikes = 0;
-            member.barred_until = now + pause;
-            self.stale_plan = true;
+            member.barred_until = until;
+            self.due.set(Due::Bar(index), until);
         }
-    }
-
-    /// A range is held by nobody from now on.
-    pub(super) fn release(&mut self, start: KeyHash) {
-        let Some(range) = self.table.get_mut(start) else { return };
-        if matches!(range.holder, Holder::Committing) {
-            return;
-        }
-        range.holder = Holder::Nobody;
-        self.expiry.remove(&(range.until, start));
-        self.idle.insert(start);
     }
 }
 
 /// Whether sorted pieces cover an arc without a gap. The owner's cuts may be older or newer than ours.
 fn covered(pieces: &[KeyRange], arc: KeyRange) -> bool {
     let mut at = arc.start;
-    for piece in pieces {
+    let first = pieces.partition_point(|piece| piece.last < arc.start);
+    for piece in &pieces[first..] {
+        if piece.start > at {
+            return false;
+        }
         if piece.start <= at && at <= piece.last {
             if piece.last >= arc.last {
                 return true;
@@ -283,16 +313,33 @@ fn covered(pieces: &[KeyRange], arc: KeyRange) -> bool {
     false
 }
 
+/// Whether requests could be sent there: a host, with a port or without, maybe with a scheme and a path.
+fn is_address(address: &str) -> bool {
+    let plain = !address.contains(|c: char| c.is_whitespace() || c.is_control());
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let host = rest.split('/').next().unwrap_or_default();
+    // The port of a bare IPv6 address is not looked for: it is all colons.
+    let bracketed = host.rsplit_once(']').map_or(host, |(_, after)| after);
+    let port_fits = match bracketed.rsplit_once(':') {
+        Some((name, _)) if name.contains(':') => true,
+        Some((_, port)) => port.parse::<u16>().is_ok_and(|port| port > 0),
+        None => true,
+    };
+    plain && !host.is_empty() && !host.starts_with(':') && port_fits
+}
+
 fn check(poll: &v1::OwnerPoll) -> Result<(), Error> {
     let bad = |what: &str| {
         Err(Error::new("placement.bad_owner", Class::Invalid, format!("the owner's {what} cannot be used"))
-            .hint(format!("Owners have a name and an address of 1 to {MAX_NAME} bytes, and an incarnation above 0.")))
+            .hint(format!("Owners have a name of 1 to {MAX_NAME} bytes, and an incarnation above 0.")))
     };
     if poll.owner.is_empty() || poll.owner.len() > MAX_NAME {
         return bad("name");
     }
-    if poll.address.is_empty() || poll.address.len() > MAX_NAME || poll.address.contains(char::is_whitespace) {
-        return bad("address");
+    if poll.address.len() > MAX_NAME || !is_address(&poll.address) {
+        let address: String = poll.address.chars().take(80).collect();
+        return Err(Error::new("placement.bad_address", Class::Invalid, format!("`{address}` is not an address"))
+            .hint("Use `host:port` or a URL, of at most 256 bytes."));
     }
     if poll.incarnation == 0 {
         return bad("incarnation");

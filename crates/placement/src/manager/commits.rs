@@ -2,12 +2,11 @@
 
 use super::file::{self, Kind, OWNERS_PER_FILE};
 use super::pool::Pool;
-use super::table::{Holder, Intent, Range, Table};
+use super::table::{Holder, Intent, Range};
 use crate::mutant::Mutant;
 use bytes::Bytes;
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 use tidings_base::{KeyHash, LeaseNumber, Mono, OpId};
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
@@ -16,8 +15,8 @@ use tidings_wire::v1::placement_message::Message;
 const LEASES_A_BLOCK: u32 = 4_096;
 const LSNS_A_BLOCK: u64 = 65_536;
 
-/// Changes are gathered for so long before lookups hear of them.
-const COALESCE: Duration = Duration::from_millis(50);
+/// Policies leave a range alone for so many of their rounds after it changed hands (dwell).
+const DWELL: u32 = 2;
 
 /// A range's new record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +27,21 @@ struct Change {
     lsn: u64,
     /// Its state came along, under this token.
     token: Option<u64>,
+    /// A policy has put it there.
+    pin: bool,
+}
+
+/// Whom a range is to be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Gift {
+    to: u32,
+    token: Option<u64>,
+    pin: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct FileState {
     generation: Option<u64>,
-    /// It differs from what the cell has.
-    wanted: bool,
     inflight: Option<Inflight>,
 }
 
@@ -45,6 +52,8 @@ struct Inflight {
     /// `meta`: what it says of the next numbers. Owners: who is in it.
     meta: Option<v1::PlacementMeta>,
     owners: Vec<v1::TableOwner>,
+    /// It was put again after an unknown outcome: a conflict may be with ourselves.
+    again: bool,
 }
 
 /// What a file that was read again says of a commit.
@@ -65,8 +74,12 @@ pub(super) enum Resolved {
 #[derive(Clone, Debug)]
 pub(super) struct Commits {
     files: BTreeMap<Kind, FileState>,
+    /// Files that differ from what the cell has.
+    wanted: BTreeSet<Kind>,
     /// Ranges to be given to somebody, or to nobody.
-    queued: BTreeMap<KeyHash, (u32, Option<u64>)>,
+    queued: BTreeMap<KeyHash, Gift>,
+    /// How many ranges are queued or on their way, by whom they go to.
+    going: BTreeMap<u32, usize>,
     next_lease: u32,
     lease_end: u32,
     next_lsn: u64,
@@ -81,7 +94,9 @@ impl Commits {
     pub(super) fn new() -> Commits {
         Commits {
             files: BTreeMap::new(),
+            wanted: BTreeSet::new(),
             queued: BTreeMap::new(),
+            going: BTreeMap::new(),
             next_lease: 1,
             lease_end: 1,
             next_lsn: 1,
@@ -103,7 +118,31 @@ impl Commits {
     }
 
     pub(super) fn want(&mut self, kind: Kind) {
-        self.files.entry(kind).or_default().wanted = true;
+        self.wanted.insert(kind);
+    }
+
+    /// Whether grants of an owner are on their way to the cell.
+    pub(super) fn under_way_for(&self, owner: u32) -> bool {
+        self.going.contains_key(&owner)
+    }
+
+    /// Whether a change that is queued or on its way names an owner.
+    pub(super) fn names(&self, owner: u32) -> bool {
+        self.going.contains_key(&owner)
+    }
+
+    fn arrived(&mut self, owner: u32) {
+        if let Some(count) = self.going.get_mut(&owner) {
+            *count -= 1;
+            if *count == 0 {
+                self.going.remove(&owner);
+            }
+        }
+    }
+
+    /// Whether commits are queued or under way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.going.is_empty()
     }
 
     /// An operator waits until `meta` is committed.
@@ -121,36 +160,54 @@ impl Commits {
         self.inflight.first().map_or(self.next_lsn - 1, |first| first - 1)
     }
 
+    /// F8: numbers are used once. When a namespace has used all of them, nothing is given any more.
     fn numbers_left(&self) -> bool {
-        self.next_lease < self.lease_end && self.next_lsn < self.lsn_end
+        let unused = LeaseNumber::new(self.next_lease).is_some();
+        unused && self.next_lease < self.lease_end && self.next_lsn < self.lsn_end
+    }
+
+    fn next_numbers(&mut self) -> Option<(LeaseNumber, u64)> {
+        let lease = LeaseNumber::new(self.next_lease).filter(|_| self.numbers_left())?;
+        let lsn = self.next_lsn;
+        self.next_lease += 1;
+        self.next_lsn += 1;
+        self.inflight.insert(lsn);
+        Some((lease, lsn))
+    }
+
+    fn used_up(&self) -> bool {
+        LeaseNumber::new(self.next_lease).is_none()
     }
 }
 
 impl Pool {
     /// Records a range as somebody's, or nobody's, with a new number. F3: only what was released or expired comes here.
-    pub(super) fn assign(&mut self, start: KeyHash, to: u32, token: Option<u64>) {
-        if let Some(range) = self.table.get_mut(start) {
-            debug_assert_eq!(range.holder, Holder::Nobody, "F3: released or expired first");
+    pub(super) fn assign(&mut self, start: KeyHash, to: u32, token: Option<u64>, pin: bool) {
+        self.table.update(start, |range| {
+            assert_eq!(range.holder, Holder::Nobody, "F3: released or expired first");
             range.holder = Holder::Committing;
-            self.commits.queued.insert(start, (to, token));
-        }
+        });
+        self.commits.queued.insert(start, Gift { to, token, pin });
+        *self.commits.going.entry(to).or_default() += 1;
+        self.commits.want(Kind::Segment(file::segment_of(start)));
     }
 
     /// The files that are to be committed now; segments wait until there are numbers.
     pub(super) fn commits_due(&mut self) -> Vec<super::File> {
-        if !self.commits.queued.is_empty() && !self.commits.numbers_left() {
+        let numbers = self.commits.queued.is_empty() || self.commits.numbers_left();
+        if !numbers && !self.commits.used_up() {
             self.commits.want(Kind::Meta);
         }
-        if self.commits.numbers_left() {
-            let segments: BTreeSet<u8> = self.commits.queued.keys().map(|start| file::segment_of(*start)).collect();
-            segments.into_iter().for_each(|segment| self.commits.want(Kind::Segment(segment)));
-        }
-        let due = self.commits.files.iter().filter(|(_, state)| state.wanted && state.inflight.is_none());
-        due.map(|(kind, _)| super::File { namespace: self.name.clone(), kind: *kind }).collect()
+        let due = self.commits.wanted.iter().filter(|kind| {
+            let waits = self.commits.files.get(kind).is_some_and(|state| state.inflight.is_some());
+            !waits && (numbers || !matches!(kind, Kind::Segment(_)))
+        });
+        due.map(|kind| super::File { namespace: self.name.clone(), kind: *kind }).collect()
     }
 
     /// What to commit, and under which condition.
     pub(super) fn begin_commit(&mut self, kind: Kind) -> (Option<u64>, Bytes) {
+        self.commits.wanted.remove(&kind);
         let inflight = match kind {
             Kind::Meta => self.encode_meta(),
             Kind::Owners(n) => self.encode_owners(n),
@@ -158,24 +215,33 @@ impl Pool {
         };
         let bytes = inflight.bytes.clone();
         let state = self.commits.files.entry(kind).or_default();
-        state.wanted = false;
         state.inflight = Some(inflight);
         (state.generation, bytes)
     }
 
     /// The commit that is under way, again.
-    pub(super) fn same_commit(&self, kind: Kind) -> Option<(Option<u64>, Bytes)> {
-        let state = self.commits.files.get(&kind)?;
-        Some((state.generation, state.inflight.as_ref()?.bytes.clone()))
+    pub(super) fn same_commit(&mut self, kind: Kind) -> Option<(Option<u64>, Bytes)> {
+        let state = self.commits.files.get_mut(&kind)?;
+        let inflight = state.inflight.as_mut()?;
+        inflight.again = true;
+        Some((state.generation, inflight.bytes.clone()))
+    }
+
+    /// Whether the commit under way was sent more than once: then a conflict does not say who wrote.
+    pub(super) fn sent_again(&self, kind: Kind) -> bool {
+        let inflight = self.commits.files.get(&kind).and_then(|state| state.inflight.as_ref());
+        inflight.is_some_and(|inflight| inflight.again)
     }
 
     fn encode_meta(&mut self) -> Inflight {
         let mut meta = self.meta.clone();
         if !self.commits.numbers_left() {
-            meta.next_lease = self.commits.lease_end.max(meta.next_lease).saturating_add(LEASES_A_BLOCK);
+            let lease = self.commits.lease_end.max(meta.next_lease).saturating_add(LEASES_A_BLOCK);
+            meta.next_lease = lease.min(LeaseNumber::MAX.get() + 1);
             meta.next_lsn = self.commits.lsn_end.max(meta.next_lsn).saturating_add(LSNS_A_BLOCK);
         }
-        Inflight { bytes: meta.encode_to_vec().into(), changes: Vec::new(), meta: Some(meta), owners: Vec::new() }
+        let bytes = meta.encode_to_vec().into();
+        Inflight { bytes, changes: Vec::new(), meta: Some(meta), owners: Vec::new(), again: false }
     }
 
     fn encode_owners(&self, n: u8) -> Inflight {
@@ -183,7 +249,8 @@ impl Pool {
         let members = self.members.range(first..first + OWNERS_PER_FILE);
         let records: Vec<v1::TableOwner> = members.map(|(_, member)| member.record.clone()).collect();
         let file = v1::PlacementOwners { owners: records };
-        Inflight { bytes: file.encode_to_vec().into(), changes: Vec::new(), meta: None, owners: file.owners }
+        let bytes = file.encode_to_vec().into();
+        Inflight { bytes, changes: Vec::new(), meta: None, owners: file.owners, again: false }
     }
 
     fn encode_segment(&mut self, segment: u8) -> Inflight {
@@ -191,37 +258,38 @@ impl Pool {
         let queued: Vec<KeyHash> = self.commits.queued.range(first..=last).map(|(start, _)| *start).collect();
         let mut changes: Vec<Change> = Vec::with_capacity(queued.len());
         for start in queued {
-            let Some((to, token)) = self.commits.queued.get(&start).copied() else { continue };
-            let Some(range) = self.table.get(start).copied() else { continue };
+            let Some(Gift { to, token, pin }) = self.commits.queued.get(&start).copied() else { continue };
             // Neighbours that go the same way together become one range under one number.
             let joins = changes.last().filter(|before| {
                 let touches = self.table.get(before.start).is_some_and(|left| left.last.0.wrapping_add(1) == start.0);
-                touches && before.to == to && before.token.is_none() && token.is_none() && !range.pinned
+                let plain = before.token.is_none() && token.is_none() && !before.pin && !pin;
+                touches && before.to == to && plain
             });
             let (lease, lsn) = match joins {
                 Some(before) => (before.lease, before.lsn),
-                None if self.commits.numbers_left() => {
-                    let numbers =
-                        (LeaseNumber::new(self.commits.next_lease).unwrap_or(LeaseNumber::MAX), self.commits.next_lsn);
-                    self.commits.next_lease += 1;
-                    self.commits.next_lsn += 1;
-                    self.commits.inflight.insert(numbers.1);
-                    numbers
-                }
-                None => break,
+                None => match self.commits.next_numbers() {
+                    Some(numbers) => numbers,
+                    None => break,
+                },
             };
             self.commits.queued.remove(&start);
-            changes.push(Change { start, to, lease, lsn, token });
+            changes.push(Change { start, to, lease, lsn, token, pin });
         }
-        let mut after = Table::new();
-        after.load(segment, self.table.segment(segment).map(|(start, range)| (start, *range)).collect());
-        changes.iter().for_each(|change| apply(&mut after, change, self.mutant));
-        after.join(segment);
-        Inflight { bytes: file::encode_segment(&after, segment), changes, meta: None, owners: Vec::new() }
+        if self.commits.queued.range(first..=last).next().is_some() {
+            self.commits.want(Kind::Segment(segment));
+        }
+        let mut rows: Vec<(KeyHash, Range)> = self.table.segment(segment).map(|(start, row)| (start, *row)).collect();
+        for change in &changes {
+            if let Ok(at) = rows.binary_search_by_key(&change.start, |(start, _)| *start) {
+                rows[at].1 = changed(&rows[at].1, change, Mono(0), self.mutant);
+            }
+        }
+        rows.dedup_by(|right, left| left.1.absorb(&right.1));
+        Inflight { bytes: file::encode_segment(&rows), changes, meta: None, owners: Vec::new(), again: false }
     }
 
     /// A commit is in the cell: from now on what it says may be told. What operators waited for is returned.
-    pub(super) fn commit_done(&mut self, now: Mono, kind: Kind, generation: u64) -> Vec<(OpId, Message)> {
+    pub(super) fn commit_done(&mut self, kind: Kind, generation: u64) -> Vec<(OpId, Message)> {
         let Some(state) = self.commits.files.get_mut(&kind) else { return Vec::new() };
         state.generation = Some(generation);
         let Some(done) = state.inflight.take() else { return Vec::new() };
@@ -241,20 +309,23 @@ impl Pool {
                 // A later process may have registered since: nothing is granted to it before its own record is there, or
                 // the next leader would take the earlier one's word for what it holds.
                 for record in done.owners {
-                    let member = self.members.get_mut(&record.index);
+                    let member = self.members.get_mut(&record.index).filter(|member| !member.committed);
                     if let Some(member) = member.filter(|member| member.record.incarnation == record.incarnation) {
                         member.committed = true;
+                        self.idle.extend(self.parked.remove(&record.index).unwrap_or_default());
                     }
                 }
-                self.stale_plan = true;
             }
-            Kind::Segment(segment) => {
+            Kind::Segment(_) => {
                 for change in &done.changes {
                     self.installed(change);
                 }
-                self.table.join(segment);
+                // Backwards, so that each finds its neighbour to the left where it began.
+                for change in done.changes.iter().rev() {
+                    self.table.join(change.start);
+                }
                 if !done.changes.is_empty() {
-                    self.push_at.get_or_insert(now + COALESCE);
+                    self.push_soon();
                 }
             }
         }
@@ -262,9 +333,13 @@ impl Pool {
     }
 
     fn installed(&mut self, change: &Change) {
-        apply(&mut self.table, change, self.mutant);
+        let settles = self.now + self.round_time() * DWELL;
+        if let Some(range) = self.table.get(change.start) {
+            let range = changed(range, change, settles, self.mutant);
+            self.table.put(change.start, range);
+        }
         self.commits.inflight.remove(&change.lsn);
-        self.news(change.to);
+        self.commits.arrived(change.to);
         match change.token {
             Some(token) => {
                 self.counts.moves += 1;
@@ -272,8 +347,9 @@ impl Pool {
             }
             None => self.counts.losses += 1,
         }
-        // Whom it was meant for may be gone meanwhile.
-        self.stale_plan |= self.members.get(&change.to).is_none_or(|member| member.live_until == Mono(0));
+        self.news(change.to);
+        // Whom it was meant for may be gone meanwhile, and the ring may be cut inside it.
+        self.unsettled.insert(change.start);
     }
 
     /// What a file that was read again says of the commit that is under way.
@@ -291,25 +367,26 @@ impl Pool {
     }
 }
 
-fn apply(table: &mut Table, change: &Change, mutant: Option<Mutant>) {
-    if let Some(range) = table.get_mut(change.start) {
-        // F7: a clean move keeps the LSN of an earlier loss, which somebody may not have heard of.
-        let lost = match change.token {
-            None => change.lsn,
-            Some(_) if mutant == Some(Mutant::CleanFlag) => 0,
-            Some(_) => range.lost,
-        };
-        let holder = if change.to == 0 { Holder::Nobody } else { Holder::Fresh };
-        *range = Range {
-            owner: change.to,
-            lease: change.lease,
-            changed: change.lsn,
-            lost,
-            holder,
-            intent: Intent::Stay,
-            token: change.token,
-            until: Mono(0),
-            ..*range
-        };
+/// A range as a change leaves it.
+fn changed(range: &Range, change: &Change, settles: Mono, mutant: Option<Mutant>) -> Range {
+    // F7: a clean move keeps the LSN of an earlier loss, which somebody may not have heard of.
+    let lost = match change.token {
+        None => change.lsn,
+        Some(_) if mutant == Some(Mutant::CleanFlag) => 0,
+        Some(_) => range.lost,
+    };
+    Range {
+        last: range.last,
+        owner: change.to,
+        lease: change.lease,
+        changed: change.lsn,
+        lost,
+        pinned: change.pin,
+        holder: if change.to == 0 { Holder::Nobody } else { Holder::Fresh },
+        intent: Intent::Stay,
+        token: change.token,
+        aim: 0,
+        settles,
+        until: Mono(0),
     }
 }

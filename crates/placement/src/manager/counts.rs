@@ -22,6 +22,8 @@ pub struct Counts {
     pub races: u64,
     /// Answers to waiting lookups that told of changes.
     pub pushes: u64,
+    /// Rounds of policies that changed something, an operator's calls included.
+    pub rounds: u64,
 }
 
 impl Counts {
@@ -34,6 +36,7 @@ impl Counts {
         self.moves += more.moves;
         self.races += more.races;
         self.pushes += more.pushes;
+        self.rounds += more.rounds;
     }
 }
 
@@ -65,13 +68,12 @@ impl Manager {
         let Some(epoch) = self.epoch() else { return Gauges::default() };
         let mut gauges = Gauges { epoch, ..Gauges::default() };
         for pool in self.pools.values().filter(|pool| !pool.is_deleted()) {
-            let polls = pool.members.values().filter(|member| member.talk.as_ref().is_some_and(|t| t.poll.is_some()));
             let live =
                 pool.members.values().filter(|member| member.live_until > Mono(0) && now.mono < member.live_until);
             gauges.namespaces += 1;
             gauges.owners += live.count() as u64;
             gauges.ranges += pool.table.len() as u64;
-            gauges.held += (polls.count() + pool.lookups.len()) as u64;
+            gauges.held += (pool.polls.len() + pool.lookups.len()) as u64;
         }
         gauges
     }

@@ -1,6 +1,6 @@
 //! What the manager keeps in the cell, file by file.
 
-use super::table::{Range, Table};
+use super::table::Range;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 use tidings_base::{KeyHash, LeaseNumber};
@@ -74,10 +74,10 @@ pub fn segment_of(at: KeyHash) -> u8 {
     (at.0 >> 56) as u8
 }
 
-/// A segment as it lies in its file.
-pub fn encode_segment(table: &Table, segment: u8) -> Bytes {
-    let mut rows = BytesMut::new();
-    for (start, range) in table.segment(segment) {
+/// A segment's rows as they lie in its file.
+pub fn encode_segment(ranges: &[(KeyHash, Range)]) -> Bytes {
+    let mut rows = BytesMut::with_capacity(ranges.len() * ROW);
+    for (start, range) in ranges {
         rows.put_u64(start.0);
         rows.put_u32(range.owner);
         rows.put_u32(range.lease.get());
@@ -130,9 +130,10 @@ mod tests {
 
     #[test]
     fn a_segment_comes_back_as_it_was_and_nothing_else_is_taken() {
-        let mut table = Table::new();
+        let mut table = super::super::table::Table::new();
         table.cut(KeyHash(0x0500_0000_0000_0010));
-        let bytes = encode_segment(&table, 5);
+        let rows: Vec<_> = table.segment(5).map(|(start, range)| (start, *range)).collect();
+        let bytes = encode_segment(&rows);
         let rows = decode_segment(5, bytes.clone()).unwrap();
         assert_eq!(rows.len(), 2);
         assert_eq!(rows[0].1.last, KeyHash(0x0500_0000_0000_000f));

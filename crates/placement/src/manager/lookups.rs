@@ -1,28 +1,110 @@
 //! What lookups are told: ranges that changed after what they know, at any age (F7).
+//!
+//! What changed is found by LSN in the table itself, so an answer is never larger than the whole table, and no log of
+//! changes is kept.
 
-use super::pool::{MAX_LOOKUPS, Pool, Waiting};
+use super::pool::{Due, Pool};
+use super::table::Range;
 use super::{Output, fail};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tidings_base::{Class, Error, Mono, OpId, Outbox};
+use tidings_base::{Class, Error, KeyHash, Mono, OpId, Outbox, Seeded};
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
+
+/// Lookups that may wait at a time.
+const MAX_LOOKUPS: usize = 100_000;
 
 /// The longest that a lookup's poll is held (§2.2.1).
 const HOLD: Duration = Duration::from_secs(30);
 
+/// Changes are gathered for so long before lookups hear of them.
+const COALESCE: Duration = Duration::from_millis(50);
+
+/// So many are told at a time, and the next after a moment: owners' renewals pass between.
+const AT_ONCE: usize = 2_048;
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// After a fail-over everybody is behind at once: they are told in so many parts, with random pauses between.
+const PARTS: usize = 16;
+const JITTER_MS: (u64, u64) = (20, 60);
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    lsn: u64,
+    until: Mono,
+}
+
+/// Lookups that wait.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lookups {
+    waiting: BTreeMap<OpId, Waiting>,
+    by_time: BTreeSet<(Mono, OpId)>,
+    /// Those that are behind are told now.
+    pushing: bool,
+    /// A fail-over was not long ago.
+    calm_after: Mono,
+}
+
+impl Lookups {
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// This manager has just taken over.
+    pub(super) fn taken_over(&mut self, now: Mono, lease: Duration) {
+        self.calm_after = now + lease;
+    }
+
+    /// It is time to tell those that are behind.
+    pub(super) fn pushing(&mut self) {
+        self.pushing = true;
+    }
+
+    /// When the next one has waited long enough.
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    fn add(&mut self, op: OpId, waiting: Waiting) {
+        self.by_time.insert((waiting.until, op));
+        self.waiting.insert(op, waiting);
+    }
+
+    /// Nobody waits for this one any more.
+    pub(super) fn cancel(&mut self, op: OpId) -> Option<u64> {
+        let waiting = self.waiting.remove(&op)?;
+        self.by_time.remove(&(waiting.until, op));
+        Some(waiting.lsn)
+    }
+
+    /// All that wait, taken out.
+    pub(super) fn take_all(&mut self) -> Vec<OpId> {
+        self.by_time.clear();
+        std::mem::take(&mut self.waiting).into_keys().collect()
+    }
+}
+
 impl Pool {
+    /// Changes are told soon.
+    pub(super) fn push_soon(&mut self) {
+        if self.due.at(&Due::Push).is_none() {
+            self.due.set(Due::Push, self.now + COALESCE);
+        }
+    }
+
     /// Takes a lookup's poll: answered at once if it lacks something, else held.
-    pub(super) fn look(&mut self, now: Mono, epoch: u64, op: OpId, poll: &v1::LookupPoll, out: &mut Outbox<Output>) {
+    pub(super) fn look(&mut self, epoch: u64, op: OpId, poll: &v1::LookupPoll, out: &mut Outbox<Output>) {
         let published = self.commits.published();
         let ours = poll.instance == self.meta.instance;
         let lost_everything = (poll.instance != 0 && !ours) || (ours && poll.lsn > published);
         if !ours || lost_everything {
-            let answer = v1::LookupAnswer { lost_everything, ..self.lookup_answer(epoch, 0, true) };
+            let answer = v1::LookupAnswer { lost_everything, ..self.snapshot(epoch) };
             return out.put(Output::Answer { op, message: Message::LookupAnswer(answer) });
         }
-        if poll.lsn < published {
-            let answer = self.lookup_answer(epoch, poll.lsn, false);
+        if poll.lsn < published && self.due.at(&Due::Push).is_none() {
+            let answer = self.changes(epoch, poll.lsn);
             return out.put(Output::Answer { op, message: Message::LookupAnswer(answer) });
         }
         if self.lookups.len() >= MAX_LOOKUPS {
@@ -30,55 +112,83 @@ impl Pool {
             return fail(out, op, busy.hint("Try again after a pause."));
         }
         let wait = Duration::from_millis(poll.wait_ms.into()).min(HOLD);
-        self.lookups.push(Waiting { op, lsn: poll.lsn, until: now + wait });
+        self.lookups.add(op, Waiting { lsn: poll.lsn, until: self.now + wait });
     }
 
-    /// Answers waiting lookups: all of them when changes were gathered, others at the end of their wait.
-    pub(super) fn push(&mut self, now: Mono, epoch: u64, out: &mut Outbox<Output>) {
-        let pushing = self.push_at.is_some_and(|at| at <= now);
-        if pushing {
-            self.push_at = None;
-        }
+    /// Answers waiting lookups: those that are behind when changes were gathered, others at the end of their wait.
+    /// Those that know the same are told the same, once encoded.
+    pub(super) fn push(&mut self, epoch: u64, rng: &mut Seeded, out: &mut Outbox<Output>) {
         let published = self.commits.published();
-        let (due, rest): (Vec<Waiting>, Vec<Waiting>) = std::mem::take(&mut self.lookups)
-            .into_iter()
-            .partition(|waiting| waiting.until <= now || (pushing && waiting.lsn < published));
-        self.lookups = rest;
-        for waiting in due {
-            self.counts.pushes += u64::from(waiting.lsn < published);
-            let answer = self.lookup_answer(epoch, waiting.lsn, false);
-            out.put(Output::Answer { op: waiting.op, message: Message::LookupAnswer(answer) });
+        let mut told: BTreeMap<u64, Vec<OpId>> = BTreeMap::new();
+        let over = self.lookups.by_time.iter().take_while(|(at, _)| *at <= self.now).map(|(_, op)| *op);
+        for op in over.collect::<Vec<_>>() {
+            if let Some(lsn) = self.lookups.cancel(op) {
+                told.entry(lsn).or_default().push(op);
+            }
+        }
+        if std::mem::take(&mut self.lookups.pushing) {
+            let jittered = self.now < self.lookups.calm_after;
+            let room = if jittered { (self.lookups.len() / PARTS).clamp(64, AT_ONCE) } else { AT_ONCE };
+            let behind = self.lookups.waiting.iter().filter(|(_, waiting)| waiting.lsn < published);
+            let mut behind: Vec<OpId> = behind.map(|(op, _)| *op).take(room + 1).collect();
+            if behind.len() > room {
+                behind.pop();
+                let pause =
+                    if jittered { Duration::from_millis(rng.between(JITTER_MS.0, JITTER_MS.1)) } else { MOMENT };
+                self.due.set(Due::Push, self.now + pause);
+            }
+            for op in behind {
+                if let Some(lsn) = self.lookups.cancel(op) {
+                    told.entry(lsn).or_default().push(op);
+                }
+            }
+        }
+        for (lsn, ops) in told {
+            self.counts.pushes += if lsn < published { ops.len() as u64 } else { 0 };
+            let message = Message::LookupAnswer(self.changes(epoch, lsn));
+            out.put(Output::Push { ops, message });
         }
     }
 
-    /// Everything after an LSN, up to what is published.
-    fn lookup_answer(&self, epoch: u64, after: u64, snapshot: bool) -> v1::LookupAnswer {
-        let lsn = self.commits.published();
-        let wanted = |range: &super::table::Range| snapshot || (range.changed > after && range.changed <= lsn);
-        let ranges: Vec<v1::TableRange> = self
-            .table
-            .iter()
-            .filter(|(_, range)| wanted(range))
-            .map(|(start, range)| v1::TableRange {
-                start: start.0,
-                last: range.last.0,
-                owner: range.owner,
-                lease: range.lease.get(),
-                changed_lsn: range.changed,
-                lost_lsn: range.lost,
-                ..Default::default()
-            })
-            .collect();
-        let named: BTreeSet<u32> = ranges.iter().map(|range| range.owner).collect();
-        let owners = self.members.values().filter(|member| snapshot || named.contains(&member.record.index));
+    /// Everything that changed after an LSN, up to what is published.
+    ///
+    /// A range that changed after what is published waits, so that its loss is told once; but if an earlier loss would
+    /// be hidden by that (its record has it, and its next change may be a clean move), it goes now (F7).
+    fn changes(&self, epoch: u64, after: u64) -> v1::LookupAnswer {
+        let published = self.commits.published();
+        let due = |range: &Range| range.changed <= published || (after < range.lost && range.lost <= published);
+        let rows = self.table.changed_after(after).filter(|(_, range)| due(range));
+        self.lookup_answer(epoch, rows.collect(), false)
+    }
+
+    fn snapshot(&self, epoch: u64) -> v1::LookupAnswer {
+        self.lookup_answer(epoch, self.table.iter().collect(), true)
+    }
+
+    fn lookup_answer(&self, epoch: u64, rows: Vec<(KeyHash, &Range)>, snapshot: bool) -> v1::LookupAnswer {
+        let named: BTreeSet<u32> = rows.iter().map(|(_, range)| range.owner).collect();
+        let owners = named.iter().filter_map(|index| self.members.get(index));
         v1::LookupAnswer {
             epoch,
             instance: self.meta.instance,
-            lsn,
+            lsn: self.commits.published(),
             snapshot,
-            owners: owners.map(|member| member.record.clone()).collect(),
-            ranges,
+            owners: owners.map(|member| v1::TableOwner { proof: None, ..member.record.clone() }).collect(),
+            ranges: rows.into_iter().map(|(start, range)| table_range(start, range)).collect(),
             lost_everything: false,
         }
+    }
+}
+
+/// A row as lookups and operators see it.
+pub(super) fn table_range(start: KeyHash, range: &Range) -> v1::TableRange {
+    v1::TableRange {
+        start: start.0,
+        last: range.last.0,
+        owner: range.owner,
+        lease: range.lease.get(),
+        changed_lsn: range.changed,
+        lost_lsn: range.lost,
+        ..Default::default()
     }
 }

@@ -16,11 +16,13 @@ mod claims;
 mod commits;
 mod counts;
 pub mod file;
+mod heat;
 mod lookups;
 mod moves;
 mod operate;
 mod plan;
 mod pool;
+mod rounds;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -188,6 +190,8 @@ enum Timer {
     Pool(String),
     /// A commit or read is tried again.
     Retry(File),
+    /// The cell session may have run out (F1).
+    Session,
 }
 
 /// What a commit or a read is for.
@@ -291,9 +295,10 @@ impl Manager {
         }
         self.standing = Standing::Leading { epoch };
         self.pools.retain(|_, pool| pool.is_readable());
+        self.timers.set(Timer::Session, self.session_until);
         for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
             if let Some(pool) = self.pools.get_mut(&namespace) {
-                pool.take_over(since);
+                pool.take_over(now.mono, since);
             }
             self.work(now, &namespace, out);
         }
@@ -335,10 +340,15 @@ impl Manager {
     /// The cell session is good until then. A leader in jeopardy fails its held polls at once.
     fn session(&mut self, now: Now, until: Mono, out: &mut Outbox<Output>) {
         self.session_until = until;
-        if !self.may_lease(now) && self.leads() {
-            for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
-                self.work(now, &namespace, out);
-            }
+        if !self.leads() {
+            return;
+        }
+        if now.mono < until {
+            return self.timers.set(Timer::Session, until);
+        }
+        self.timers.cancel(&Timer::Session);
+        for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
+            self.work(now, &namespace, out);
         }
     }
 
@@ -352,7 +362,8 @@ impl Manager {
         let Some(pool) = self.pools.get_mut(&namespace).filter(|pool| !pool.is_deleted()) else {
             return fail(out, op, no_namespace(&namespace));
         };
-        if let Err(error) = pool.hear(now.mono, epoch, op, poll, &mut self.rng, self.options.mutant, out) {
+        pool.now = now.mono;
+        if let Err(error) = pool.hear(epoch, op, poll, &mut self.rng, self.options.mutant, out) {
             return fail(out, op, error);
         }
         self.work(now, &namespace, out);
@@ -364,7 +375,8 @@ impl Manager {
         let Some(pool) = self.pools.get_mut(&namespace).filter(|pool| !pool.is_deleted()) else {
             return fail(out, op, no_namespace(&namespace));
         };
-        pool.look(now.mono, epoch, op, &poll, out);
+        pool.now = now.mono;
+        pool.look(epoch, op, &poll, out);
         self.work(now, &namespace, out);
     }
 
@@ -373,9 +385,13 @@ impl Manager {
         let Some(epoch) = self.epoch() else { return };
         let may_lease = self.may_lease(now);
         let Some(pool) = self.pools.get_mut(namespace) else { return };
+        pool.now = now.mono;
         pool.mutant = self.options.mutant;
-        pool.expire(now.mono, self.options.mutant);
-        pool.plan(now.mono, &mut self.rng);
+        pool.expire();
+        if !pool.is_deleted() {
+            pool.round();
+            pool.plan(&mut self.rng);
+        }
         for file in pool.commits_due() {
             let id = {
                 self.next_id += 1;
@@ -386,8 +402,8 @@ impl Manager {
             pool.counts.commits += 1;
             out.put(Output::Commit { id, file, expected, bytes });
         }
-        pool.answer(now.mono, epoch, may_lease, self.options.mutant, out);
-        pool.push(now.mono, epoch, out);
+        pool.answer(epoch, may_lease, self.options.mutant, out);
+        pool.push(epoch, &mut self.rng, out);
         match pool.deadline() {
             Some(at) => self.timers.set(Timer::Pool(namespace.to_owned()), at),
             None => {
@@ -400,12 +416,13 @@ impl Manager {
         let Some(pool) = self.pools.get_mut(&file.namespace) else { return };
         match outcome {
             Outcome::Done { generation } => {
-                let replies = pool.commit_done(now.mono, file.kind, generation);
+                pool.now = now.mono;
+                let replies = pool.commit_done(file.kind, generation);
                 replies.into_iter().for_each(|(op, message)| out.put(Output::Answer { op, message }));
                 self.work(now, &file.namespace, out);
             }
-            Outcome::Conflict => self.step_down(out),
-            Outcome::Unknown => {
+            Outcome::Conflict if !pool.sent_again(file.kind) => self.step_down(out),
+            Outcome::Conflict | Outcome::Unknown => {
                 // F3: until it is read again nobody hears of what it changes.
                 let id = self.errand(Errand::Resolve(file.clone()));
                 out.put(Output::Read { id, file });
@@ -419,9 +436,8 @@ impl Manager {
             commits::Resolved::Done { generation } => self.committed(now, file, Outcome::Done { generation }, out),
             commits::Resolved::NotYet => {
                 // It may still come: the same bytes are put there again, under the same condition.
-                let id = self.errand(Errand::Commit(file.clone()));
-                if let Some((expected, bytes)) = self.pools.get(&file.namespace).and_then(|p| p.same_commit(file.kind))
-                {
+                if let Some((expected, bytes)) = pool.same_commit(file.kind) {
+                    let id = self.errand(Errand::Commit(file.clone()));
                     out.put(Output::Commit { id, file, expected, bytes });
                 }
             }
@@ -492,6 +508,7 @@ impl Machine for Manager {
         while let Some(timer) = self.timers.pop_due(now.mono) {
             match timer {
                 Timer::Pool(namespace) => self.work(now, &namespace, out),
+                Timer::Session => self.session(now, self.session_until, out),
                 Timer::Retry(file) => {
                     let id = self.errand(Errand::Resolve(file.clone()));
                     out.put(Output::Read { id, file });

@@ -1,9 +1,10 @@
 //! Clean migrations (F9): freeze, copy, import, release, confirm, grant with the clean mark.
 
-use super::pool::Pool;
-use super::table::{Holder, Intent, arc};
+use super::plan::is_leased;
+use super::pool::{Due, Pool};
+use super::table::{Intent, arc};
 use crate::Leased;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::{KeyHash, Mono, Seeded};
 use tidings_wire::v1;
@@ -11,8 +12,25 @@ use tidings_wire::v1;
 /// How long a hand-over may take while rebalancing; then the owner keeps the range.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// After a failed hand-over none begins for so long, unless an owner drains.
-const COOL: Duration = Duration::from_secs(30);
+/// After a failed hand-over its two owners begin none for so long, twice as long after the next, and so on; less if
+/// one of them drains.
+const COOL: Duration = Duration::from_secs(60);
+const LONGEST_COOL: Duration = Duration::from_secs(3_600);
+const COOL_DRAINING: Duration = Duration::from_secs(1);
+
+/// Ranges that leave or reach an owner at a time: what is frozen is not served, so few are, and not for long.
+const AT_ONCE: usize = 8;
+
+/// How far a move has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The two owners copy.
+    Open,
+    /// The holder has released it: its new record is on its way to the cell.
+    Released,
+    /// The new record is in the cell; the receiver has not claimed it yet.
+    Committed,
+}
 
 #[derive(Clone, Debug)]
 struct Moving {
@@ -23,15 +41,15 @@ struct Moving {
     /// The token is bound to this process of the receiver.
     incarnation: u64,
     until: Mono,
-    imported: bool,
-    released: bool,
+    stage: Stage,
 }
 
 /// All moves of a namespace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Moves {
     under_way: BTreeMap<u64, Moving>,
-    cool_until: Mono,
+    /// The moves that an owner has a part in.
+    by_owner: BTreeMap<u32, BTreeSet<u64>>,
 }
 
 impl Moves {
@@ -40,101 +58,163 @@ impl Moves {
         self.under_way.len()
     }
 
-    /// The receiver has the state.
-    pub(super) fn imported(&mut self, token: u64, by: u32) {
-        if let Some(moving) = self.under_way.get_mut(&token).filter(|moving| moving.to == by) {
-            moving.imported = true;
+    fn add(&mut self, token: u64, moving: Moving) {
+        for owner in [moving.from, moving.to] {
+            self.by_owner.entry(owner).or_default().insert(token);
         }
+        self.under_way.insert(token, moving);
     }
 
-    /// The receiver has claimed the range.
-    pub(super) fn finished(&mut self, token: u64) {
-        self.under_way.remove(&token);
+    /// It is over, however it ended.
+    fn remove(&mut self, token: u64) -> Option<Moving> {
+        let moving = self.under_way.remove(&token)?;
+        for owner in [moving.from, moving.to] {
+            if let Some(tokens) = self.by_owner.get_mut(&owner) {
+                tokens.remove(&token);
+                if tokens.is_empty() {
+                    self.by_owner.remove(&owner);
+                }
+            }
+        }
+        Some(moving)
     }
 
-    /// When the next move is given up.
-    pub(super) fn deadline(&self) -> Option<Mono> {
-        self.under_way.values().filter(|moving| !moving.released).map(|moving| moving.until).min()
+    /// The receiver has claimed the range, or will never.
+    pub(super) fn end(&mut self, token: u64) {
+        self.remove(token);
     }
 
     /// Where a released range goes with its state.
     pub(super) fn clean_target(&self, token: u64) -> Option<u32> {
-        self.under_way.get(&token).filter(|moving| moving.released).map(|moving| moving.to)
+        self.under_way.get(&token).filter(|moving| moving.stage == Stage::Released).map(|moving| moving.to)
+    }
+
+    /// Whether an owner has a part in any.
+    pub(super) fn names(&self, owner: u32) -> bool {
+        self.by_owner.contains_key(&owner)
+    }
+
+    fn open(&self, owner: u32) -> usize {
+        let tokens = self.by_owner.get(&owner).into_iter().flatten();
+        tokens.filter(|token| self.under_way.get(token).is_some_and(|moving| moving.stage == Stage::Open)).count()
     }
 }
 
 impl Pool {
-    /// Whether a clean move of a range may begin now.
-    pub(super) fn may_move(&self, now: Mono, from: u32, to: u32, draining: bool) -> bool {
-        let able = |index| self.members.get(&index).is_some_and(|member| member.hands_over && now < member.live_until);
-        able(from) && able(to) && (draining || now >= self.moves.cool_until)
+    /// Whether a clean move may begin now; both owners live and hand over.
+    pub(super) fn may_move(&self, from: u32, to: u32) -> bool {
+        let cool = |index| self.members.get(&index).is_some_and(|member| self.now < member.cool_until);
+        !cool(from) && !cool(to) && self.moves.open(from) < AT_ONCE && self.moves.open(to) < AT_ONCE
     }
 
     /// Begins a clean move.
-    pub(super) fn begin_move(&mut self, now: Mono, start: KeyHash, to: u32, rng: &mut Seeded) {
+    pub(super) fn begin_move(&mut self, start: KeyHash, to: u32, rng: &mut Seeded) {
         let Some(incarnation) = self.members.get(&to).map(|member| member.record.incarnation) else { return };
-        let Some(range) = self.table.get_mut(start) else { return };
+        let Some(range) = self.table.get(start).copied() else { return };
         let token = rng.next_u64() | 1;
-        range.intent = Intent::Move { token };
-        let leased = Leased { range: arc(start, range), lease: range.lease };
+        self.table.update(start, |range| range.intent = Intent::Move { token });
+        let leased = Leased { range: arc(start, &range), lease: range.lease };
         let from = range.owner;
-        let until = now + PATIENCE;
-        let moving = Moving { start, leased, from, to, incarnation, until, imported: false, released: false };
-        self.moves.under_way.insert(token, moving);
+        let drain_until = self.members.get(&from).and_then(|member| member.drain_until);
+        let until = drain_until.map_or(self.now + PATIENCE, |end| end.min(self.now + PATIENCE));
+        self.moves.add(token, Moving { start, leased, from, to, incarnation, until, stage: Stage::Open });
+        self.due.set(Due::Move(token), until);
         self.news(from);
         self.news(to);
     }
 
     /// The holder says that it released a range under a token, or that it could not.
-    pub(super) fn handed_over(&mut self, now: Mono, by: u32, handover: &v1::Handover) {
+    pub(super) fn handed_over(&mut self, by: u32, handover: &v1::Handover) {
         let token = handover.token;
         let Some(moving) = self.moves.under_way.get_mut(&token).filter(|moving| moving.from == by) else {
             // Given up here, or done long ago: nothing is left to wait for.
             return self.confirm(by, token);
         };
-        if moving.released {
-            return;
-        }
-        if handover.failed {
-            self.moves.cool_until = now + COOL;
-            return self.give_up_move(token);
+        match moving.stage {
+            Stage::Open if handover.failed => return self.move_failed(token),
+            Stage::Open => {}
+            Stage::Released => return,
+            Stage::Committed => return self.confirm(by, token),
         }
         let (start, to, incarnation) = (moving.start, moving.to, moving.incarnation);
         let same = self.members.get(&to).is_some_and(|member| member.record.incarnation == incarnation);
+        self.due.cancel(&Due::Move(token));
+        for index in [by, to] {
+            if let Some(member) = self.members.get_mut(&index) {
+                member.failed_moves = 0;
+            }
+        }
         if same {
-            moving.released = true;
+            moving.stage = Stage::Released;
         } else {
-            self.moves.under_way.remove(&token);
+            self.moves.remove(token);
             self.confirm(by, token);
         }
         self.release(start);
+        self.try_later(by);
+        self.try_later(to);
     }
 
-    /// Gives a move up: the holder keeps the range and serves it again.
-    pub(super) fn give_up_move(&mut self, token: u64) {
-        let Some(moving) = self.moves.under_way.remove(&token) else { return };
-        if let Some(range) = self.table.get_mut(moving.start)
-            && range.intent == (Intent::Move { token })
-        {
-            range.intent = Intent::Stay;
+    /// A move failed or took too long: the two owners are left in peace for a while, and the holder keeps the range.
+    pub(super) fn move_failed(&mut self, token: u64) {
+        let Some(moving) = self.moves.under_way.get(&token).filter(|moving| moving.stage == Stage::Open) else {
+            return;
+        };
+        let (start, from, to) = (moving.start, moving.from, moving.to);
+        let draining = self.members.get(&from).is_some_and(|member| member.record.draining);
+        for index in [from, to] {
+            let Some(member) = self.members.get_mut(&index).filter(|member| member.cool_until <= self.now) else {
+                continue;
+            };
+            let pause = match draining {
+                true => COOL_DRAINING,
+                false => (COOL * (1 << member.failed_moves.min(6))).min(LONGEST_COOL),
+            };
+            member.failed_moves = member.failed_moves.saturating_add(1);
+            member.cool_until = self.now + pause;
+            self.due.set(Due::Cool(index), member.cool_until);
         }
+        // What a policy wanted was wanted of a load that is past by then.
+        self.table.update(start, |range| range.aim = 0);
+        self.give_up_move(token);
+    }
+
+    /// Gives a move up that its holder has not released: it keeps the range and serves it again.
+    pub(super) fn give_up_move(&mut self, token: u64) {
+        if self.moves.under_way.get(&token).is_none_or(|moving| moving.stage != Stage::Open) {
+            return;
+        }
+        let Some(moving) = self.moves.remove(token) else { return };
+        self.due.cancel(&Due::Move(token));
+        self.table.update(moving.start, |range| {
+            if range.intent == (Intent::Move { token }) {
+                range.intent = Intent::Stay;
+            }
+        });
         self.news(moving.from);
         self.news(moving.to);
-        self.stale_plan = true;
+        self.unsettled.insert(moving.start);
+        self.try_later(moving.from);
+        self.try_later(moving.to);
     }
 
-    /// Moves that took too long.
-    pub(super) fn late_moves(&mut self, now: Mono) {
-        let late = self.moves.under_way.iter().filter(|(_, moving)| !moving.released && moving.until <= now);
-        for token in late.map(|(token, _)| *token).collect::<Vec<_>>() {
-            self.moves.cool_until = now + COOL;
-            self.give_up_move(token);
+    /// A range waits until one of two owners can move it.
+    pub(super) fn wait_to_move(&mut self, start: KeyHash, from: u32, to: u32) {
+        for owner in [from, to] {
+            self.later.entry(owner).or_default().insert(start);
         }
+    }
+
+    /// Ranges of an owner that waited for a move may try again.
+    pub(super) fn try_later(&mut self, owner: u32) {
+        self.unsettled.extend(self.later.remove(&owner).unwrap_or_default());
     }
 
     /// The new record is in the cell: the old holder may forget the range.
     pub(super) fn move_committed(&mut self, token: u64) {
-        if let Some(from) = self.moves.under_way.get(&token).map(|moving| moving.from) {
+        if let Some(moving) = self.moves.under_way.get_mut(&token) {
+            moving.stage = Stage::Committed;
+            let from = moving.from;
             self.confirm(from, token);
         }
     }
@@ -143,59 +223,73 @@ impl Pool {
         if let Some(talk) = self.members.get_mut(&owner).and_then(|member| member.talk.as_mut())
             && !talk.confirm.contains(&token)
         {
+            // It is in no hurry: what it waits for goes with the next answer.
             talk.confirm.push(token);
-            talk.news = true;
         }
     }
 
     /// The moves that an owner is part of: out of it, and into it.
     pub(super) fn moves_of(&self, owner: u32) -> (Vec<v1::Move>, Vec<v1::Move>) {
-        let message = |token: u64, moving: &Moving, other: u32| {
+        let (mut outward, mut inward) = (Vec::new(), Vec::new());
+        for token in self.moves.by_owner.get(&owner).into_iter().flatten() {
+            let Some(moving) = self.moves.under_way.get(token) else { continue };
+            let out = moving.from == owner;
+            if out && moving.stage != Stage::Open {
+                continue;
+            }
+            let other = if out { moving.to } else { moving.from };
             let other = self.members.get(&other).map(|member| member.record.clone()).unwrap_or_default();
-            v1::Move {
+            let message = v1::Move {
                 range: Some(moving.leased.into()),
-                token,
+                token: *token,
                 owner: other.id,
                 address: other.address,
                 incarnation: other.incarnation,
-                within_ms: PATIENCE.as_millis() as u32,
-            }
-        };
-        let open = self.moves.under_way.iter().filter(|(_, moving)| !moving.released);
-        let outward = open.clone().filter(|(_, moving)| moving.from == owner);
-        let inward = self.moves.under_way.iter().filter(|(_, moving)| moving.to == owner);
-        (
-            outward.map(|(token, moving)| message(*token, moving, moving.to)).collect(),
-            inward.map(|(token, moving)| message(*token, moving, moving.from)).collect(),
-        )
+                within_ms: u32::try_from(moving.until.since(self.now).as_millis()).unwrap_or(u32::MAX),
+            };
+            if out { outward.push(message) } else { inward.push(message) }
+        }
+        (outward, inward)
     }
 
     /// What remains of a draining owner when its time is over is recalled as it is.
-    pub(super) fn drain_ends(&mut self, now: Mono) {
-        let over = self.members.iter().filter(|(_, member)| member.drain_until.is_some_and(|at| at <= now));
-        for index in over.map(|(index, _)| *index).collect::<Vec<_>>() {
-            if let Some(member) = self.members.get_mut(&index) {
-                member.drain_until = None;
+    pub(super) fn drain_ends(&mut self, owner: u32) {
+        let Some(member) = self.members.get_mut(&owner).filter(|member| member.record.draining) else { return };
+        member.drain_until = None;
+        self.later.remove(&owner);
+        for start in self.table.of_owner(owner) {
+            let Some(range) = self.table.get(start).copied() else { continue };
+            if let Intent::Move { token } = range.intent {
+                self.give_up_move(token);
             }
-            for start in self.table.of_owner(index) {
-                let Some(range) = self.table.get(start).copied() else { continue };
-                if let Intent::Move { token } = range.intent {
-                    self.give_up_move(token);
-                }
-                if let Some(range) = self.table.get_mut(start).filter(|range| range.holder != Holder::Committing) {
-                    range.intent = Intent::Recall;
-                }
+            if is_leased(&range) {
+                self.table.update(start, |range| range.intent = Intent::Recall);
             }
-            self.news(index);
         }
+        self.news(owner);
     }
 
     /// An owner is to leave.
-    pub(super) fn drain(&mut self, now: Mono, index: u32) {
-        let until = now + self.drain_time();
+    pub(super) fn drain(&mut self, index: u32) {
+        let until = self.now + self.drain_time();
         let Some(member) = self.members.get_mut(&index).filter(|member| !member.record.draining) else { return };
         member.drain_until = Some(until);
+        self.due.set(Due::Drain(index), until);
         self.change_record(index, |record| record.draining = true);
+        self.news(index);
+    }
+
+    /// An owner is to stay after all.
+    pub(super) fn undrain(&mut self, index: u32) {
+        let Some(member) = self.members.get_mut(&index).filter(|member| member.record.draining) else { return };
+        member.drain_until = None;
+        self.due.cancel(&Due::Drain(index));
+        for start in self.table.of_owner(index) {
+            if let Some(Intent::Move { token }) = self.table.get(start).map(|range| range.intent) {
+                self.give_up_move(token);
+            }
+        }
+        self.change_record(index, |record| record.draining = false);
         self.news(index);
     }
 }

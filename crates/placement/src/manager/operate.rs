@@ -1,8 +1,9 @@
-//! What operators ask: namespaces, tables, owners, drains.
+//! What operators ask: namespaces, tables, owners, drains, rebalancing.
 
 use super::claims::MAX_VIRTUAL_NODES;
+use super::lookups::table_range;
 use super::pool::Pool;
-use super::table::Holder;
+use super::table::{Holder, arc};
 use super::{MAX_NAMESPACES, Manager, Output, fail, no_namespace, not_leader};
 use crate::config::Times;
 use crate::policy;
@@ -29,6 +30,7 @@ impl Manager {
                 .pool(&list.namespace)
                 .map(|pool| Message::OwnerListReply(v1::OwnerListReply { owners: pool.owners(now.mono) })),
             Message::OwnerDrain(drain) => self.drain(now, &drain, out),
+            Message::Rebalance(rebalance) => self.rebalance(now, &rebalance, out),
             _ => Err(Error::new("placement.unsupported", Class::Invalid, "this manager does not take this request")),
         };
         match answer {
@@ -62,7 +64,7 @@ impl Manager {
             Some(pool) => {
                 let meta = v1::PlacementMeta { instance, config: Some(config), deleted: false, ..pool.meta.clone() };
                 pool.set_meta(meta);
-                pool.stale_plan = true;
+                pool.begin(now.mono);
             }
             None if full => {
                 let full = Error::new("placement.too_many_namespaces", Class::Refused, "there is no room for another");
@@ -78,7 +80,7 @@ impl Manager {
                     next_lsn: 1,
                     deleted: false,
                 };
-                self.pools.insert(name.clone(), Pool::create(name.clone(), meta));
+                self.pools.insert(name.clone(), Pool::create(now.mono, name.clone(), meta));
             }
         }
         self.reply_after_meta(now, op, &name, out);
@@ -110,13 +112,23 @@ impl Manager {
             Error::new("placement.no_owner", Class::NotFound, format!("no owner `{}` is known there", drain.owner))
                 .hint("`tidings place owners` lists them.")
         })?;
+        pool.now = now.mono;
         if drain.cancel {
-            pool.change_record(index, |record| record.draining = false);
+            pool.undrain(index);
         } else {
-            pool.drain(now.mono, index);
+            pool.drain(index);
         }
         self.work(now, &drain.namespace, out);
         Ok(Message::Done(v1::PlacementDone {}))
+    }
+
+    fn rebalance(&mut self, now: Now, request: &v1::Rebalance, out: &mut Outbox<Output>) -> Result<Message, Error> {
+        let pool = self.pools.get_mut(&request.namespace).filter(|pool| !pool.is_deleted());
+        let pool = pool.ok_or_else(|| no_namespace(&request.namespace))?;
+        pool.now = now.mono;
+        let reply = pool.rebalance(request.dry_run);
+        self.work(now, &request.namespace, out);
+        Ok(Message::RebalanceReply(reply))
     }
 }
 
@@ -130,21 +142,16 @@ impl Pool {
             ranges: self.table.len() as u32,
             lsn: self.commits.published(),
             epoch,
-            unowned: self.table.iter().filter(|(_, range)| range.owner == 0).count() as u32,
+            unowned: self.table.count_of(0) as u32,
             moving: self.moves.len() as u32,
         }
     }
 
     fn picture(&self, epoch: u64) -> v1::TableReply {
         let ranges = self.table.iter().map(|(start, range)| v1::TableRange {
-            start: start.0,
-            last: range.last.0,
-            owner: range.owner,
-            lease: range.lease.get(),
-            changed_lsn: range.changed,
-            lost_lsn: range.lost,
-            rate: 0.0,
+            rate: self.heat.of(arc(start, range)).0,
             pinned: range.pinned,
+            ..table_range(start, range)
         });
         v1::TableReply {
             info: Some(self.info(epoch)),
@@ -156,15 +163,16 @@ impl Pool {
     fn owners(&self, now: Mono) -> Vec<v1::OwnerInfo> {
         let info = |member: &super::pool::Member| {
             let index = member.record.index;
-            let mine = self.table.iter().filter(|(_, range)| range.owner == index && range.holder != Holder::Nobody);
-            let mine: Vec<_> = mine.collect();
+            let mine = self.table.of_owner(index).into_iter();
+            let mine = mine.filter_map(|start| self.table.get(start).map(|range| (start, range)));
+            let mine: Vec<_> = mine.filter(|(_, range)| range.holder != Holder::Nobody).collect();
             let points: u128 = mine.iter().map(|(start, range)| KeyRange::new(*start, range.last).len()).sum();
             let until = mine.iter().map(|(_, range)| range.until).max().unwrap_or_default();
             v1::OwnerInfo {
                 owner: Some(member.record.clone()),
                 ranges: mine.len() as u32,
                 share_ppm: (points * 1_000_000 / KeyRange::FULL.len()) as u32,
-                rate: member.load.rate,
+                rate: member.rate,
                 remaining_ms: until.since(now).as_millis() as u64,
                 live: member.live_until > now,
             }

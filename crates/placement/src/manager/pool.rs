@@ -1,8 +1,13 @@
 //! One namespace: its owners, its table, and everything that is under way with them.
+//!
+//! What a message costs depends on what it touches: deadlines lie in one ordered set, ranges are found by owner, and
+//! only owners and arcs whose standing changed are looked at again.
 
 use super::commits::Commits;
 use super::counts::Counts;
 use super::file::{Kind, decode_segment};
+use super::heat::Heat;
+use super::lookups::Lookups;
 use super::moves::Moves;
 use super::plan::Ring;
 use super::table::{Holder, Table};
@@ -12,14 +17,20 @@ use bytes::Bytes;
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tidings_base::{KeyHash, Mono, OpId};
+use tidings_base::{KeyHash, Mono, OpId, Timers};
 use tidings_wire::v1;
 
 /// Files of owners: 16 of 512 are 8,192 owners, far more than a cluster has (§2.4: a thousand machines or fewer).
 pub(super) const MAX_OWNER_FILES: usize = 16;
 
-/// Lookups that may wait at a time.
-pub(super) const MAX_LOOKUPS: usize = 100_000;
+/// While more of an owner's grants are on their way to the cell, its answer waits so long for them.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// An owner that has been silent for so many leases, and has nothing, is forgotten.
+const FORGET_AFTER: u32 = 10;
+
+/// The pause between two rounds of a policy, unless the namespace says otherwise.
+const ROUND: Duration = Duration::from_secs(60);
 
 /// An owner, as recorded and as its conversation goes.
 #[derive(Clone, Debug)]
@@ -29,13 +40,19 @@ pub(super) struct Member {
     /// The record is in the cell: it may be given ranges.
     pub committed: bool,
     pub talk: Option<Talk>,
-    /// It counts as alive until then.
+    /// It counts as alive until then; zero = it does not.
     pub live_until: Mono,
-    pub load: v1::OwnerLoad,
+    /// Its application's own judgement.
+    pub healthy: bool,
+    pub rate: f64,
     pub hands_over: bool,
     /// Grants it refused in a row, and until when it gets none for that.
     pub strikes: u32,
     pub barred_until: Mono,
+    /// No clean move to or from it begins before then: one has failed.
+    pub cool_until: Mono,
+    /// How many failed in a row.
+    pub failed_moves: u32,
     /// When what is left of a draining owner is recalled, state or not.
     pub drain_until: Option<Mono>,
 }
@@ -47,17 +64,21 @@ impl Member {
             committed: false,
             talk: None,
             live_until: Mono(0),
-            load: v1::OwnerLoad::default(),
+            healthy: true,
+            rate: 0.0,
             hands_over: false,
             strikes: 0,
             barred_until: Mono(0),
+            cool_until: Mono(0),
+            failed_moves: 0,
             drain_until: None,
         }
     }
 
-    /// Whether it may be given ranges.
+    /// Whether it has a part in the ring. A record that is not in the cell yet does not keep it out: what is to be its
+    /// own waits for it.
     pub(super) fn takes(&self, now: Mono) -> bool {
-        self.committed && !self.record.draining && now < self.live_until && now >= self.barred_until
+        !self.record.draining && self.healthy && now < self.live_until
     }
 }
 
@@ -70,8 +91,8 @@ pub(super) struct Talk {
     /// It has spoken under our epoch (F2).
     pub spoke: bool,
     pub poll: Option<Poll>,
-    /// There is something to tell it.
-    pub news: bool,
+    /// There is something to tell it, since then.
+    pub news: Option<Mono>,
     /// Releases that are committed, to be confirmed once.
     pub confirm: Vec<u64>,
 }
@@ -87,12 +108,27 @@ pub(super) struct Poll {
     pub hello: bool,
 }
 
-/// A lookup that waits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
-    pub op: OpId,
-    pub lsn: u64,
-    pub until: Mono,
+/// What comes due in a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// An owner's poll is answered.
+    Answer(u32),
+    /// An owner may have been silent for too long.
+    Live(u32),
+    /// A silent owner may be forgotten.
+    Forget(u32),
+    /// An owner may be given ranges again.
+    Bar(u32),
+    /// An owner may move ranges again.
+    Cool(u32),
+    /// A drain's time is over.
+    Drain(u32),
+    /// A move has taken too long.
+    Move(u64),
+    /// Lookups hear of changes.
+    Push,
+    /// The policy looks at the load.
+    Round,
 }
 
 /// A namespace.
@@ -101,21 +137,34 @@ pub(super) struct Pool {
     pub name: String,
     pub meta: v1::PlacementMeta,
     pub times: Times,
+    /// The instant of the present call.
+    pub now: Mono,
     pub members: BTreeMap<u32, Member>,
     pub by_id: BTreeMap<String, u32>,
     pub table: Table,
-    /// When each range expires.
+    pub due: Timers<Due>,
+    /// When each range may expire: never later than its lease ends, and looked at again if that moved.
     pub expiry: BTreeSet<(Mono, KeyHash)>,
+    /// Owners whose part in the ring may have changed.
+    pub dirty: BTreeSet<u32>,
+    /// Ranges that may be in the wrong place.
+    pub unsettled: BTreeSet<KeyHash>,
     /// Ranges that nobody holds and that wait to be given.
     pub idle: BTreeSet<KeyHash>,
+    /// Those that wait for their owner's record to be in the cell.
+    pub parked: BTreeMap<u32, BTreeSet<KeyHash>>,
+    /// Ranges that wait until a clean move out of their owner may begin.
+    pub later: BTreeMap<u32, BTreeSet<KeyHash>>,
+    /// Owners whose polls are to be answered now, and polls that are held.
+    pub ready: BTreeSet<u32>,
+    pub polls: BTreeMap<OpId, u32>,
     pub ring: Ring,
     pub commits: Commits,
     pub moves: Moves,
-    pub lookups: Vec<Waiting>,
-    /// Changes are pushed then.
-    pub push_at: Option<Mono>,
-    /// Membership or wishes changed: the plan is made anew.
-    pub stale_plan: bool,
+    pub lookups: Lookups,
+    pub heat: Heat,
+    /// The policy is to look at the load now.
+    pub round_due: bool,
     pub counts: Counts,
     readable: bool,
     pub mutant: Option<Mutant>,
@@ -128,17 +177,25 @@ impl Pool {
             name,
             meta: v1::PlacementMeta::default(),
             times: Times::PAPER,
+            now: Mono(0),
             members: BTreeMap::new(),
             by_id: BTreeMap::new(),
             table: Table::new(),
+            due: Timers::new(),
             expiry: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
             idle: BTreeSet::new(),
+            parked: BTreeMap::new(),
+            later: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            polls: BTreeMap::new(),
             ring: Ring::default(),
             commits: Commits::new(),
             moves: Moves::default(),
-            lookups: Vec::new(),
-            push_at: None,
-            stale_plan: true,
+            lookups: Lookups::default(),
+            heat: Heat::default(),
+            round_due: false,
             counts: Counts::default(),
             readable: false,
             mutant: None,
@@ -146,9 +203,10 @@ impl Pool {
     }
 
     /// A namespace that is about to be created.
-    pub(super) fn create(name: String, meta: v1::PlacementMeta) -> Pool {
+    pub(super) fn create(now: Mono, name: String, meta: v1::PlacementMeta) -> Pool {
         let mut pool = Pool::unread(name);
         pool.set_meta(meta);
+        pool.begin(now);
         pool
     }
 
@@ -192,70 +250,146 @@ impl Pool {
         true
     }
 
-    /// Everything that is recorded counts as leased for one full manager lease from the moment the lock was held.
-    pub(super) fn take_over(&mut self, since: Mono) {
+    /// Everything that is recorded counts as leased for one full manager lease from the moment the lock was held, and
+    /// so does the life of whoever has something.
+    pub(super) fn take_over(&mut self, now: Mono, since: Mono) {
         let until = since + self.times.honoured();
         for start in self.table.starts() {
-            if let Some(range) = self.table.get_mut(start).filter(|range| range.owner != 0) {
-                range.holder = Holder::Loaded;
-                range.until = until;
+            if self.table.get(start).is_some_and(|range| range.owner != 0) {
+                self.table.update(start, |range| (range.holder, range.until) = (Holder::Loaded, until));
                 self.expiry.insert((until, start));
             }
         }
-        for member in self.members.values_mut() {
-            member.live_until = until;
+        let drain_until = now + self.drain_time();
+        for (index, member) in &mut self.members {
+            if self.table.count_of(*index) > 0 {
+                member.live_until = until;
+                self.due.set(Due::Live(*index), until);
+            } else {
+                self.due.set(Due::Forget(*index), now + self.times.honoured() * FORGET_AFTER);
+            }
+            if member.record.draining {
+                member.drain_until = Some(drain_until);
+                self.due.set(Due::Drain(*index), drain_until);
+            }
         }
         self.commits.numbers_from(self.meta.next_lease, self.meta.next_lsn);
+        self.lookups.taken_over(now, self.times.honoured());
+        self.begin(now);
+    }
+
+    /// Looks at everything anew.
+    pub(super) fn begin(&mut self, now: Mono) {
+        self.dirty.extend(self.members.keys().copied());
+        self.unsettled.extend(self.table.starts());
+        self.due.set(Due::Round, now + self.round_time());
     }
 
     /// All requests that wait, taken out.
     pub(super) fn waiting_ops(&mut self) -> Vec<OpId> {
-        let polls = self.members.values_mut().filter_map(|member| member.talk.as_mut()?.poll.take());
-        let mut ops: Vec<OpId> = polls.map(|poll| poll.op).collect();
-        ops.extend(self.lookups.drain(..).map(|waiting| waiting.op));
+        for talk in self.members.values_mut().filter_map(|member| member.talk.as_mut()) {
+            talk.poll = None;
+        }
+        let mut ops: Vec<OpId> = std::mem::take(&mut self.polls).into_keys().collect();
+        ops.extend(self.lookups.take_all());
         ops.extend(self.commits.waiting_ops());
         ops
     }
 
     /// Nobody waits for this request any more.
     pub(super) fn cancel(&mut self, op: OpId) {
-        for talk in self.members.values_mut().filter_map(|member| member.talk.as_mut()) {
-            if talk.poll.is_some_and(|poll| poll.op == op) {
-                talk.poll = None;
-            }
+        if let Some(index) = self.polls.remove(&op)
+            && let Some(talk) = self.members.get_mut(&index).and_then(|member| member.talk.as_mut())
+        {
+            talk.poll = None;
         }
-        self.lookups.retain(|waiting| waiting.op != op);
+        self.lookups.cancel(op);
     }
 
     /// When something is due next.
     pub(super) fn deadline(&self) -> Option<Mono> {
-        let polls = self.members.values().filter_map(|member| {
-            let talk = member.talk.as_ref()?;
-            let poll = talk.poll?;
-            Some(if talk.news || poll.hello { poll.not_before } else { poll.until.max(poll.not_before) })
-        });
-        let drains = self.members.values().filter_map(|member| member.drain_until);
-        let lookups = self.lookups.iter().map(|waiting| waiting.until);
-        let lives = self.members.values().map(|member| member.live_until).filter(|at| *at > Mono(0));
-        let bars = self.members.values().map(|member| member.barred_until).filter(|at| *at > Mono(0));
         let expiry = self.expiry.first().map(|(at, _)| *at);
-        let once = [expiry, self.push_at, self.moves.deadline()].into_iter().flatten();
-        polls.chain(drains).chain(lookups).chain(lives).chain(bars).chain(once).min()
+        [self.due.deadline(), expiry, self.lookups.deadline()].into_iter().flatten().min()
     }
 
-    /// Sets when a range expires.
+    /// Sets until when a range is leased.
     pub(super) fn lease_until(&mut self, start: KeyHash, until: Mono) {
-        if let Some(range) = self.table.get_mut(start) {
-            self.expiry.remove(&(range.until, start));
-            range.until = until;
+        let fresh = self.table.get(start).is_some_and(|range| range.until == Mono(0));
+        self.table.update(start, |range| range.until = until);
+        if fresh {
             self.expiry.insert((until, start));
         }
     }
 
     /// Tells an owner soon.
     pub(super) fn news(&mut self, owner: u32) {
+        let now = self.now;
         if let Some(talk) = self.members.get_mut(&owner).and_then(|member| member.talk.as_mut()) {
-            talk.news = true;
+            talk.news.get_or_insert(now);
+            self.arm(owner);
+        }
+    }
+
+    /// Sets when an owner's poll is answered.
+    pub(super) fn arm(&mut self, owner: u32) {
+        let Some(talk) = self.members.get(&owner).and_then(|member| member.talk.as_ref()) else { return };
+        let Some(poll) = talk.poll else { return };
+        let gather = if self.commits.under_way_for(owner) { GATHER } else { Duration::ZERO };
+        let at = match talk.news {
+            _ if poll.hello => poll.not_before,
+            Some(since) => (since + gather).min(poll.until).max(poll.not_before),
+            None => poll.until.max(poll.not_before),
+        };
+        if at <= self.now {
+            self.ready.insert(owner);
+        } else {
+            self.due.set(Due::Answer(owner), at);
+        }
+    }
+
+    /// An owner speaks: it is alive for one lease more.
+    pub(super) fn lives(&mut self, owner: u32) {
+        let until = self.now + self.times.honoured();
+        let Some(member) = self.members.get_mut(&owner) else { return };
+        if member.live_until <= self.now {
+            self.dirty.insert(owner);
+        }
+        member.live_until = until;
+        if self.due.at(&Due::Live(owner)).is_none() {
+            self.due.set(Due::Live(owner), until);
+        }
+    }
+
+    /// An owner may have been silent for a whole lease.
+    pub(super) fn may_be_dead(&mut self, owner: u32) {
+        let Some(member) = self.members.get_mut(&owner) else { return };
+        if self.now < member.live_until {
+            return self.due.set(Due::Live(owner), member.live_until);
+        }
+        member.live_until = Mono(0);
+        self.dirty.insert(owner);
+        self.due.set(Due::Forget(owner), self.now + self.times.honoured() * FORGET_AFTER);
+    }
+
+    /// An owner that is silent for long and has nothing makes room: its index may be another's from now on. No record
+    /// names it, so nobody can mistake the one for the other.
+    pub(super) fn forget(&mut self, owner: u32) {
+        let Some(member) = self.members.get(&owner) else { return };
+        if member.live_until > Mono(0) {
+            return;
+        }
+        let used = self.table.count_of(owner) > 0 || self.commits.names(owner) || self.moves.names(owner);
+        if used {
+            return self.due.set(Due::Forget(owner), self.now + self.times.honoured());
+        }
+        if let Some(member) = self.members.remove(&owner) {
+            self.by_id.remove(&member.record.id);
+            self.dirty.insert(owner);
+            self.later.remove(&owner);
+            self.commits.want(super::claims::owners_file(owner));
+            for due in [Due::Answer(owner), Due::Live(owner), Due::Bar(owner), Due::Cool(owner), Due::Drain(owner)] {
+                self.due.cancel(&due);
+            }
         }
     }
 
@@ -263,6 +397,14 @@ impl Pool {
     pub(super) fn drain_time(&self) -> Duration {
         match self.meta.config.as_ref().map_or(0, |config| config.drain_ms) {
             0 => Duration::from_secs(60),
+            ms => Duration::from_millis(ms.into()),
+        }
+    }
+
+    /// The pause between two rounds of the policy.
+    pub(super) fn round_time(&self) -> Duration {
+        match self.meta.config.as_ref().map_or(0, |config| config.rebalance_ms) {
+            0 => ROUND,
             ms => Duration::from_millis(ms.into()),
         }
     }

@@ -6,6 +6,10 @@ use std::time::Duration;
 use tidings_base::Mono;
 use tidings_wire::v1;
 
+/// A round trip is believed to be this long at least and at most, and to double from one answer to the next.
+const LEAST_TRIP: Duration = Duration::from_millis(2);
+const LONGEST_TRIP: Duration = Duration::from_secs(1);
+
 /// What to do with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -50,7 +54,7 @@ impl Conversation {
         self.epoch
     }
 
-    /// The last round trip that was measured.
+    /// A round trip, as measured: an answer that was held tells nothing of it, so a short one counts for long.
     pub fn round_trip(&self) -> Duration {
         self.round_trip
     }
@@ -111,7 +115,7 @@ impl Conversation {
         if let Some((_, _, awaited)) = &mut self.latest {
             *awaited = false;
         }
-        self.round_trip = now.since(asked).min(Duration::from_secs(1));
+        self.round_trip = now.since(asked).min((self.round_trip * 2).max(LEAST_TRIP)).min(LONGEST_TRIP);
         if answer.hello { Verdict::Hello } else { Verdict::Take { asked } }
     }
 }

@@ -11,10 +11,12 @@
 
 mod conversation;
 mod holdings;
+pub mod load;
 #[cfg(test)]
 mod tests;
 
 use crate::check::Holding;
+use crate::config::Times;
 use crate::mutant::Mutant;
 use crate::{Leased, Ticket, To};
 use conversation::{Conversation, Verdict};
@@ -23,7 +25,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 use tidings_base::bounded::BoundedMap;
-use tidings_base::{Error, Machine, Mono, Now, Outbox, Seeded, Timers};
+use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Seeded, Timers};
 use tidings_wire::v1;
 
 /// The first pause after a failed or racing request, and the longest: random, doubling, longer than a round trip.
@@ -32,6 +34,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How much longer than the manager may hold a poll its answer may take.
 const ANSWER_SLACK: Duration = Duration::from_secs(2);
+
+/// Exports that end within so long are reported together.
+const TOGETHER: Duration = Duration::from_millis(2);
 
 /// Failures in a row after which all managers are asked (§2.1.1: when the leader is silent).
 const SILENT_AFTER: u32 = 2;
@@ -248,7 +253,7 @@ impl Owner {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         let (seq, heard) = self.talk.ask(ticket, now.mono);
-        let wait = self.renew;
+        let wait = self.hold();
         let poll = v1::OwnerPoll {
             namespace: self.options.namespace.clone(),
             owner: self.options.owner.clone(),
@@ -293,9 +298,10 @@ impl Owner {
     }
 
     fn again_after_pause(&mut self, now: Now) {
+        // Random, doubling, and longer than a round trip, so that what crossed does not cross again (F5).
         let pause = self.pause / 2 + Duration::from_nanos(self.rng.below(self.pause.as_nanos() as u64));
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        self.timers.set(Timer::Poll, now.mono + pause.max(self.talk.round_trip()));
+        self.timers.set(Timer::Poll, now.mono + self.talk.round_trip() + pause);
     }
 
     // ---- hearing ----------------------------------------------------------------------------------------------------
@@ -338,7 +344,7 @@ impl Owner {
         self.timers.cancel(&Timer::Silence);
         self.failures = self.failures.saturating_add(1);
         self.again_after_pause(now);
-        if error.code.starts_with("placement.") && error.code != "placement.not_leader" {
+        if error.code.starts_with("placement.") && error.class != Class::Unreachable {
             out.put(Output::Refused(error));
         }
     }
@@ -349,7 +355,8 @@ impl Owner {
         }
         let lease = Duration::from_micros(answer.lease_us);
         let dated = if self.options.mutant == Some(Mutant::LeaseFromReceipt) { now.mono } else { asked };
-        let set = self.complete_set(&answer);
+        // An unhealthy owner takes nothing, whatever a manager thought when it answered.
+        let set = if self.healthy { self.complete_set(&answer) } else { Vec::new() };
         let frozen: Vec<Leased> =
             self.exports.values().filter(|(_, e)| *e == Export::Copying).map(|(l, _)| *l).collect();
         let taken = self.held.take(now.mono, dated + lease, set, &frozen);
@@ -358,8 +365,10 @@ impl Owner {
             self.imports.remove(token);
         }
         self.refused = taken.refused;
-        self.begin_moves(now, &answer, out);
+        // F9: what is to be copied is frozen before anybody hears that it may be copied.
+        let begun = self.begin_moves(now, &answer);
         self.publish(now, out);
+        begun.into_iter().for_each(|output| out.put(output));
         if !taken.change.granted.is_empty() || !taken.change.revoked.is_empty() {
             out.put(Output::Changed(taken.change.clone()));
         }
@@ -376,7 +385,12 @@ impl Owner {
     /// A manager that holds polls was asked long ago: ask again at once. One that answers at once is asked again when
     /// the next renewal is due.
     fn next_renewal(&self, asked: Mono, now: Mono) -> Duration {
-        (asked + self.renew).since(now)
+        (asked + self.hold()).since(now)
+    }
+
+    /// How long a manager may hold a poll: see [`Times::hold`].
+    fn hold(&self) -> Duration {
+        Times { lease: Duration::ZERO, renew: self.renew }.hold()
     }
 
     fn complete_set(&mut self, answer: &v1::OwnerAnswer) -> Vec<holdings::Wanted> {
@@ -395,7 +409,8 @@ impl Owner {
         renewals.chain(grants).collect()
     }
 
-    fn begin_moves(&mut self, now: Now, answer: &v1::OwnerAnswer, out: &mut Outbox<Output>) {
+    fn begin_moves(&mut self, now: Now, answer: &v1::OwnerAnswer) -> Vec<Output> {
+        let mut begun = Vec::new();
         for message in &answer.moves {
             let Some(to) = move_of(message) else { continue };
             if self.exports.contains_key(&to.token) || !self.held.covers(to.leased, now.mono) {
@@ -404,13 +419,13 @@ impl Owner {
             self.exports.insert(to.token, (to.leased, Export::Copying));
             self.timers.set(Timer::Export(to.token), now.mono + to.within);
             self.held.freeze(to.leased);
-            out.put(Output::Export(to));
+            begun.push(Output::Export(to));
         }
         for message in &answer.imports {
             let Some(from) = move_of(message) else { continue };
             if let Entry::Vacant(new) = self.imports.entry(from.token) {
                 new.insert(from.leased);
-                out.put(Output::Import(from));
+                begun.push(Output::Import(from));
             }
         }
         // The manager names every move that is under way: what it names no more was given up.
@@ -430,6 +445,7 @@ impl Owner {
         let expected: Vec<u64> = answer.imports.iter().map(|m| m.token).collect();
         let granted: Vec<u64> = answer.grants.iter().map(|grant| grant.token).collect();
         self.imports.retain(|token, _| expected.contains(token) || granted.contains(token));
+        begun
     }
 
     fn exported(&mut self, now: Now, token: u64, done: bool, out: &mut Outbox<Output>) {
@@ -450,7 +466,11 @@ impl Owner {
             self.held.unfreeze(leased);
             self.publish(now, out);
         }
-        self.ask(now, out);
+        // Exports end together: one message tells of all of them, and crosses fewer answers.
+        let soon = now.mono + TOGETHER;
+        if self.timers.at(&Timer::Poll).is_none_or(|at| at > soon) {
+            self.timers.set(Timer::Poll, soon);
+        }
     }
 
     fn drop_everything(&mut self, now: Now, out: &mut Outbox<Output>) {
@@ -506,10 +526,8 @@ impl Machine for Owner {
             Input::Exported { token, done } => self.exported(now, token, done, out),
             Input::Imported { token, done } => {
                 if done {
+                    // Whoever had it says so; nothing is asked here that could cross the grant.
                     self.arrived.insert(token, ());
-                    if self.imports.contains_key(&token) {
-                        self.ask(now, out);
-                    }
                 } else {
                     // What had arrived is gone: a clean grant under this token is answered `missing`.
                     self.arrived.remove(&token);
@@ -523,10 +541,11 @@ impl Machine for Owner {
             }
             Input::Load(load) => self.load = Some(load),
             Input::Healthy(healthy) => {
-                let fell_ill = self.healthy && !healthy;
-                self.healthy = healthy;
-                if fell_ill && self.started {
-                    self.drop_everything(now, out);
+                let changed = std::mem::replace(&mut self.healthy, healthy) != healthy;
+                if changed && self.started {
+                    if !healthy {
+                        self.drop_everything(now, out);
+                    }
                     self.ask(now, out);
                 }
             }

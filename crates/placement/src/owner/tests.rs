@@ -230,6 +230,7 @@ fn a_frozen_range_is_claimed_and_not_served_until_it_is_released_or_the_move_fai
         assert!(outputs.iter().any(|o| matches!(o, Output::Export(to) if to.token == 5)));
         assert_eq!(bench.claims(), [lease], "frozen: still claimed");
         bench.input(Input::Exported { token: 5, done });
+        bench.pass(Duration::from_millis(5));
         let (_, poll) = bench.last_poll();
         assert_eq!(poll.released.len(), 1);
         assert_eq!(poll.released[0].failed, !done);

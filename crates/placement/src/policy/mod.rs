@@ -30,8 +30,10 @@ pub struct RangeView {
     pub owner: u32,
     /// Requests a second, measured or estimated.
     pub rate: f64,
-    /// It was moved not long ago and stays where it is (dwell).
+    /// It was moved not long ago, or is on its way, and stays where it is (dwell).
     pub settling: bool,
+    /// It and the range before it are one lease of one owner: they could be one.
+    pub mergeable: bool,
     /// The heaviest keys in it: point and rate.
     pub hot: Vec<(KeyHash, f64)>,
 }
@@ -75,6 +77,11 @@ pub enum Step {
         /// Where.
         at: KeyHash,
     },
+    /// The range that begins there becomes one with the range before it.
+    Merge {
+        /// Its first point.
+        start: KeyHash,
+    },
     /// The range that begins there goes to another owner and stays there, whatever the ring says.
     Move {
         /// Its first point.
@@ -88,6 +95,39 @@ pub enum Step {
         /// It is a key that is alone on its owner from now on.
         isolates: bool,
     },
+}
+
+/// The largest rate of an owner over the mean, once steps are done.
+pub fn max_over_mean(view: &View, steps: &[Step]) -> f64 {
+    let mean = view.mean();
+    if mean <= 0.0 {
+        return 1.0;
+    }
+    let mut rates: Vec<(u32, f64)> = view.owners.iter().map(|owner| (owner.index, owner.rate)).collect();
+    let mut shift = |owner: u32, by: f64| {
+        if let Ok(at) = rates.binary_search_by_key(&owner, |(index, _)| *index) {
+            rates[at].1 += by;
+        }
+    };
+    for step in steps {
+        match *step {
+            Step::Move { from, to, rate, .. } => {
+                shift(from, -rate);
+                shift(to, rate);
+            }
+            // One point more or less carries what one of them carries on average.
+            Step::Points { owner, points } => {
+                let view = view.owners.iter().find(|view| view.index == owner);
+                let each = view.map_or(0.0, |view| view.rate / f64::from(view.virtual_nodes.max(1)));
+                let more = view.map_or(0.0, |view| f64::from(points) - f64::from(view.virtual_nodes));
+                shift(owner, each * more);
+            }
+            Step::Cut { .. } | Step::Merge { .. } => {}
+        }
+    }
+    let total: f64 = rates.iter().map(|(_, rate)| rate).sum();
+    let most = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    if total > 0.0 { most * rates.len() as f64 / total } else { 1.0 }
 }
 
 /// Spreads load. Pure: the same view gives the same steps.

@@ -1,3 +1,7 @@
+mod load;
+mod rules;
+mod scale;
+
 use super::*;
 use crate::check::Checks;
 use crate::{Ticket, lookup, owner};
@@ -21,6 +25,11 @@ struct World {
     next_op: u64,
     waiting: BTreeMap<OpId, Asker>,
     answers: Vec<(OpId, Result<Message, Error>)>,
+    /// What is to be done next, in order; and whether somebody is at it.
+    todo: VecDeque<Todo>,
+    busy: bool,
+    /// Messages that went to several lookups.
+    pushes: usize,
 }
 
 struct Server {
@@ -31,6 +40,8 @@ struct Server {
     refused: Option<Error>,
     /// Whether hand-overs succeed; `None` = they hang.
     hand_over: Option<bool>,
+    /// How many moves it began.
+    exports: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -75,6 +86,9 @@ impl World {
             next_op: 1,
             waiting: BTreeMap::new(),
             answers: Vec::new(),
+            todo: VecDeque::new(),
+            busy: false,
+            pushes: 0,
         };
         world.elect(0);
         let config = v1::NamespaceConfig { lease_ms: 12_000, renew_ms: 2_500, ..Default::default() };
@@ -117,7 +131,7 @@ impl World {
     fn add_owner(&mut self, options: owner::Options, hand_over: Option<bool>) -> usize {
         let machine = owner::Owner::new(options);
         let (checks, index) = (Checks::new(), self.owners.len());
-        self.owners.push(Server { machine, checks, up: true, drained: false, refused: None, hand_over });
+        self.owners.push(Server { machine, checks, up: true, drained: false, refused: None, hand_over, exports: 0 });
         self.tell_owner(index, owner::Input::Start);
         index
     }
@@ -148,14 +162,20 @@ impl World {
         self.perform(out.into_iter().map(|output| Todo::Lookup(index, output)).collect());
     }
 
-    fn perform(&mut self, mut todo: VecDeque<Todo>) {
-        while let Some(next) = todo.pop_front() {
+    /// Does what was asked for in the order in which it was asked: a machine's outputs before those that they cause.
+    fn perform(&mut self, todo: VecDeque<Todo>) {
+        self.todo.extend(todo);
+        if std::mem::replace(&mut self.busy, true) {
+            return;
+        }
+        while let Some(next) = self.todo.pop_front() {
             match next {
                 Todo::Manager(manager, output) => self.perform_manager(manager, output),
                 Todo::Owner(index, output) => self.perform_owner(index, output),
                 Todo::Lookup(index, output) => self.perform_lookup(index, output),
             }
         }
+        self.busy = false;
     }
 
     fn perform_manager(&mut self, manager: usize, output: Output) {
@@ -185,7 +205,10 @@ impl World {
                 self.feed(manager, Input::Listed { names: Ok(names) });
             }
             Output::Answer { op, message } => self.answered(op, Ok(message)),
-            Output::Push { ops, message } => ops.into_iter().for_each(|op| self.answered(op, Ok(message.clone()))),
+            Output::Push { ops, message } => {
+                self.pushes += usize::from(ops.len() > 1);
+                ops.into_iter().for_each(|op| self.answered(op, Ok(message.clone())));
+            }
             Output::Fail { op, error } => self.answered(op, Err(error)),
             Output::StepDown => {}
         }
@@ -223,6 +246,7 @@ impl World {
             owner::Output::Drained => self.owners[index].drained = true,
             owner::Output::Refused(error) => self.owners[index].refused = Some(error),
             owner::Output::Export(to) => {
+                self.owners[index].exports += 1;
                 if let Some(done) = self.owners[index].hand_over {
                     let there = self.owners.iter().position(|o| o.machine.id() == to.owner && o.up);
                     if let Some(there) = there.filter(|_| done) {

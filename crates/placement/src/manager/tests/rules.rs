@@ -1,0 +1,288 @@
+//! Rules one by one, where the larger stories do not reach them.
+
+use super::*;
+
+fn poll(owner: &str, address: &str) -> v1::OwnerPoll {
+    v1::OwnerPoll {
+        namespace: "n".into(),
+        owner: owner.into(),
+        address: address.into(),
+        incarnation: 1,
+        nonce: 7,
+        seq: 1,
+        wait_ms: 1_000,
+        ..Default::default()
+    }
+}
+
+fn ask(world: &mut World, poll: v1::OwnerPoll) -> Option<Result<Message, Error>> {
+    let op = world.op(Asker::Operator);
+    world.feed(0, Input::Owner { op, poll: Box::new(poll) });
+    let at = world.answers.iter().position(|(answered, _)| *answered == op)?;
+    Some(world.answers.remove(at).1)
+}
+
+#[test]
+fn what_an_owner_says_of_itself_is_checked_by_name() {
+    let mut world = World::new();
+    for (owner, address, code) in [
+        ("", "a:1", "placement.bad_owner"),
+        ("a", "", "placement.bad_address"),
+        ("a", ":80", "placement.bad_address"),
+        ("a", "host:0", "placement.bad_address"),
+        ("a", "host:99999", "placement.bad_address"),
+        ("a", "two words:1", "placement.bad_address"),
+        ("a", "http://", "placement.bad_address"),
+    ] {
+        let refused = ask(&mut world, poll(owner, address)).unwrap().unwrap_err();
+        assert_eq!(refused.code, code, "{owner} {address}");
+    }
+    for address in ["host:1", "host", "[::1]:80", "http://host/path", "https://host:443"] {
+        assert!(ask(&mut world, v1::OwnerPoll { owner: address.into(), ..poll("", address) }).unwrap().is_ok());
+    }
+    let nameless = v1::OwnerPoll { incarnation: 0, ..poll("a", "a:1") };
+    assert_eq!(ask(&mut world, nameless).unwrap().unwrap_err().code, "placement.bad_owner");
+    let elsewhere = v1::OwnerPoll { namespace: "m".into(), ..poll("a", "a:1") };
+    assert_eq!(ask(&mut world, elsewhere).unwrap().unwrap_err().code, "placement.no_namespace");
+}
+
+#[test]
+fn keys_are_bounded_by_name() {
+    assert!(crate::key_hash(&[7; crate::MAX_KEY]).is_ok());
+    assert_eq!(crate::key_hash(&[7; crate::MAX_KEY + 1]).unwrap_err().code, "placement.key_too_long");
+}
+
+#[test]
+fn a_namespaces_configuration_is_checked_by_name() {
+    let mut world = World::new();
+    let create = |config| Message::NamespaceCreate(v1::NamespaceCreate { namespace: "m".into(), config: Some(config) });
+    let good = v1::NamespaceConfig { lease_ms: 12_000, renew_ms: 2_500, ..Default::default() };
+    for (config, code) in [
+        (v1::NamespaceConfig { lease_ms: 5_000, ..good.clone() }, "placement.bad_times"),
+        (v1::NamespaceConfig { policy: "magic".into(), ..good.clone() }, "placement.bad_policy"),
+        (v1::NamespaceConfig { virtual_nodes: 5_000, ..good.clone() }, "placement.bad_virtual_nodes"),
+    ] {
+        assert_eq!(world.operate(create(config)).unwrap_err().code, code);
+    }
+    world.operate(create(good)).unwrap();
+}
+
+#[test]
+fn a_leader_whose_session_runs_out_fails_its_held_polls_at_that_instant() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    let until = world.now + 100 * MS;
+    world.feed(0, Input::SessionUntil(until));
+    assert_eq!(world.managers[0].gauges(world.now()).held, 1);
+    let mut out = Outbox::new();
+    world.now = until;
+    let now = world.now();
+    assert!(world.managers[0].deadline().unwrap() <= until);
+    world.managers[0].wake(now, &mut out);
+    assert!(
+        out.drain().any(|output| matches!(output, Output::Fail { error, .. } if error.code == "placement.not_leader"))
+    );
+    assert_eq!(world.managers[0].gauges(now).held, 0);
+}
+
+#[test]
+fn a_range_that_is_refused_again_and_again_goes_to_somebody_else_for_a_while() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    // It speaks, is given its part, and never claims any of it.
+    let (mut seq, mut heard, mut epoch, mut grants) = (0, 0, 0, Vec::new());
+    for _ in 0..8 {
+        seq += 1;
+        let asked = ask(&mut world, v1::OwnerPoll { seq, heard, epoch, wait_ms: 0, ..poll("b", "b:1") });
+        world.pass(300 * MS);
+        let answer = asked.or_else(|| world.answers.pop().map(|(_, answer)| answer)).unwrap().unwrap();
+        let Message::OwnerAnswer(answer) = answer else { panic!("not an answer") };
+        (heard, epoch) = (answer.seq, answer.epoch);
+        grants.push(answer.grants.len());
+    }
+    assert!(grants.iter().any(|count| *count > 0), "{grants:?}");
+    assert_eq!(grants.last(), Some(&0), "barred: {grants:?}");
+    assert_eq!(world.share(0), 1.0, "the other has it meanwhile");
+}
+
+#[test]
+fn an_unhealthy_owner_is_given_nothing_until_it_is_well() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(1));
+    assert!(world.share(1) > 0.2);
+    world.tell_owner(1, owner::Input::Healthy(false));
+    world.pass(Duration::from_secs(2));
+    assert_eq!((world.share(0), world.share(1)), (1.0, 0.0));
+    world.tell_owner(1, owner::Input::Healthy(true));
+    world.pass(Duration::from_secs(2));
+    assert!(world.share(1) > 0.2);
+    assert_eq!(world.covered(), 1.0);
+}
+
+#[test]
+fn a_drain_that_is_cancelled_leaves_everything_where_it_is() {
+    let mut world = World::new();
+    world.add_owner(owner::Options { hands_over: true, ..owner_options("a", 1) }, None);
+    world.pass(Duration::from_secs(1));
+    let alone = world.owners[0].checks.held(world.now).len();
+    let drain = |cancel| Message::OwnerDrain(v1::OwnerDrain { namespace: "n".into(), owner: "a".into(), cancel });
+    world.operate(drain(false)).unwrap();
+    world.pass(Duration::from_secs(5));
+    world.operate(drain(true)).unwrap();
+    world.pass(Duration::from_secs(120));
+    assert_eq!((world.share(0), world.owners[0].checks.held(world.now).len()), (1.0, alone));
+    assert!(!world.owners[0].drained);
+    let nobody = Message::OwnerDrain(v1::OwnerDrain { namespace: "n".into(), owner: "x".into(), cancel: false });
+    assert_eq!(world.operate(nobody).unwrap_err().code, "placement.no_owner");
+}
+
+#[test]
+fn few_ranges_are_frozen_at_a_time() {
+    let mut world = World::new();
+    world.add_owner(owner::Options { hands_over: true, ..owner_options("a", 1) }, None);
+    world.pass(Duration::from_secs(1));
+    world.add_owner(owner::Options { hands_over: true, ..owner_options("b", 1) }, None);
+    world.pass(Duration::from_secs(2));
+    // Its hand-overs hang: what is not frozen is served.
+    assert!((1..=8).contains(&world.owners[0].exports), "{}", world.owners[0].exports);
+    assert!(world.share(0) > 0.85, "{}", world.share(0));
+}
+
+#[test]
+fn a_draining_owner_goes_on_draining_under_a_new_leader_and_its_time_ends() {
+    let mut world = World::new();
+    world.add_owner(owner::Options { hands_over: true, ..owner_options("a", 1) }, None);
+    world.add_owner(owner::Options { hands_over: true, ..owner_options("b", 1) }, None);
+    world.pass(Duration::from_secs(200));
+    world.tell_owner(0, owner::Input::Drain);
+    world.pass(Duration::from_secs(5));
+    world.depose();
+    world.elect(1);
+    world.pass(Duration::from_secs(90));
+    assert!(world.owners[0].drained);
+    assert_eq!(world.share(1), 1.0);
+}
+
+#[test]
+fn owners_that_are_long_gone_make_room() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(1));
+    world.owners[1].up = false;
+    world.pass(Duration::from_secs(300));
+    let list = |world: &mut World| {
+        let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into() })).unwrap();
+        let Message::OwnerListReply(list) = list else { panic!("not a list") };
+        list.owners.into_iter().filter_map(|info| info.owner).map(|o| (o.index, o.id)).collect::<Vec<_>>()
+    };
+    assert_eq!(list(&mut world), [(1, "a".to_owned())]);
+    let watching = world.add_lookup();
+    world.add_owner(owner_options("c", 1), None);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(list(&mut world), [(1, "a".to_owned()), (2, "c".to_owned())]);
+    let table = world.lookups[watching].0.table();
+    assert_eq!(table.owners.values().map(|owner| owner.id.as_str()).collect::<Vec<_>>(), ["a", "c"]);
+    // A leader that reads what was left behind knows the same.
+    world.depose();
+    world.elect(1);
+    assert_eq!(list(&mut world).len(), 2);
+}
+
+#[test]
+fn a_restarted_owner_gets_its_own_part_back_and_nobody_elses_moves() {
+    let mut world = World::new();
+    let proof = Some(v1::ExclusivityProof { boot_id: "boot".into(), lock_id: "dir".into() });
+    world.add_owner(owner_options("a", 1), None);
+    world.add_owner(owner::Options { proof: proof.clone(), ..owner_options("b", 1) }, None);
+    world.pass(Duration::from_secs(1));
+    let before = world.owners[0].checks.held(world.now);
+    let share = world.share(1);
+    world.owners[1].up = false;
+    world.owners[1].checks.publish(&[]);
+    world.add_owner(owner::Options { proof, ..owner_options("b", 2) }, None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.owners[0].checks.held(world.now), before);
+    assert_eq!(world.share(2), share);
+}
+
+#[test]
+fn many_lookups_are_told_with_one_message() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(20));
+    let polls: Vec<OpId> = (0..3_000).map(|_| world.op(Asker::Operator)).collect();
+    let table = world.operate(Message::TableGet(v1::TableGet { namespace: "n".into() })).unwrap();
+    let Message::TableReply(v1::TableReply { info: Some(info), .. }) = table else { panic!("not a table") };
+    for op in &polls {
+        let poll =
+            v1::LookupPoll { namespace: "n".into(), instance: info.instance, lsn: info.lsn, epoch: 1, wait_ms: 30_000 };
+        world.feed(0, Input::Lookup { op: *op, poll });
+    }
+    assert_eq!(world.managers[0].gauges(world.now()).held, 3_001);
+    world.feed(0, Input::Cancel { op: polls[0] });
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(1));
+    let told = world.answers.iter().filter(|(op, _)| polls.contains(op)).count();
+    assert_eq!(told, 2_999, "all but the one that went away");
+    assert!((2..=6).contains(&world.pushes), "by {} messages", world.pushes);
+}
+
+#[test]
+fn a_loss_is_told_even_if_a_later_clean_move_waits_for_an_earlier_commit() {
+    let mut pool = pool::Pool::create(Mono(1), "n".into(), v1::PlacementMeta { instance: 9, ..Default::default() });
+    pool.commits.numbers_from(1, 8);
+    let row = |start: u64| *pool.table.get(KeyHash(start)).unwrap();
+    let (first, second) = (row(0), row(1 << 56));
+    // Lost at 5, moved cleanly at 9, while 8 is on its way elsewhere.
+    pool.table.put(KeyHash(0), table::Range { changed: 9, lost: 5, owner: 1, ..first });
+    pool.table.put(KeyHash(1 << 56), table::Range { changed: 9, lost: 9, owner: 1, ..second });
+    let mut out = Outbox::new();
+    let poll = v1::LookupPoll { instance: 9, lsn: 4, ..Default::default() };
+    pool.look(1, OpId(1), &poll, &mut out);
+    let Some(Output::Answer { message: Message::LookupAnswer(answer), .. }) = out.drain().next() else { panic!("?") };
+    let told: Vec<(u64, u64)> = answer.ranges.iter().map(|range| (range.start, range.lost_lsn)).collect();
+    assert_eq!((answer.lsn, told), (7, vec![(0, 5)]), "the other's loss is told once, when it is published");
+}
+
+#[test]
+fn a_commit_that_was_put_twice_may_conflict_with_itself() {
+    let mut manager = Manager::new(Options::default());
+    let mut feed = |input| {
+        let (now, mut out) = (Now { mono: Mono(1), wall: Wall(0) }, Outbox::new());
+        manager.handle(now, input, &mut out);
+        out.drain().collect::<Vec<_>>()
+    };
+    feed(Input::Elected { epoch: 1 });
+    feed(Input::Listed { names: Ok(Vec::new()) });
+    let create = v1::NamespaceCreate { namespace: "n".into(), config: None };
+    let first = feed(Input::Operate { op: OpId(1), request: Message::NamespaceCreate(create) });
+    let Some(Output::Commit { id, bytes, .. }) = first.first().cloned() else { panic!("{first:?}") };
+    let read = feed(Input::Committed { id, outcome: Outcome::Unknown });
+    let [Output::Read { id, .. }] = read[..] else { panic!("{read:?}") };
+    let again = feed(Input::FileRead { id, contents: Ok(None) });
+    let [Output::Commit { id, .. }] = again[..] else { panic!("{again:?}") };
+    // The first one had come through late.
+    let read = feed(Input::Committed { id, outcome: Outcome::Conflict });
+    let [Output::Read { id, .. }] = read[..] else { panic!("it gives up: {read:?}") };
+    let done = feed(Input::FileRead { id, contents: Ok(Some((1, bytes))) });
+    assert!(done.iter().any(|output| matches!(output, Output::Answer { op: OpId(1), .. })), "{done:?}");
+}
+
+#[test]
+fn numbers_are_never_used_twice_even_when_they_end() {
+    let mut world = World::new();
+    let pool = world.managers[0].pools.get_mut("n").unwrap();
+    let last = tidings_base::LeaseNumber::MAX.get();
+    pool.meta.next_lease = last - 1;
+    pool.commits.numbers_from(last - 1, 100);
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(5));
+    let mut leases: Vec<u32> = world.owners[0].checks.held(world.now).iter().map(|l| l.lease.get()).collect();
+    leases.sort_unstable();
+    assert_eq!(leases, [last - 1, last], "two numbers were left; nothing else is given");
+}

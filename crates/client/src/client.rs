@@ -273,6 +273,11 @@ impl Client {
             }
         });
         let link = dialled.await.map_err(|_| error::deadline_unsent())??;
+        self.keep(address, &link);
+        Ok(link)
+    }
+
+    fn keep(&self, address: &Address, link: &Arc<Link>) {
         let mut redirected = self.inner.redirected.lock();
         redirected.links.retain(|_, link| link.closed().is_none());
         if redirected.links.len() >= MAX_REDIRECTED
@@ -281,7 +286,6 @@ impl Client {
             oldest.close(error::closed());
         }
         redirected.links.insert(address.clone(), link.clone());
-        Ok(link)
     }
 
     fn live(&self, address: &Address) -> Option<Arc<Link>> {

@@ -1,13 +1,16 @@
 //! Asking all servers at once: for when whoever answered last is silent.
 
-use super::{Client, MAX_REDIRECTED};
+use super::{Client, LONGEST_DIAL, MAX_REDIRECTED};
 use crate::config::Address;
+use crate::dial::dial;
+use crate::link::Link;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_wire::{Body, Part, error};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 impl Client {
     /// Asks every configured server in parallel, and wherever they redirect to. The first answer that is `enough` ends
@@ -26,7 +29,7 @@ impl Client {
         let ask = |to: Address| {
             let body = body.clone();
             async move {
-                let result = match self.redirected_link(&to, deadline).await {
+                let result = match self.link_to(&to, deadline).await {
                     Ok(link) => link.call(body, Some(deadline)).await,
                     Err(error) => Err(error),
                 };
@@ -57,6 +60,18 @@ impl Client {
             }
         }
         second.ok_or_else(|| worst.unwrap_or_else(error::closed))
+    }
+
+    /// A connection to one server. Nobody's dialling waits for another's: one that hangs must not keep the others back.
+    async fn link_to(&self, address: &Address, deadline: Instant) -> Result<Arc<Link>, Error> {
+        if let Some(link) = self.live(address) {
+            return Ok(link);
+        }
+        let deadline = deadline.min(Instant::now() + LONGEST_DIAL);
+        let dialled = timeout_at(deadline, dial(address, &self.inner.config)).await;
+        let link = dialled.map_err(|_| error::deadline_unsent())??;
+        self.keep(address, &link);
+        Ok(link)
     }
 }
 

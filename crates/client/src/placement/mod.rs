@@ -35,4 +35,5 @@ pub use tidings_placement::directory::Directory;
 pub use tidings_placement::lookup::TableOwner;
 pub use tidings_placement::owner::Move;
 pub use tidings_placement::{Leased, MAX_KEY, To};
+pub use tidings_wire::v1::{NamespaceConfig, NamespaceInfo, OwnerInfo, RebalanceReply, TableReply};
 pub use transport::PlacementTransport;

@@ -51,8 +51,13 @@ impl HandOver for Copies {
                 Manner::Hangs => return std::future::pending().await,
                 Manner::Panics => panic!("a hand-over that panics, as the test wants it"),
             }
-            let Some(server) = self.directory.lock().get(&to.address).cloned() else {
-                return Err(Error::new("test.nobody", Class::Unreachable, "nobody is there"));
+            // A server that has just joined is in the directory a moment later.
+            let server = loop {
+                let found = self.directory.lock().get(&to.address).cloned();
+                match found {
+                    Some(server) => break server,
+                    None => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
             };
             let entries = self.counters.export(to.leased);
             server.owner.receive(&server.counters, to.token, to.incarnation, entries)

@@ -78,6 +78,24 @@ async fn a_drain_whose_hand_over_hangs_ends_with_a_loss() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_owner_that_an_operator_drained_can_be_taken_back() {
+    let pool = TestPool::start("n").await.unwrap();
+    let directory = Directory::default();
+    let one = server(&pool, "one", &directory, Manner::Well).await;
+    let two = server(&pool, "two", &directory, Manner::Well).await;
+    seconds(20).await;
+    pool.settled().await;
+    pool.placement().drain("n", "one").await.unwrap();
+    assert_eq!(one.owner.state_other_than(OwnerState::Serving).await, OwnerState::Drained);
+    seconds(60).await;
+    assert_eq!((held(&one.owner), held(&two.owner)), (0, 200));
+    pool.placement().cancel_drain("n", "one").await.unwrap();
+    assert_eq!(one.owner.state_other_than(OwnerState::Drained).await, OwnerState::Serving);
+    seconds(60).await;
+    assert!(held(&one.owner) > 40);
+}
+
+#[tokio::test(start_paused = true)]
 async fn state_for_another_process_or_other_items_is_refused() {
     let pool = TestPool::start("n").await.unwrap();
     let directory = Directory::default();

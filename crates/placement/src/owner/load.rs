@@ -73,6 +73,11 @@ impl Sampler {
         self.left = self.rng.below(u64::from(self.every) * 2 - 1) as u32;
     }
 
+    /// Calls until the next one is kept, for a caller that counts them down itself.
+    pub fn take_gap(&mut self) -> u32 {
+        std::mem::take(&mut self.left)
+    }
+
     /// Ends a window: what was kept, and the next one begins.
     pub fn end(&mut self) -> Sample {
         let sample = Sample { every: self.every, kept: std::mem::take(&mut self.kept) };

@@ -373,8 +373,12 @@ impl Owner {
             out.put(Output::Changed(taken.change.clone()));
         }
         if answer.drained && self.held.is_empty() {
-            self.timers.cancel(&Timer::Poll);
-            return out.put(Output::Drained);
+            out.put(Output::Drained);
+            // One that an operator drained goes on asking: it may be taken back into service.
+            if self.draining {
+                self.timers.cancel(&Timer::Poll);
+                return;
+            }
         }
         // What changed is reported at once; otherwise the next poll is held by the manager, so there is no hurry.
         let news = !taken.change.granted.is_empty() || !taken.change.revoked.is_empty() || !self.refused.is_empty();

@@ -12,6 +12,7 @@ use super::change::OwnershipChange;
 use super::hand_over::{self, HandOver};
 use super::identity::{self, Identity};
 use super::items::{Items, Stamped};
+use super::load::Load;
 use super::{Held, OwnerOptions};
 use parking_lot::Mutex;
 use std::fs::File;
@@ -33,7 +34,7 @@ pub enum OwnerState {
     Serving,
     /// It hands everything over.
     Draining,
-    /// Everything is handed over; it holds nothing and asks for nothing.
+    /// Everything is handed over, as it wished or as an operator did: the process may go. An operator may take it back.
     Drained,
     /// It has left.
     Left,
@@ -41,6 +42,7 @@ pub enum OwnerState {
 
 pub(super) struct Core {
     checks: Checks,
+    load: Load,
     clock: Clock,
     transport: Arc<dyn PlacementTransport>,
     name: String,
@@ -55,7 +57,6 @@ pub(super) struct Core {
     asks: mpsc::UnboundedSender<Ask>,
     alarm: Notify,
     me: Weak<Core>,
-    _lock: Option<File>,
 }
 
 struct Inner {
@@ -64,6 +65,10 @@ struct Inner {
     readers: Readers<OwnershipChange>,
     refusal: Option<Error>,
     healthy: bool,
+    /// It was asked to hand everything over.
+    draining: bool,
+    /// On this owner's directory, for as long as it may hold anything (F4).
+    lock: Option<File>,
     /// When the task will wake the machine.
     armed: Mono,
 }
@@ -96,11 +101,14 @@ impl Core {
             readers: Readers::new(),
             refusal: None,
             healthy: true,
+            draining: false,
+            lock: identity.lock,
             armed: Mono::NEVER,
         };
         let (asks, receiver) = mpsc::unbounded_channel();
         let core = Arc::new_cyclic(|me| Core {
             checks: Checks::new(),
+            load: Load::new(seed, options.clock.mono()),
             clock: options.clock,
             transport,
             name: options.name,
@@ -114,7 +122,6 @@ impl Core {
             asks,
             alarm: Notify::new(),
             me: me.clone(),
-            _lock: identity.lock,
         });
         Ok((core, receiver))
     }
@@ -128,6 +135,14 @@ impl Core {
     #[inline]
     pub(super) fn check(&self, hash: KeyHash) -> Option<LeaseNumber> {
         self.checks.check_now(hash, || self.clock.mono())
+    }
+
+    /// The same, counted as a request.
+    #[inline]
+    pub(super) fn check_and_count(&self, hash: KeyHash) -> Option<LeaseNumber> {
+        let lease = self.check(hash)?;
+        self.load.observe(hash);
+        Some(lease)
     }
 
     pub(super) fn remaining(&self, hash: KeyHash) -> Option<Held> {
@@ -195,14 +210,12 @@ impl Core {
     pub(super) async fn drain(&self) -> Result<(), Error> {
         {
             let mut inner = self.inner.lock();
-            match self.state() {
-                OwnerState::Left => return Err(errors::left()),
-                OwnerState::Drained => return Ok(()),
-                OwnerState::Draining => {}
-                OwnerState::Joining | OwnerState::Serving => {
-                    self.state.send_replace(OwnerState::Draining);
-                    self.input(&mut inner, Input::Drain);
-                }
+            if self.state() == OwnerState::Left {
+                return Err(errors::left());
+            }
+            if !std::mem::replace(&mut inner.draining, true) {
+                self.state.send_replace(OwnerState::Draining);
+                self.input(&mut inner, Input::Drain);
             }
         }
         match self.state_other_than(OwnerState::Draining).await {
@@ -222,6 +235,7 @@ impl Core {
             self.input(&mut inner, Input::Healthy(false));
         }
         inner.readers.end();
+        inner.lock = None;
         self.alarm.notify_one();
     }
 
@@ -301,6 +315,16 @@ impl Core {
         }
     }
 
+    fn change_state(&self, to: OwnerState, from: impl Fn(OwnerState) -> bool) {
+        self.state.send_if_modified(|state| {
+            let changes = *state != to && from(*state);
+            if changes {
+                *state = to;
+            }
+            changes
+        });
+    }
+
     fn restamp(&self, leased: tidings_placement::Leased) {
         self.stamped.iter().for_each(|items| items.restamp(leased));
         if let Some(hand_over) = &self.hand_over {
@@ -316,6 +340,10 @@ impl Core {
             }
             Output::Holdings(holdings) => self.checks.publish(&holdings),
             Output::Changed(change) => {
+                if !change.granted.is_empty() {
+                    // An operator had drained it, and has taken it back.
+                    self.change_state(OwnerState::Serving, |state| state == OwnerState::Drained);
+                }
                 if !change.revoked.is_empty() {
                     self.stamped.iter().for_each(|items| items.revoke(&change.revoked));
                 }
@@ -332,15 +360,7 @@ impl Core {
                     hand_over.expect(from);
                 }
             }
-            Output::Drained => {
-                self.state.send_if_modified(|state| {
-                    let draining = *state != OwnerState::Left;
-                    if draining {
-                        *state = OwnerState::Drained;
-                    }
-                    draining
-                });
-            }
+            Output::Drained => self.change_state(OwnerState::Drained, |state| state != OwnerState::Left),
             Output::Refused(error) => {
                 // A poll that another overtook, and the like: not this owner is refused, but that message.
                 if error.class != Class::Unreachable {
@@ -377,6 +397,9 @@ impl Driven for Core {
         }
         let mut inner = self.inner.lock();
         let now = self.clock.now();
+        if let Some(load) = self.load.report(now.mono, || self.checks.held(now.mono)) {
+            self.input(&mut inner, Input::Load(load));
+        }
         if inner.machine.deadline().is_some_and(|at| at <= now.mono) {
             let Inner { machine, outbox, .. } = &mut *inner;
             machine.wake(now, outbox);
@@ -394,13 +417,7 @@ impl Driven for Core {
         });
         if result.is_ok() {
             inner.refusal = None;
-            self.state.send_if_modified(|state| {
-                let joining = *state == OwnerState::Joining;
-                if joining {
-                    *state = OwnerState::Serving;
-                }
-                joining
-            });
+            self.change_state(OwnerState::Serving, |state| state == OwnerState::Joining);
         }
         self.input(&mut inner, Input::Answered { ticket, result });
     }

@@ -5,6 +5,7 @@ mod core;
 mod hand_over;
 mod identity;
 mod items;
+mod load;
 mod options;
 
 pub use self::core::OwnerState;
@@ -125,13 +126,13 @@ impl Owner {
     /// Whether a key is held now under the same lease as then, and so all the time between. `false` = unknown.
     #[inline]
     pub fn check_continuous(&self, key: impl AsRef<[u8]>, lease: LeaseNumber) -> bool {
-        self.check_now(key) == Some(lease)
+        key_hash(key.as_ref()).is_ok_and(|hash| self.core.check(hash) == Some(lease))
     }
 
-    /// The same as [`Owner::check_now`] for a point of the ring.
+    /// The same as [`Owner::check_now`] for a point of the ring. Both count as a request for it: what policies spread.
     #[inline]
     pub fn check_hash(&self, hash: KeyHash) -> Option<LeaseNumber> {
-        self.core.check(hash)
+        self.core.check_and_count(hash)
     }
 
     /// The lease of a point of the ring with what is left of it, if it is held.
@@ -202,7 +203,7 @@ impl Owner {
     }
 
     fn confirm(&self, hash: KeyHash, lease: LeaseNumber) -> Result<(), Error> {
-        match self.check_hash(hash) == Some(lease) {
+        match self.core.check(hash) == Some(lease) {
             true => Ok(()),
             false => Err(Interrupted::Unknown.into()),
         }
@@ -281,7 +282,8 @@ impl Owner {
 
     // ---- load -------------------------------------------------------------------------------------------------------
 
-    /// Says what the application measured itself, with the next poll.
+    /// Says what the application measured itself, with the next poll; until the next window of ten seconds it stands for what
+    /// checks were counted.
     pub fn report_load(&self, load: v1::OwnerLoad) {
         self.core.report_load(load);
     }

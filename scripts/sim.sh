@@ -14,6 +14,7 @@ TIDINGS_SEEDS=200..206 cargo test --workspace --quiet --test it -- --ignored the
 # The first seeds always run to the end; the rest of the time goes to further ones.
 tidings sim store --seeds 1..200
 tidings sim cell --seeds 1..20
+tidings sim cell-directed --seeds 1..6
 left=$((minutes * 60 - (SECONDS - begin)))
 if ((left > 10)); then
   tidings sim store --seeds 1001..1000000 --minutes "$(awk "BEGIN { print $left / 60 }")"

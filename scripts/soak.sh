@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs simulations on fresh seeds: a thousand of the cell in any case, then everything for as long as asked. A failure
-# prints the line that replays it.
+# Runs simulations on fresh seeds: a thousand of the cell and of the store and a hundred of the cell under aimed faults in any
+# case, then everything for as long as asked. A failure prints the line that replays it.
 #   scripts/soak.sh [MINUTES]    default 60
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
@@ -11,4 +11,6 @@ first=$(($(date +%s) * 1000))
 cargo test --workspace --no-run --quiet
 echo "fresh seeds from $first"
 tidings sim cell --seeds "$first..$((first + 999))"
+tidings sim store --seeds "$first..$((first + 999))"
+tidings sim cell-directed --seeds "$first..$((first + 99))"
 tidings sim all --seeds "$first..$((first + 1000000))" --minutes "$minutes"

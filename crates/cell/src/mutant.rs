@@ -46,11 +46,17 @@ pub enum Mutant {
     CachingDuringWrite,
     /// Waiters are granted in any order.
     QueueJumping,
+    /// A change happens whatever became of the locks that its sequencers name.
+    GuardIgnored,
+    /// R12: access lists are not looked at.
+    ListsIgnored,
+    /// R5: a change of an access list leaves copies with those whom it shuts out.
+    ListsInvalidateNothing,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 20] = [
+    pub const ALL: [Mutant; 23] = [
         Mutant::StaleEpochAccepted,
         Mutant::ReadWithoutLease,
         Mutant::LeaseFromArrival,
@@ -71,6 +77,9 @@ impl Mutant {
         Mutant::NoInvalidationWait,
         Mutant::CachingDuringWrite,
         Mutant::QueueJumping,
+        Mutant::GuardIgnored,
+        Mutant::ListsIgnored,
+        Mutant::ListsInvalidateNothing,
     ];
 
     /// Its name on the command line.
@@ -96,6 +105,9 @@ impl Mutant {
             Mutant::NoInvalidationWait => "no-invalidation-wait",
             Mutant::CachingDuringWrite => "caching-during-write",
             Mutant::QueueJumping => "queue-jumping",
+            Mutant::GuardIgnored => "guard-ignored",
+            Mutant::ListsIgnored => "lists-ignored",
+            Mutant::ListsInvalidateNothing => "lists-invalidate-nothing",
         }
     }
 }

@@ -202,6 +202,9 @@ impl Namespace {
 
     /// R8: what a mutation of this number was answered, if it was applied and its answer is still kept.
     pub fn result(&self, session: SessionId, number: u64) -> Option<v1::CellResult> {
+        if self.mutant == Some(Mutant::RepeatApplied) {
+            return None;
+        }
         let encoded = self.sessions.get(session)?.window.find(number)?;
         v1::CellResult::decode(encoded).ok()
     }

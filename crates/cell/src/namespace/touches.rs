@@ -117,7 +117,9 @@ impl Namespace {
             Some(Command::WriteContents(c)) => {
                 if let Some(place) = place(&c.app, &c.path) {
                     touched.stat(&place);
-                    touched.acl_file(&place);
+                    if self.mutant != Some(Mutant::ListsInvalidateNothing) {
+                        touched.acl_file(&place);
+                    }
                 }
             }
             Some(Command::WriteAcl(c)) => place(&c.app, &c.path).iter().for_each(|place| touched.stat(place)),

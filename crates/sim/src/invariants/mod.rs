@@ -18,6 +18,7 @@ pub mod ephemerals_end_with_their_sessions;
 pub mod feed_delivers_every_entry;
 pub mod fences_never_go_back;
 pub mod forged_handles_open_nothing;
+pub mod guarded_writes_end_with_their_locks;
 pub mod leases_exclude_other_leaders;
 pub mod lost_locks_are_held_back;
 pub mod no_cached_read_after_its_write_returned;
@@ -30,6 +31,7 @@ pub mod sequencers_die_with_their_locks;
 pub mod sequencers_grow;
 pub mod sessions_end_only_after_their_leases;
 pub mod synced_records_survive;
+pub mod the_shut_out_stay_out;
 pub mod waiters_are_served_in_order;
 
 use crate::clock::SimTime;

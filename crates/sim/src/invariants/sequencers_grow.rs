@@ -21,7 +21,7 @@ impl Invariant<Fact> for SequencersGrow {
 
     fn observe(&mut self, _sight: &Sight<'_>, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Asked { op, session, call: Call::Acquire { path, exclusive } } => {
+            Fact::Asked { op, session, call: Call::Acquire { path, exclusive, .. } } => {
                 let newest = self.newest.get(path).copied().unwrap_or_default();
                 self.asked.insert(*op, (path.clone(), *exclusive, newest, *session));
             }

@@ -36,4 +36,9 @@ pub(crate) const ALL: &[Scenario] = &[
         about: "The cell: 1, 3 or 5 replicas, sessions with caches, locks, watches and ephemerals, faults.",
         run: cell::run,
     },
+    Scenario {
+        name: "cell-directed",
+        about: "The cell under aimed faults: each strikes at the moment at which a rule is needed.",
+        run: cell::run_directed,
+    },
 ];

@@ -5,8 +5,8 @@ use tidings_base::{LogIndex, Mono};
 use tidings_sim::clock::SimTime;
 use tidings_sim::invariants::Sight;
 use tidings_sim::kernel::HostId;
-use tidings_sim::scenarios::cell::cell_claims;
 use tidings_sim::scenarios::cell::fact::{Answer, Applied, Call, Change, Condition, Fact, Key, OpName, Sighting, View};
+use tidings_sim::scenarios::cell::{CLOSED, DOORS, cell_claims};
 use tidings_wire::v1::{self, LockMode, cell_command::Command, cell_result};
 
 fn op(number: u64) -> OpName {
@@ -68,7 +68,7 @@ fn done() -> Answer {
 }
 
 fn acquire() -> Call {
-    Call::Acquire { path: "/a".into(), exclusive: true }
+    Call::Acquire { path: "/a".into(), handle: 1, exclusive: true }
 }
 
 fn acquired(generation: u64) -> Answer {
@@ -97,6 +97,63 @@ fn queue() -> Vec<Fact> {
     let queued = |session| Fact::Queued { session, number: 1 };
     let lease = |session| Fact::Lease { session, until: Mono(u64::MAX / 2) };
     vec![lease(5), lease(6), numbered(5), numbered(6), queued(5), queued(6)]
+}
+
+/// An entry after which the lock is held under this generation.
+fn locked(index: u64, lock_generation: u64) -> Fact {
+    let lock = LockMode::Exclusive as i32;
+    let stat = v1::NodeStat { instance: 2, lock_generation, lock, ..Default::default() };
+    let write = v1::WriteContents { path: "/l".into(), ..Default::default() };
+    entry(index, index, Command::WriteContents(write), &[("/l", View { stat: Some(stat), digest: index })])
+}
+
+/// A write that names a sequencer of generation 6.
+fn guarded(index: u64) -> Fact {
+    let mode = LockMode::Exclusive as i32;
+    let sequencer = v1::SequencerBody { path: "/l".into(), instance: 2, mode, generation: 6, ..Default::default() };
+    let write = v1::WriteContents { path: "/a".into(), sequencers: vec![sequencer], ..Default::default() };
+    entry(index, index, Command::WriteContents(write), &[("/a", view(1, index))])
+}
+
+/// The same entry, refused.
+fn refused(fact: Fact, code: &str) -> Fact {
+    match fact {
+        Fact::Applied(mut applied) => {
+            let error = v1::Error { code: code.to_string(), ..Default::default() };
+            applied.result.result = Some(cell_result::Result::Error(error));
+            applied.changed.clear();
+            Fact::Applied(applied)
+        }
+        other => other,
+    }
+}
+
+/// Session 5 of Ann, a list with these principals, and the file that it closes.
+fn closed(principals: &str) -> Vec<Fact> {
+    let caller = Some(v1::CellCaller { principal: "ann".into(), ..Default::default() });
+    let mut start = entry(1, 0, Command::StartSession(v1::StartSession { caller, ..Default::default() }), &[]);
+    if let Fact::Applied(applied) = &mut start {
+        let done = v1::StartSessionDone { session: 5 };
+        applied.result.result = Some(cell_result::Result::StartSession(done));
+    }
+    let list = |index, lines: &str| {
+        let write = v1::WriteContents { path: DOORS.into(), contents: lines.to_string().into(), ..Default::default() };
+        entry(index, index, Command::WriteContents(write), &[(DOORS, view(8, index))])
+    };
+    vec![start, list(2, "ann"), write_closed(3), list(4, principals)]
+}
+
+fn write_closed(index: u64) -> Fact {
+    let write = v1::WriteContents { path: CLOSED.into(), ..Default::default() };
+    entry(index, index, Command::WriteContents(write), &[(CLOSED, view(9, 3))])
+}
+
+/// The change of the list is answered before the closed file is shown.
+fn shown_closed(principals: &str) -> Vec<Fact> {
+    let mut facts = closed(principals);
+    facts.insert(3, asked(4, Call::Change(Change::Other)));
+    facts.push(told(4, done()));
+    facts
 }
 
 /// Facts that hold, and one more that breaks the claim.
@@ -187,6 +244,19 @@ fn broken() -> Vec<(&'static str, Vec<Fact>, Fact)> {
         ("waiters_are_served_in_order", queue(), granting(6)),
         ("forged_handles_open_nothing", vec![Fact::Forged { accepted: false }], Fact::Forged { accepted: true }),
         ("changes_are_announced", vec![], unannounced),
+        ("guarded_writes_end_with_their_locks", vec![locked(1, 6), guarded(2), locked(3, 7)], guarded(4)),
+        ("guarded_writes_end_with_their_locks", vec![locked(1, 6)], refused(guarded(2), "cell.stale_sequencer")),
+        ("the_shut_out_stay_out", closed("bob"), write_closed(5)),
+        (
+            "the_shut_out_stay_out",
+            shown_closed("bob"),
+            Fact::Cached { session: 5, sighting: sighting(CLOSED, &view(9, 3)) },
+        ),
+        (
+            "the_shut_out_stay_out",
+            [shown_closed("bob"), vec![asked(7, Call::Read)]].concat(),
+            Fact::Told { op: op(7), number: None, answer: Answer::Saw(vec![sighting(CLOSED, &view(9, 3))]) },
+        ),
         ("a_masters_word_ends_with_its_epoch", vec![new_master(1, 1)], own(write(2, 1, 7))),
         ("a_masters_word_ends_with_its_epoch", vec![new_master(1, 2)], new_master(2, 2)),
     ]
@@ -237,6 +307,13 @@ fn a_watch_that_hears_nothing_after_a_change_is_noticed_at_the_end() {
     assert_eq!(judge(&sound), Ok(()));
     let missed = [changed(1, 1), watching, changed(2, 2), heard, changed(3, 3)];
     assert_eq!(judge(&missed), Err("an_event_follows_the_last_change".to_string()));
+}
+
+#[test]
+fn whoever_is_let_in_or_was_when_it_looked_is_not_shut_out() {
+    let cached = || Fact::Cached { session: 5, sighting: sighting(CLOSED, &view(9, 3)) };
+    assert_eq!(judge(&[shown_closed("ann"), vec![cached(), write_closed(5)]].concat()), Ok(()));
+    assert_eq!(judge(&[closed("bob"), vec![cached()]].concat()), Ok(()), "the change was not answered yet");
 }
 
 #[test]

@@ -5,4 +5,5 @@ mod conformance;
 mod kernel;
 mod mutants;
 mod mutants_cell;
+mod scenario_cell;
 mod scenario_store;

@@ -66,6 +66,11 @@ impl Client {
         &self.seats
     }
 
+    /// When its link renews the cache lease next.
+    pub fn next_renewal(&self) -> Option<Mono> {
+        self.link.deadline()
+    }
+
     /// Begins nothing new.
     pub fn stop(&mut self) {
         self.seats.iter_mut().for_each(Seat::stop);

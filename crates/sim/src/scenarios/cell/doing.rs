@@ -80,7 +80,7 @@ pub(super) fn sightings(path: &str, read: &v1::NodeRead, contents: bool, childre
 }
 
 /// Refusals that a correct client of this workload may meet.
-const REFUSALS: [&str; 16] = [
+const REFUSALS: [&str; 17] = [
     "cell.no_node",
     "cell.node_exists",
     "cell.not_a_directory",
@@ -96,6 +96,7 @@ const REFUSALS: [&str; 16] = [
     "cell.too_many_outstanding",
     "cell.busy",
     "cell.denied",
+    "cell.unknown_acl",
     "cell.bad_handle",
 ];
 

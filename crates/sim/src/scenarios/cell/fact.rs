@@ -92,6 +92,13 @@ pub enum Change {
         /// Only if this is its generation.
         if_generation: Option<u64>,
     },
+    /// Gives a lock back.
+    Release {
+        /// The lock.
+        path: String,
+        /// The handle that holds it.
+        handle: u64,
+    },
     /// Something else.
     Other,
 }
@@ -107,6 +114,8 @@ pub enum Call {
     Acquire {
         /// The lock.
         path: String,
+        /// The handle that is to hold it.
+        handle: u64,
         /// Or shared.
         exclusive: bool,
     },

@@ -23,6 +23,11 @@ impl History {
         }
     }
 
+    /// What a key shows after the last entry; `None` = it never showed anything.
+    pub fn present(&self, key: &Key) -> Option<&View> {
+        self.views.get(key)?.last().map(|(_, view)| view)
+    }
+
     /// The last entry so far.
     pub fn last(&self) -> u64 {
         self.last

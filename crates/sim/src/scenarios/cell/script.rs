@@ -1,13 +1,18 @@
 //! What one session's application does: files, listings, absences, locks, watches, ephemerals, by the dice.
 
+mod access;
+mod locking;
+
 use super::doing::{Doing, Purpose, Slot, answer_of, sightings};
 use super::fact::{Answer, Call, Change, Condition, Fact, OpName, Sighting};
 use super::recorded::shown;
-use super::seat::Cache;
-use super::{DIRECTORIES, EPHEMERALS, FILES, HERD, LOCKS};
+use super::seat::{Cache, Habits};
+use super::{CLOSED, DIRECTORIES, DOORS, EPHEMERALS, FILES, HERD, LOCKS};
 use crate::kernel::HostId;
 use bytes::Bytes;
+use locking::Held;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Error, Mono, Now, OpId, Seeded};
 use tidings_cell::session::{Event, Input};
@@ -25,18 +30,6 @@ pub(super) struct Opened {
     pub path: String,
     pub instance: u64,
     pub purpose: Purpose,
-}
-
-/// A lock that the application holds.
-#[derive(Clone, Debug)]
-struct Held {
-    handle: u64,
-    path: String,
-    instance: u64,
-    generation: u64,
-    sequencer: Bytes,
-    until: Mono,
-    next_touch: Mono,
 }
 
 /// A touch of the resource that a lock protects.
@@ -78,6 +71,8 @@ pub struct Script {
     /// A sequencer of a lock that was given back, to be checked.
     spent: Option<(String, u64, u64, Bytes)>,
     herding: u64,
+    /// Everybody who may be let in or shut out.
+    principals: Arc<[String]>,
     prepared: usize,
     stopped: bool,
     answered: u64,
@@ -86,11 +81,11 @@ pub struct Script {
 
 impl Script {
     /// The application of a new session; `first_op` is larger than any number used on this host before.
-    pub fn new(host: HostId, rng: Seeded, think: Duration, now: Now, first_op: u64, herds: bool) -> Script {
+    pub fn new(host: HostId, rng: Seeded, habits: &Habits, now: Now, first_op: u64) -> Script {
         Script {
             host,
             rng,
-            think,
+            think: habits.think,
             session: 0,
             condition: Condition::Jeopardy,
             next_at: now.mono,
@@ -102,7 +97,8 @@ impl Script {
             held: None,
             patience: None,
             spent: None,
-            herding: if herds { HERD } else { 0 },
+            herding: if habits.herds { HERD } else { 0 },
+            principals: habits.principals.clone(),
             prepared: 0,
             stopped: false,
             answered: 0,
@@ -257,27 +253,6 @@ impl Script {
         }
     }
 
-    /// While a lock is held the application uses what it protects; in the end it gives it back.
-    fn hold(&mut self, now: Now) {
-        let Some(held) = &mut self.held else { return };
-        if held.next_touch <= now.mono {
-            held.next_touch = now.mono + Duration::from_millis(self.rng.between(40, 400));
-            let order = (held.instance, held.generation);
-            let touch = Touch { path: held.path.clone(), session: self.session, sequencer: held.sequencer.clone() };
-            let fact = Fact::Touched { session: self.session, path: held.path.clone(), order };
-            self.wishes.extend([Wish::State(fact), Wish::Touch(touch)]);
-        }
-        let Some(held) = self.held.clone() else { return };
-        if (held.until <= now.mono || self.stopped) && !self.busy.contains(&Slot::Change) {
-            // Whatever becomes of the release: from here on the application does not act on the lock any more.
-            self.held = None;
-            let Held { handle, path, instance, generation, sequencer, .. } = held;
-            let message = Message::Release(v1::ReleaseLock { handle });
-            self.call(Doing::Release, Call::Change(Change::Other), message);
-            self.spent = Some((path, instance, generation, sequencer));
-        }
-    }
-
     fn call(&mut self, doing: Doing, call: Call, message: Message) {
         let op = OpId(self.next_op);
         self.next_op += 2;
@@ -297,41 +272,52 @@ impl Script {
     }
 
     fn act(&mut self, now: Now, cache: &Cache) {
-        if self.prepared < DIRECTORIES.len() + LOCKS.len() {
+        if self.prepared < DIRECTORIES.len() + LOCKS.len() + 2 {
             return self.prepare();
         }
         if self.herding > 0 && self.free(Slot::Read) {
             return self.herd();
         }
         match self.rng.below(100) {
-            0..=33 => self.read(now, cache),
-            34..=41 => self.list(now, cache),
-            42..=44 if self.free(Slot::Read) => self.read_many(),
-            45..=62 if self.free(Slot::Change) => self.write(),
-            63..=68 if self.free(Slot::Change) => self.create(),
-            69..=73 if self.free(Slot::Change) => self.delete(),
-            74..=77 if self.free(Slot::Change) => self.watch(),
-            78..=80 if self.free(Slot::Change) => self.ephemeral(),
-            81..=84 if self.free(Slot::Change) => self.close(),
-            85..=96 => self.lock(now),
-            97..=98 if self.free(Slot::Read) => self.check(),
+            0..=32 => self.read(now, cache),
+            33..=39 => self.list(now, cache),
+            40..=42 if self.free(Slot::Read) => self.read_many(),
+            43..=57 if self.free(Slot::Change) => self.write(),
+            58..=60 if self.free(Slot::Change) => self.guarded_write(),
+            61 if self.free(Slot::Change) => self.write_closed(),
+            62..=67 if self.free(Slot::Change) => self.create(),
+            68..=72 if self.free(Slot::Change) => self.delete(),
+            73..=76 if self.free(Slot::Change) => self.watch(),
+            77..=79 if self.free(Slot::Change) => self.ephemeral(),
+            80..=83 if self.free(Slot::Change) => self.close(),
+            84..=95 => self.lock(now),
+            96..=97 if self.free(Slot::Read) => self.check(),
+            // Rarely: everybody's cache is emptied by it.
+            98 if self.rng.one_in(4) && self.free(Slot::Change) => self.shut_doors(),
             99 if self.rng.one_in(12) && self.open.is_empty() => self.wishes.push(Wish::Feed(Input::Close)),
             _ => {}
         }
     }
 
-    /// The directories and the files whose locks are taken: made by whoever comes first.
+    /// What everybody relies on is made by whoever comes first: directories, files whose locks are taken, an access list
+    /// and what it closes.
     fn prepare(&mut self) {
         if !self.free(Slot::Change) {
             return;
         }
         let at = self.prepared;
         self.prepared += 1;
+        let all = DIRECTORIES.iter().chain(LOCKS).chain(&[DOORS, CLOSED]);
+        let path = all.copied().nth(at).unwrap_or_default();
         let directory = at < DIRECTORIES.len();
-        let path = DIRECTORIES.iter().chain(LOCKS).nth(at).map(|path| path.to_string()).unwrap_or_default();
-        let contents = if directory { Bytes::new() } else { self.contents() };
-        let create = v1::CreateNode { directory, contents, ..Default::default() };
-        let open = v1::OpenNode { path: path.clone(), read: true, create: Some(create), ..Default::default() };
+        let contents = match path {
+            _ if directory => Bytes::new(),
+            DOORS => self.doors(),
+            _ => self.contents(),
+        };
+        let acl = (path == CLOSED).then(|| v1::NodeAcl { read: list_name(), write: list_name(), ..Default::default() });
+        let create = v1::CreateNode { directory, contents, acl, ..Default::default() };
+        let open = v1::OpenNode { path: path.to_string(), read: true, create: Some(create), ..Default::default() };
         self.open_node(open, Purpose::Passing);
     }
 
@@ -345,6 +331,7 @@ impl Script {
             1 => self.pick(LOCKS),
             2 => self.pick(EPHEMERALS),
             3 => format!("/herd-{}", self.rng.below(HERD)),
+            4 => CLOSED.to_string(),
             _ => self.pick(FILES),
         }
     }
@@ -487,40 +474,6 @@ impl Script {
         self.call(Doing::Close, Call::Change(Change::Other), Message::Close(v1::CloseHandle { handle }));
     }
 
-    fn lock(&mut self, now: Now) {
-        if self.held.is_some() || !self.free(Slot::Acquire) || !self.free(Slot::Change) {
-            return;
-        }
-        let ready: Vec<Opened> =
-            self.handles.values().filter(|opened| opened.purpose == Purpose::Locking).cloned().collect();
-        let Some(opened) = self.rng.pick(&ready).filter(|_| ready.len() > 1 || self.rng.one_in(2)).cloned() else {
-            if ready.len() < LOCKS.len() {
-                let (path, delay) = (self.pick(LOCKS), self.rng.between(2_000, 5_000) as u32);
-                let (write, lock, events) = (true, true, 4);
-                let lock_delay_ms = Some(delay);
-                let open = v1::OpenNode { path, read: true, write, lock, events, lock_delay_ms, ..Default::default() };
-                self.open_node(open, Purpose::Locking);
-            }
-            return;
-        };
-        let (exclusive, try_only) = (!self.rng.one_in(3), self.rng.one_in(5));
-        let mode = if exclusive { LockMode::Exclusive } else { LockMode::Shared };
-        let (handle, path, instance) = (opened.number, opened.path, opened.instance);
-        let message = Message::Acquire(v1::AcquireLock { handle, mode: mode as i32, try_only, waits_as: 0 });
-        let op = OpId(self.next_op);
-        let call = Call::Acquire { path: path.clone(), exclusive };
-        self.call(Doing::Acquire { handle, path, instance }, call, message);
-        let patience = Duration::from_millis(self.rng.between(2_000, 20_000));
-        self.patience = Some((op, now.mono + patience));
-    }
-
-    fn check(&mut self) {
-        let held = self.held.as_ref().map(|it| (it.path.clone(), it.instance, it.generation, it.sequencer.clone()));
-        let Some((path, instance, generation, token)) = held.or_else(|| self.spent.clone()) else { return };
-        let call = Call::Check { path, instance, generation };
-        self.call(Doing::Check, call, Message::CheckSequencer(v1::CheckSequencer { token }));
-    }
-
     fn learn(&mut self, sighting: &Sighting) {
         if let (false, Some(stat)) = (sighting.key.listing, &sighting.stat) {
             match stat {
@@ -572,6 +525,11 @@ impl Script {
         }
         self.handles.insert(number, Opened { number, path, instance, purpose });
     }
+}
+
+/// What nodes call the access list.
+fn list_name() -> String {
+    DOORS.rsplit('/').next().unwrap_or_default().to_string()
 }
 
 fn target(path: &str) -> v1::NodeTarget {

@@ -5,6 +5,7 @@ use super::forger::Forger;
 use super::script::{Script, Touch, Wish};
 use crate::kernel::HostId;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::time::shortened;
 use tidings_base::{Error, Machine, Mono, Now, Outbox, Seeded};
@@ -53,6 +54,8 @@ pub struct Habits {
     pub herds: bool,
     /// It forges handles.
     pub forges: bool,
+    /// Everybody who may be let in or shut out.
+    pub principals: Arc<[String]>,
     /// A rule that is left out.
     pub mutant: Option<Mutant>,
 }
@@ -94,7 +97,7 @@ impl Seat {
     /// A seat whose first session begins at once.
     pub fn new(host: HostId, link: u64, habits: Habits, mut rng: Seeded, now: Now, first_op: u64) -> Seat {
         let machine = Session::new(options(&habits, link, &mut rng));
-        let script = Script::new(host, rng.fork("script"), habits.think, now, first_op, habits.herds);
+        let script = Script::new(host, rng.fork("script"), &habits, now, first_op);
         let forger = habits.forges.then(Forger::default);
         Seat {
             host,
@@ -164,8 +167,8 @@ impl Seat {
             self.answered += self.script.answered();
             self.machine = Session::new(options(&self.habits, self.link, &mut self.rng));
             self.cache = Cache::default();
-            let (rng, think, herds) = (self.rng.fork(&self.life.to_string()), self.habits.think, self.habits.herds);
-            self.script = Script::new(self.host, rng, think, now, self.script.next_op(), herds);
+            let rng = self.rng.fork(&self.life.to_string());
+            self.script = Script::new(self.host, rng, &self.habits, now, self.script.next_op());
             if self.stopped {
                 self.script.stop();
             }

@@ -154,6 +154,12 @@ impl Server {
         self.stuck_until = self.stuck_until.map(|_| now.mono);
     }
 
+    /// From now on what the master asks of its log is held up, until this replica has been deposed and leads again.
+    pub fn hold_back(&mut self) {
+        self.stuck_until = Some(Mono::NEVER);
+        self.stuck_deposed = true;
+    }
+
     /// When it wants to be woken.
     pub fn deadline(&self) -> Option<Mono> {
         [self.replica.deadline(), self.master.deadline(), self.stuck_until].into_iter().flatten().min()

@@ -1,0 +1,398 @@
+//! One run of a scenario of the cell: the world, what happens to it, and what is claimed of it.
+
+use super::director::Director;
+use super::fact::{Answer, CellFact, Fact};
+use super::recorded::Sightseer;
+use super::seat::{self, Habits};
+use super::server;
+use super::{Actor, CLOSED, DIRECTORIES, DOORS, EPHEMERALS, FILES, LEASE, LOCKS, Town, cell_claims};
+use crate::clock::SimTime;
+use crate::faults::{Chaos, Targets};
+use crate::invariants::{Claims, LogFact, Sight, Violation, log_claims};
+use crate::kernel::{HostId, Step, World};
+use crate::model::Temper;
+use crate::mutant::Mutant;
+use crate::report::{Failure, Report};
+use crate::runner::Options;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tidings_base::Seeded;
+use tidings_base::agreed::Role;
+
+/// Client hosts.
+const CLIENTS: usize = 4;
+/// The short lease under which anything cached may be used. In some seeds it is longer than an election takes, so that a new
+/// master meets copies of its predecessor's time.
+const CACHE_LEASE: [Duration; 4] =
+    [Duration::from_millis(1_000), Duration::from_millis(1_000), Duration::from_secs(2), Duration::from_secs(4)];
+/// How long an application waits in jeopardy.
+const GRACE: Duration = Duration::from_secs(12);
+/// How long an application thinks between two calls, on average.
+const THINK: [Duration; 4] =
+    [Duration::from_millis(60), Duration::from_millis(200), Duration::from_millis(200), Duration::from_millis(800)];
+/// Applications go on for so long after the faults, to see that they are served again.
+const AFTERGLOW: Duration = Duration::from_secs(40);
+/// Reminders with these numbers are the scenario's own: to look around, and the director's.
+const LOOK: u64 = 1 << 40;
+const CUE: u64 = LOOK + 1;
+/// The director waits for so long before the first scene: everybody is to have something cached.
+const PROLOGUE: Duration = Duration::from_secs(5);
+
+/// One run.
+struct Run {
+    world: World<Actor>,
+    town: Town,
+    chaos: Chaos,
+    /// Aimed faults instead of the random ones.
+    director: Option<Director>,
+    log: Claims<LogFact>,
+    cell: Claims<Fact>,
+    operations: u64,
+    answered: u64,
+    /// Operations answered since the heal.
+    served: u64,
+    healed: bool,
+    /// Facts about the cell, if somebody wants them.
+    record: Option<Vec<Fact>>,
+}
+
+/// Runs one seed.
+pub(in crate::scenarios) fn run(seed: u64, options: &Options) -> Report {
+    let mut run = Run::new(seed, options, false);
+    let outcome = run.play(options.simulated);
+    run.report(seed, options, outcome.err())
+}
+
+/// Runs one seed under aimed faults.
+pub(in crate::scenarios) fn run_directed(seed: u64, options: &Options) -> Report {
+    let mut run = Run::new(seed, options, true);
+    let outcome = run.play(options.simulated);
+    run.report(seed, options, outcome.err())
+}
+
+/// Runs one seed without the claims about the cell, and keeps what clients asked and were told, in order: for checkers
+/// that know nothing of the log.
+pub fn run_recorded(seed: u64, options: &Options, directed: bool) -> (Report, Vec<Fact>) {
+    let mut run = Run::new(seed, options, directed);
+    run.cell = Claims::new(Vec::new());
+    run.record = Some(Vec::new());
+    let outcome = run.play(options.simulated);
+    let record = run.record.take().unwrap_or_default();
+    (run.report(seed, options, outcome.err()), record)
+}
+
+impl Run {
+    fn new(seed: u64, options: &Options, directed: bool) -> Run {
+        let rng = Seeded::new(seed).fork("cell");
+        let mut own = rng.fork("town");
+        let mut world = World::new(&rng, options.trace);
+        let replicas = if directed { 3 } else { [3, 3, 3, 3, 3, 3, 5, 1][own.below(8) as usize] };
+        let servers: Vec<HostId> = (0..replicas).map(|_| world.add_host()).collect();
+        let clients: Vec<(HostId, usize)> =
+            (0..CLIENTS).map(|_| (world.add_host(), own.between(1, 2) as usize)).collect();
+        let resource = world.add_host();
+        let talkers: Vec<HostId> = clients.iter().map(|(host, _)| *host).collect();
+        talkers.iter().chain([&resource]).for_each(|host| world.network.connect(*host));
+        let known = ["/", "/acl", DOORS, CLOSED].iter().chain(DIRECTORIES).chain(LOCKS).chain(FILES).chain(EPHEMERALS);
+        let sights = Arc::new(Mutex::new(Sightseer::new(known.map(|path| path.to_string()))));
+        let temper = Temper {
+            abdicates: [0, 30, 100, 1_000][own.below(4) as usize],
+            hasty: [0, 5, 20, 50][own.below(4) as usize],
+        };
+        let temper = if directed { Temper { abdicates: 0, hasty: 0 } } else { temper };
+        let think = if directed { THINK[0] } else { THINK[own.below(4) as usize] };
+        let cache_lease = CACHE_LEASE[own.below(4) as usize];
+        let herds = own.one_in(8) && !directed;
+        let principals: Arc<[String]> = talkers.iter().map(|host| server::caller(*host).principal).collect();
+        let habits = talkers.iter().map(|host| {
+            let lease = Duration::from_millis(own.between(3_000, 4_000));
+            let forges = own.one_in(6);
+            let mutant = options.mutant.and_then(Mutant::of_cell);
+            let principals = principals.clone();
+            (*host, Habits { lease, grace: GRACE, think, herds, forges, principals, mutant })
+        });
+        let habits = habits.collect();
+        let chaos = Chaos::new(&rng, Targets { replicas: servers.clone(), clients: talkers, lease: LEASE });
+        let (mutant, calm, afterglow) = (options.mutant, directed, false);
+        Run {
+            world,
+            town: Town { servers, clients, resource, habits, sights, cache_lease, temper, mutant, calm, afterglow },
+            chaos,
+            director: directed.then(|| Director::new(&rng)),
+            log: log_claims(),
+            cell: cell_claims(),
+            operations: 0,
+            answered: 0,
+            served: 0,
+            healed: false,
+            record: None,
+        }
+    }
+
+    /// Everything from the first start to the last look.
+    fn play(&mut self, faults: Duration) -> Result<(), Violation> {
+        let clients = self.town.clients.iter().map(|(host, _)| *host);
+        let hosts: Vec<HostId> = self.town.servers.iter().copied().chain(clients).chain([self.town.resource]).collect();
+        for host in hosts {
+            let started = self.world.start(host, &mut self.town);
+            started.map_err(|why| Violation::new("sound_disks_are_accepted", format!("{host}: {why}")))?;
+        }
+        match self.director {
+            Some(_) => self.world.remind(PROLOGUE, CUE),
+            None => self.chaos.begin(&mut self.world),
+        }
+        self.until(faults)?;
+        self.heal();
+        self.serve_again()?;
+        self.settle()?;
+        self.last_look()
+    }
+
+    /// The faults are over, those in the drivers too.
+    fn heal(&mut self) {
+        self.chaos.heal(&mut self.world);
+        self.town.calm = true;
+        for host in self.town.servers.clone() {
+            self.world.poke(host, |actor, now, _| {
+                if let Actor::Server(server) = actor {
+                    server.calm(now);
+                }
+            });
+        }
+        self.healed = true;
+    }
+
+    /// Lets the world run for a time.
+    fn until(&mut self, time: Duration) -> Result<(), Violation> {
+        self.world.remind(time, LOOK);
+        loop {
+            let step = self.world.step();
+            self.watch()?;
+            match step {
+                Step::Reminder(LOOK) => return Ok(()),
+                Step::Reminder(CUE) => {
+                    if let Some(director) = self.director.as_mut().filter(|_| !self.healed) {
+                        let wait = director.cue(&mut self.world, &self.town);
+                        self.world.remind(wait, CUE);
+                    }
+                    self.watch()?;
+                }
+                Step::Reminder(id) => {
+                    let done = self.chaos.reminded(&mut self.world, &mut self.town, id);
+                    done.map_err(|what| Violation::new("sound_disks_are_accepted", what))?;
+                    self.watch()?;
+                }
+                Step::Exited(host, _) => self.chaos.exited(&mut self.world, host),
+                Step::Ran => {}
+                Step::Idle => return Err(Violation::new("time_goes_on", "nothing is left to happen")),
+            }
+        }
+    }
+
+    /// Shows every fact to the claims about it.
+    fn watch(&mut self) -> Result<(), Violation> {
+        for observed in self.world.drain_facts() {
+            let world = &self.world;
+            let clock = |host: HostId| world.is_up(host).then(|| world.clock(host).mono(world.now()));
+            let sight = Sight { at: observed.at, host: observed.host, clock: &clock };
+            if let Some(director) = &mut self.director {
+                director.observe(&observed);
+            }
+            match observed.fact {
+                CellFact::Log(fact) => {
+                    self.log.observe(&sight, &fact)?;
+                    if matches!(fact, LogFact::Role(Role::Leader { .. })) && self.director.is_none() {
+                        self.chaos.provoke(&mut self.world, observed.host);
+                    }
+                }
+                CellFact::Cell(fact) => {
+                    self.cell.observe(&sight, &fact)?;
+                    if matches!(fact, Fact::Told { answer: Answer::Done { .. }, .. }) && self.director.is_none() {
+                        self.chaos.acknowledged(&mut self.world);
+                    }
+                    self.count(&fact)?;
+                    if let Some(record) = &mut self.record {
+                        record.push(fact);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, fact: &Fact) -> Result<(), Violation> {
+        match fact {
+            Fact::Asked { .. } => self.operations += 1,
+            Fact::Told { answer: Answer::Broken(what), .. } => {
+                return Err(Violation::new("requests_are_understood", what.clone()));
+            }
+            Fact::Told { answer: Answer::Unknown, .. } => {}
+            Fact::Told { .. } => {
+                self.answered += 1;
+                self.served += u64::from(self.healed);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// After the heal clients must be served again within bounds.
+    fn serve_again(&mut self) -> Result<(), Violation> {
+        let begin = self.world.now();
+        while self.chaos.is_mending(&self.world, &self.town) {
+            if self.world.now().since(begin) > self.chaos.patience() {
+                return Err(Violation::new("service_returns_after_faults", "a replica never became whole again"));
+            }
+            self.until(LEASE)?;
+        }
+        self.until(LEASE * 10)?;
+        self.served = 0;
+        let before: Vec<u64> = self.seats().map(|(_, seat)| seat.served()).collect();
+        self.until(AFTERGLOW)?;
+        let late = self.seats().zip(before).find(|((_, seat), before)| seat.served() < before + 3);
+        match late {
+            Some(((host, seat), _)) => {
+                let what = seat.script().waits_for();
+                let what = format!("{host} was not served in {AFTERGLOW:?} without faults: {what}");
+                Err(Violation::new("service_returns_after_faults", what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn seats(&self) -> impl Iterator<Item = (HostId, &seat::Seat)> {
+        let clients = self.town.clients.iter().filter_map(|(host, _)| match self.world.process(*host) {
+            Some(Actor::Client(client)) => Some((*host, client)),
+            _ => None,
+        });
+        clients.flat_map(|(host, client)| client.seats().iter().map(move |seat| (host, seat)))
+    }
+
+    /// Clients stop; everything must come to rest.
+    fn settle(&mut self) -> Result<(), Violation> {
+        self.town.afterglow = true;
+        for (host, _) in self.town.clients.clone() {
+            self.world.poke(host, |actor, _, _| {
+                if let Actor::Client(client) = actor {
+                    client.stop();
+                }
+            });
+        }
+        let begin = self.world.now();
+        loop {
+            self.until(LEASE)?;
+            match self.unsettled() {
+                None => return Ok(()),
+                Some(what) if self.world.now().since(begin) > self.chaos.patience() => {
+                    return Err(Violation::new("everything_comes_to_rest", what));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// What keeps the world from being at rest.
+    fn unsettled(&self) -> Option<String> {
+        if let Some((host, seat)) = self.seats().find(|(_, seat)| !seat.script().is_quiet()) {
+            return Some(format!("{host} is not quiet: {}", seat.script().waits_for()));
+        }
+        let alive: BTreeSet<u64> = self.seats().map(|(_, seat)| seat.script().session()).collect();
+        let mut position = None;
+        for host in &self.town.servers {
+            let Some(Actor::Server(server)) = self.world.process(*host) else {
+                return Some(format!("{host} does not run"));
+            };
+            let applied = server.replica().commit();
+            if *position.get_or_insert(applied) != applied {
+                return Some(format!("{host} is at {applied}, another replica at {position:?}"));
+            }
+            let state = server.state().read();
+            let agreed: BTreeSet<u64> = state.sessions().map(|(session, _)| session.0).collect();
+            if agreed != alive {
+                return Some(format!("{host} knows sessions {agreed:?}, alive are {alive:?}"));
+            }
+            if let Some((place, lock)) = state.locks().next() {
+                return Some(format!("{host} has {place:?} as {lock:?}"));
+            }
+            if let Some(left) = state.reapable().first() {
+                return Some(format!("{host} has not reaped {left:?}"));
+            }
+        }
+        None
+    }
+
+    fn last_look(&mut self) -> Result<(), Violation> {
+        for host in self.town.servers.clone() {
+            let mut digest = Err("it does not run".to_string());
+            self.world.poke(host, |actor, _, _| {
+                if let Actor::Server(server) = actor {
+                    digest = server.state_digest();
+                }
+            });
+            let (index, state) =
+                digest.map_err(|what| Violation::new("replicas_agree", format!("{host} has no digest: {what}")))?;
+            let sight = Sight { at: self.world.now(), host, clock: &|_| None };
+            self.log.observe(&sight, &LogFact::Final { index, state })?;
+        }
+        match self.director {
+            // Nobody is restarted there.
+            Some(_) => self.log.conclude()?,
+            None => self.log.finish()?,
+        }
+        self.cell.conclude()
+    }
+
+    fn scenario(&self) -> &'static str {
+        match self.director {
+            Some(_) => "cell-directed",
+            None => "cell",
+        }
+    }
+
+    fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
+        let network = self.world.network.counts();
+        let aimed = self.director.iter().flat_map(|director| director.counts());
+        let faults = self.chaos.counts().iter().chain(aimed);
+        let mut faults = faults.map(|(kind, count)| (kind.to_string(), *count)).collect();
+        let messages = [
+            ("message_dropped", network.dropped),
+            ("message_duplicated", network.duplicated),
+            ("message_reordered", network.reordered),
+            ("message_delayed", network.delayed),
+            ("message_cut", network.cut),
+        ];
+        Extend::extend(&mut faults, messages.into_iter().map(|(kind, count)| (kind.to_string(), count)));
+        let mut invariants = self.log.counts();
+        invariants.extend(self.cell.counts());
+        invariants.insert("sound_disks_are_accepted".to_string(), self.chaos.starts());
+        invariants.insert("requests_are_understood".to_string(), self.answered);
+        invariants.insert("service_returns_after_faults".to_string(), self.served);
+        let failures = found.map(|violation| Failure {
+            seed,
+            invariant: violation.invariant,
+            message: violation.what,
+            at: self.world.now().to_string(),
+            replay: replay(self.scenario(), seed, options),
+            trace: self.world.trace.lines().map(str::to_string).collect(),
+        });
+        Report {
+            scenario: self.scenario().to_string(),
+            seeds_run: 1,
+            seeds: Some((seed, seed)),
+            simulated_seconds: self.world.now().since(SimTime::ZERO).as_secs_f64(),
+            operations: self.operations,
+            answered: self.answered,
+            events: self.world.trace.events(),
+            faults,
+            invariants,
+            trace_hash: format!("{:016x}", self.world.trace.hash()),
+            failures: failures.into_iter().collect(),
+        }
+    }
+}
+
+fn replay(scenario: &str, seed: u64, options: &Options) -> String {
+    let mutant = options.mutant.map(|mutant| format!(" --mutant {mutant}")).unwrap_or_default();
+    format!("tidings sim {scenario} --seed {seed}{mutant}")
+}

@@ -313,8 +313,9 @@ fn files_and_locks_are_linearizable_through_caches_crashes_and_unknown_outcomes(
 /// Without the witness of the log, too, a rule is missed when it is left out: R2, and the wait for acknowledgements.
 #[test]
 fn a_rule_that_is_left_out_is_found_by_what_clients_saw() {
-    for (seed, directed, rule) in [(1, true, Rule::ReadWithoutLease), (3, false, Rule::NoInvalidationWait)] {
-        assert_eq!(recorded(seed, directed, Some(rule)).judge().0, CheckResult::Illegal, "{rule}, seed {seed}");
+    for (directed, rule) in [(true, Rule::ReadWithoutLease), (false, Rule::NoInvalidationWait)] {
+        let illegal = |seed| recorded(seed, directed, Some(rule)).judge().0 == CheckResult::Illegal;
+        assert!((1..=8).any(illegal), "{rule} was not found");
     }
 }
 

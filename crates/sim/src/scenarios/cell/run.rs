@@ -102,7 +102,8 @@ impl Run {
         };
         let temper = if directed { Temper { abdicates: 0, hasty: 0 } } else { temper };
         let think = if directed { THINK[0] } else { THINK[own.below(4) as usize] };
-        let cache_lease = CACHE_LEASE[own.below(4) as usize];
+        // Aimed faults need the shortest for some rules and the longest for others.
+        let cache_lease = CACHE_LEASE[if directed { 3 * own.below(2) } else { own.below(4) } as usize];
         let herds = own.one_in(8) && !directed;
         let principals: Arc<[String]> = talkers.iter().map(|host| server::caller(*host).principal).collect();
         let habits = talkers.iter().map(|host| {

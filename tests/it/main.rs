@@ -9,6 +9,7 @@ mod durability;
 mod examples;
 mod health;
 mod load;
+mod placement;
 mod process;
 mod security;
 mod serving;

@@ -1,0 +1,71 @@
+//! Day one of an operator, and every mistake with its own name.
+
+use super::Pool;
+use crate::process::{run, turn};
+
+#[test]
+fn day_one() {
+    let _turn = turn();
+    let pool = Pool::start();
+    assert_eq!(pool.json(&["namespaces"]), serde_json::json!([]));
+    pool.create();
+    let made = pool.json(&["namespaces"]);
+    assert_eq!(made[0]["namespace"], "n");
+    assert_eq!(made[0]["lease_ms"], 2_500);
+    assert!(pool.ok(&["namespaces"]).out.contains("every 0.4 s"));
+    pool.run(&["lookup", "n", "alice"]).failed(3, "nobody owns `alice`");
+
+    let one = pool.join("one");
+    let two = pool.join("two");
+    pool.settled(&["one", "two"]);
+    let owners = pool.json(&["owners", "n"]);
+    assert_eq!(owners.as_array().unwrap().len(), 2);
+    assert!(owners.as_array().unwrap().iter().all(|owner| owner["state"] == "live"), "{owners}");
+    let share = |at: usize| owners[at]["share_ppm"].as_u64().unwrap();
+    assert!((999_000..=1_000_000).contains(&(share(0) + share(1))), "{owners}");
+    assert!(pool.ok(&["owners", "n"]).out.contains("one:1"));
+
+    let found = pool.json(&["lookup", "n", "alice", "bob"]);
+    for key in [&found[0], &found[1]] {
+        let owner = if key["owner"] == "one" { &one } else { &two };
+        let name = key["key"].as_str().unwrap();
+        assert_eq!(owner.check_now(name).map(|lease| u64::from(lease.get())), key["lease"].as_u64(), "{key}");
+        assert_eq!(key["address"], format!("{}:1", key["owner"].as_str().unwrap()));
+    }
+    let of_one = pool.json(&["table", "n", "--owner", "one"]);
+    assert!(of_one["ranges"].as_array().unwrap().iter().all(|range| range["owner"] == "one"));
+    assert!(pool.ok(&["table", "n"]).out.starts_with("FROM"));
+
+    // A drain empties an owner; cancelled, it comes back.
+    let drained = pool.json(&["drain", "n", "one", "--wait"]);
+    assert_eq!((&drained["ranges"], &drained["state"]), (&0.into(), &"drained".into()));
+    pool.settled(&["two"]);
+    assert!(one.held().is_empty());
+    let dry = pool.json(&["rebalance", "n", "--dry-run"]);
+    assert_eq!(dry["dry_run"], true);
+    pool.ok(&["drain", "n", "one", "--cancel"]);
+
+    pool.run(&["delete", "n"]).failed(2, "takes every key");
+    pool.ok(&["delete", "n", "--yes"]);
+    pool.run(&["owners", "n"]).failed(3, "no namespace `n`");
+}
+
+#[test]
+fn every_mistake_has_its_own_name() {
+    let _turn = turn();
+    let pool = Pool::start();
+    pool.create();
+    pool.run(&["create", "n"]).failed(4, "exists already");
+    pool.run(&["create", ""]).failed(2, "cannot name a namespace");
+    pool.run(&["create", "short", "--lease", "1s", "--renew", "900ms"]).failed(2, "does not outlast");
+    pool.run(&["create", "never", "--lease", "0s"]).failed(2, "--lease cannot be");
+    pool.run(&["table", "nowhere"]).failed(3, "no namespace `nowhere`");
+    pool.run(&["lookup", "nowhere", "k"]).failed(3, "no namespace `nowhere`");
+    pool.run(&["lookup", "n", &"k".repeat(1_025)]).failed(2, "1025 bytes");
+    pool.run(&["drain", "n", "nobody"]).failed(3, "no owner `nobody`");
+    pool.run(&["table", "n", "--owner", "nobody"]).failed(3, "no owner `nobody`");
+    pool.run(&["rebalance", "nowhere"]).failed(3, "no namespace");
+    assert_eq!(pool.run(&["create", "both", "--fast", "--lease", "9s"]).code, 2);
+    assert_eq!(pool.run(&["lookup", "n"]).code, 2);
+    run(&["place", "namespaces", "--server", "http://127.0.0.1:1", "--timeout", "2"]).failed(5, "");
+}

@@ -1,5 +1,6 @@
 //! What a group is told when it starts.
 
+use crate::mutant::Mutant;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::disk::Disk;
@@ -40,6 +41,9 @@ pub struct GroupConfig {
     pub seed: Option<u64>,
     /// How the log reaches the disk.
     pub flush: Flush,
+    /// A guard to leave out: for tests of the tests.
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
 }
 
 /// How the log reaches the disk.
@@ -65,6 +69,7 @@ impl GroupConfig {
             limits: Limits::default(),
             seed: None,
             flush: Flush::Thread,
+            mutant: None,
         }
     }
 }

@@ -19,6 +19,7 @@
 //! depend on later sends need the majorities of the new one, and leases from earlier sends end before a majority of the
 //! new one, which received it later than that, can have let its promise go.
 
+use crate::mutant::Mutant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::Mono;
@@ -43,6 +44,7 @@ pub(crate) struct Leases {
     considering: Vec<u64>,
     /// Memberships in the log, oldest first, each with its index; the last is in effect.
     memberships: Vec<(u64, Vec<BTreeSet<u64>>)>,
+    mutant: Option<Mutant>,
 }
 
 #[derive(Debug)]
@@ -53,7 +55,7 @@ struct Leading {
 }
 
 impl Leases {
-    pub fn new(node: u64, lease: Duration) -> Leases {
+    pub fn new(node: u64, lease: Duration, mutant: Option<Mutant>) -> Leases {
         Leases {
             node,
             lease,
@@ -64,6 +66,7 @@ impl Leases {
             elected: 0,
             considering: Vec::new(),
             memberships: Vec::new(),
+            mutant,
         }
     }
 
@@ -114,7 +117,7 @@ impl Leases {
     /// An append of the leader of `term`, received at `received`, was accepted. Whether the leader may take that for a
     /// promise: not if this replica has a part in a later election.
     pub fn promise(&mut self, received: Mono, term: u64) -> bool {
-        if self.is_outvoted(term) {
+        if self.is_outvoted(term) && self.mutant != Some(Mutant::PromiseBesideVote) {
             return false;
         }
         self.promised_until = self.promised_until.max(received + self.lease);
@@ -146,7 +149,8 @@ impl Leases {
     pub fn hold(&mut self, now: Mono, term: u64) -> Option<Mono> {
         let until = self.lease_until(now, term)?;
         let suspended = self.suspended.is_some_and(|of| term <= of);
-        if suspended || now >= until || self.is_outvoted(term) {
+        let outvoted = self.is_outvoted(term) && self.mutant != Some(Mutant::LeaseBesideVote);
+        if suspended || now >= until || outvoted {
             return None;
         }
         self.announced = self.announced.max(until);
@@ -235,7 +239,11 @@ mod tests {
     }
 
     fn leases(configs: &[&[u64]]) -> Leases {
-        let mut leases = Leases::new(1, LEASE);
+        leases_without(None, configs)
+    }
+
+    fn leases_without(mutant: Option<Mutant>, configs: &[&[u64]]) -> Leases {
+        let mut leases = Leases::new(1, LEASE, mutant);
         leases.membership(1, configs.iter().map(|c| c.iter().copied().collect()).collect());
         leases
     }
@@ -319,7 +327,17 @@ mod tests {
 
     #[test]
     fn a_refused_vote_leaves_promises_and_leases_as_they_were() {
-        let mut l = leases(&[&[1, 2, 3]]);
+        a_refused_vote(None);
+    }
+
+    #[test]
+    #[should_panic(expected = "this leader may vote for another in a moment")]
+    fn a_lease_beside_a_vote_is_noticed() {
+        a_refused_vote(Some(Mutant::LeaseBesideVote));
+    }
+
+    fn a_refused_vote(mutant: Option<Mutant>) {
+        let mut l = leases_without(mutant, &[&[1, 2, 3]]);
         assert!(l.consider(at(100), 8, false));
         l.accepted(7, 2, at(100));
         assert_eq!(l.hold(at(100), 7), None, "this leader may vote for another in a moment");

@@ -28,6 +28,7 @@ mod lease;
 mod log_store;
 mod membership;
 pub mod metrics;
+mod mutant;
 mod network;
 mod proposals;
 mod receive;
@@ -46,5 +47,7 @@ pub use error::{ChangeError, ProposeError, StartError};
 pub use group::Group;
 pub use log_store::check;
 pub use metrics::{MemberStatus, Standing, Status};
+#[doc(hidden)]
+pub use mutant::Mutant;
 pub use network::{Transport, TransportError};
 pub use runtime::Runtime;

@@ -11,6 +11,7 @@
 use crate::codec::{self, Applied, Malformed};
 use crate::config::{Flush, GroupConfig};
 use crate::error::StartError;
+use crate::mutant::Mutant;
 use crate::shared::{Shared, blocking};
 use crate::types::{Entry, LogId, TypeConfig, Vote, index_of, index_or_zero, term_of};
 use bytes::Bytes;
@@ -157,7 +158,7 @@ impl LogStore {
             tracing::warn!(group = config.group.0, %torn, "the last write before a crash was incomplete and was cut");
         }
         // The first file of the log is durable before the first vote is.
-        if recovery.created && vote.is_some() {
+        if recovery.created && vote.is_some() && config.mutant != Some(Mutant::LostLog) {
             return Err(files_gone());
         }
         // The note of a purge is written before the purge.

@@ -1,8 +1,9 @@
 //! What the parts of one replica share.
 
 use crate::announce::Announcer;
-use crate::config::{Clock, Limits, Timings};
+use crate::config::{Clock, GroupConfig, Limits, Timings};
 use crate::lease::Leases;
+use crate::mutant::Mutant;
 use crate::proposals::Proposals;
 use crate::types::{LogId, index_or_zero};
 use parking_lot::Mutex;
@@ -25,10 +26,12 @@ pub(crate) struct Shared {
     /// The term in which this replica announced that it leads; 0 while it does not.
     pub leading: AtomicU64,
     pub stopped: AtomicBool,
+    pub mutant: Option<Mutant>,
 }
 
 impl Shared {
-    pub fn new(group: GroupId, node: NodeId, timings: Timings, limits: Limits, clock: Arc<dyn Clock>) -> Arc<Shared> {
+    pub fn new(config: &GroupConfig, clock: Arc<dyn Clock>) -> Arc<Shared> {
+        let GroupConfig { group, node, timings, limits, mutant, .. } = *config;
         let announcer = Arc::new(Announcer::default());
         Arc::new(Shared {
             group,
@@ -36,12 +39,13 @@ impl Shared {
             timings,
             limits,
             clock,
-            leases: Mutex::new(Leases::new(node.0, timings.lease)),
+            leases: Mutex::new(Leases::new(node.0, timings.lease, mutant)),
             applied: watch::Sender::new(None),
             proposals: Proposals::new(limits, announcer.clone()),
             announcer,
             leading: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            mutant,
         })
     }
 

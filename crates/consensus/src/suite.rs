@@ -76,7 +76,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine> for Builder {
         let limits = Limits { segment_bytes: 64 << 10, cache_bytes: 200, ..Limits::default() };
         let mut config = GroupConfig::new(GroupId(0), NodeId(0), Vec::new(), disk.clone());
         (config.limits, config.flush) = (limits, self.0);
-        let shared = Shared::new(config.group, config.node, config.timings, limits, Arc::new(Stopped));
+        let shared = Shared::new(&config, Arc::new(Stopped));
         let (alive, _) = mpsc::channel(1);
         let (files, stored) = SnapshotFiles::open(disk).unwrap();
         let state = Box::new(Loose::default());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::NodeId;
 use tidings_base::agreed::Refusal;
-use tidings_consensus::{Flush, ProposeError, Standing, StartError};
+use tidings_consensus::{Flush, Mutant, ProposeError, Standing, StartError};
 use tidings_log::testing::SimDisk;
 
 const ALL: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
@@ -127,7 +127,17 @@ fn power_loss_at_any_time_loses_nothing_that_was_answered() {
 
 #[test]
 fn damage_is_named_and_refused() {
-    let mut world = World::running(1, 60);
+    damage(None);
+}
+
+#[test]
+#[should_panic(expected = "a log that is gone: Ok(())")]
+fn a_log_begun_anew_beside_an_old_vote_is_noticed() {
+    damage(Some(Mutant::LostLog));
+}
+
+fn damage(mutant: Option<Mutant>) {
+    let mut world = World::running_without(mutant, 1, 60);
     for n in 0..300 {
         world.put(format!("{n}"));
     }
@@ -152,7 +162,10 @@ fn damage_is_named_and_refused() {
         let segments = disk.files().into_iter().filter(|(name, _)| name.ends_with(".seg"));
         segments.for_each(|(name, _)| assert!(disk.lose_file(&name)));
     });
-    assert!(matches!(&gone, Err(StartError::Damaged { file, .. }) if file == "the log"), "{gone:?}");
+    assert!(
+        matches!(&gone, Err(StartError::Damaged { file, .. }) if file == "the log"),
+        "a log that is gone: {gone:?}"
+    );
     let lost = start_on(&|disk| assert!(disk.lose_file(&snapshot)));
     assert!(matches!(lost, Err(StartError::Gap { .. })), "{lost:?}");
     let flipped = start_on(&|disk| assert!(disk.flip_bit(&snapshot, 8 * 300)));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidings_base::agreed::{AgreedState, Ask, Entry, Heard, Position, Role, SnapshotChunks, StateFailure};
 use tidings_base::{Epoch, GroupId, LogIndex, Mono, NodeId, OpId, Seeded};
 use tidings_consensus::{
-    Clock, Flush, Group, GroupConfig, Limits, Member, StartError, Timings, Transport, TransportError,
+    Clock, Flush, Group, GroupConfig, Limits, Member, Mutant, StartError, Timings, Transport, TransportError,
 };
 use tidings_log::testing::SimDisk;
 use tidings_sim::conformance::{Cluster, ListState, ListView, Told};
@@ -173,6 +173,8 @@ pub struct World {
     pub timings: Timings,
     pub limits: Limits,
     pub flush: Flush,
+    /// A guard that replicas which start from now on leave out.
+    pub mutant: Option<Mutant>,
     /// Whether the states of replicas that start from now on survive restarts themselves.
     pub durable: bool,
     seed: u64,
@@ -222,6 +224,7 @@ impl World {
             timings,
             limits,
             flush: Flush::Inline,
+            mutant: None,
             durable: false,
             seed,
         }
@@ -229,7 +232,13 @@ impl World {
 
     /// A world in which all hosts run and found the group.
     pub fn running(hosts: u64, seed: u64) -> World {
+        World::running_without(None, hosts, seed)
+    }
+
+    /// The same, with a guard left out.
+    pub fn running_without(mutant: Option<Mutant>, hosts: u64, seed: u64) -> World {
         let mut world = World::new(hosts, hosts, seed);
+        world.mutant = mutant;
         for node in world.members.clone() {
             world.start(node);
         }
@@ -249,6 +258,7 @@ impl World {
         config.timings = self.timings;
         config.limits = self.limits;
         config.flush = self.flush;
+        config.mutant = self.mutant;
         config.seed = Some(Seeded::new(self.seed).fork(&format!("{node} {}", host.starts)).next_u64());
         let list = ListState::new(host.view.clone());
         let state: Box<dyn AgreedState> =

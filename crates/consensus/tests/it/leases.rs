@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidings_base::agreed::{Heard, MAX_COMMAND, Refusal, Role};
 use tidings_base::time::stretched;
 use tidings_base::{Epoch, NodeId};
-use tidings_consensus::{ProposeError, Standing};
+use tidings_consensus::{Mutant, ProposeError, Standing};
 use tidings_wire::v1::{self, RaftMessage, raft_message::Body};
 
 #[test]
@@ -223,7 +223,17 @@ fn in_touch(world: &World, node: NodeId) -> bool {
 
 #[test]
 fn who_is_cut_off_from_the_majority_knows_it() {
-    let world = World::running(3, 32);
+    cut_off(None);
+}
+
+#[test]
+#[should_panic(expected = "it may still believe that it leads")]
+fn a_leader_that_never_looks_is_noticed() {
+    cut_off(Some(Mutant::AlwaysInTouch));
+}
+
+fn cut_off(mutant: Option<Mutant>) {
+    let world = World::running_without(mutant, 3, 32);
     world.put("first");
     world.sleep(LEASE);
     let (leader, epoch) = world.leader();
@@ -245,12 +255,28 @@ fn who_is_cut_off_from_the_majority_knows_it() {
     world.until("all are in touch", |world| all.into_iter().all(|node| in_touch(world, node)));
 }
 
+#[test]
+fn an_append_that_is_accepted_beside_a_vote_is_not_answered_as_a_promise() {
+    append_beside_vote(None);
+}
+
+#[test]
+#[should_panic(expected = "a promise beside a vote")]
+fn a_voter_that_promises_beside_a_vote_is_noticed() {
+    append_beside_vote(Some(Mutant::PromiseBesideVote));
+}
+
+#[test]
+#[should_panic(expected = "a promise beside a vote")]
+fn an_answer_that_counts_as_a_promise_without_being_one_is_noticed() {
+    append_beside_vote(Some(Mutant::CountedPromise));
+}
+
 /// An append and a vote for a later term reach a follower together. While the vote is being considered, the leader must
 /// not take the append for a promise that it is not given. (openraft's own lease happens to refuse this vote; it is
 /// trusted for nothing.)
-#[test]
-fn an_append_that_is_accepted_beside_a_vote_is_not_answered_as_a_promise() {
-    let world = World::running(3, 33);
+fn append_beside_vote(mutant: Option<Mutant>) {
+    let world = World::running_without(mutant, 3, 33);
     world.put("first");
     world.sleep(LEASE);
     let (leader, _) = world.leader();

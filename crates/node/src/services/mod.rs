@@ -44,7 +44,7 @@ use tidings_wire::v1::{self, feed_message};
 /// A consumer's wait comes on top of this when its deadline is set: time for the answer itself.
 const ANSWER_SLACK: Duration = Duration::from_secs(10);
 
-/// How long another node may take to answer a forwarded request that waits for nothing: longer than an election.
+/// How long another node may take to answer a forwarded request, beside what it waits for: longer than an election.
 const FORWARD: Duration = Duration::from_secs(10);
 
 /// The longest that the cell holds a request, and some: a KeepAlive of the longest lease. Whoever asks has a deadline of
@@ -240,12 +240,7 @@ pub struct Stored {
 impl Stored {
     /// Answers a request of store or feed if this node leads their group.
     async fn here(&self, request: Body) -> Result<Vec<Body>, Refused> {
-        let patience = match &request {
-            Body::Feed(v1::FeedMessage { message: Some(feed_message::Message::Consume(consume)) }) => {
-                Some(Duration::from_millis(consume.wait_ms.into()) + ANSWER_SLACK)
-            }
-            _ => None,
-        };
+        let patience = waits(&request).map(|wait| wait + ANSWER_SLACK);
         let request = match request {
             Body::Store(v1::StoreMessage { message: Some(message) }) => Request::Store(message),
             Body::Feed(v1::FeedMessage { message: Some(message) }) => Request::Feed(message),
@@ -264,7 +259,8 @@ impl Stored {
             Ok(frames) => Ok(frames),
             Err(Refused { error, leader: Some(_) }) if error.redirect.is_some() => {
                 let address = error.redirect.unwrap_or_default();
-                self.peers.forward(&address, request, FORWARD).await
+                let within = FORWARD + waits(&request).unwrap_or_default();
+                self.peers.forward(&address, request, within).await
             }
             Err(refused) => Err(refused.error),
         }
@@ -277,6 +273,16 @@ impl Stored {
             Body::Store(v1::StoreMessage { message: Some(message) }) => Ok(message),
             _ => Err(Error::new("store.malformed", Class::Failed, "the store's answer is none of the store")),
         }
+    }
+}
+
+/// How long a request wants to wait for something to happen; `None` if it wants its answer at once.
+fn waits(request: &Body) -> Option<Duration> {
+    match request {
+        Body::Feed(v1::FeedMessage { message: Some(feed_message::Message::Consume(consume)) }) => {
+            Some(Duration::from_millis(consume.wait_ms.into()))
+        }
+        _ => None,
     }
 }
 
@@ -309,6 +315,15 @@ mod tests {
         F: Fn(&CellGroup, v1::CellMessage) -> R,
     {
         size_of::<R>()
+    }
+
+    /// A consumer may wait for longer than a forwarded request otherwise takes.
+    #[test]
+    fn only_consumers_wait() {
+        let body = |message| Body::Feed(v1::FeedMessage { message: Some(message) });
+        let consume = v1::Consume { wait_ms: 30_000, ..Default::default() };
+        assert_eq!(waits(&body(feed_message::Message::Consume(consume))), Some(Duration::from_secs(30)));
+        assert_eq!(waits(&body(feed_message::Message::Append(v1::Append::default()))), None);
     }
 
     /// Twenty thousand sessions hold a KeepAlive each: what waits for one must not hold the request itself.

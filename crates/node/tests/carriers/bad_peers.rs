@@ -2,6 +2,7 @@
 
 use super::*;
 use futures::SinkExt;
+use std::collections::BTreeMap;
 use tidings_client::ws::{self, Form};
 use tidings_node::carrier::WEBSOCKET_PATH;
 use tidings_node::config::Time;
@@ -88,6 +89,38 @@ async fn garbage_closes_with_a_name_before_and_after_the_handshake() {
     }
     assert_alive(&node).await;
     until("all are closed", || node.node.connections() == 0).await;
+}
+
+/// Opens one operation more than it was told it may: that one is refused, the others and the connection go on.
+#[tokio::test]
+async fn one_operation_too_many_is_refused_and_the_others_go_on() {
+    const ALLOWED: u64 = 4;
+    let mut config = loopback();
+    config.limits.operations = ALLOWED as u32;
+    let node = ScriptedNode::start(config).await;
+    let mut socket = socket(&node, Form::Binary).await;
+    shake_hands(&mut socket).await;
+    let asked = |op, row| binary(&v1::Frame { op, more: false, body: Some(get(row)) });
+    for op in 0..=ALLOWED {
+        socket.send(asked(2 * op + 1, "slow:300")).await.unwrap();
+    }
+    let mut answers = BTreeMap::new();
+    while answers.len() <= ALLOWED as usize {
+        let message = socket.next().await.unwrap().unwrap();
+        let frame = codec::decode(&message.into_data(), 1 << 20).unwrap();
+        if frame.op != 0 {
+            answers.insert(frame.op, frame.body.unwrap());
+        }
+    }
+    let (_, last) = answers.pop_last().unwrap();
+    let Body::Control(v1::Control { message: Some(Control::Error(refused)) }) = last else { panic!("{last:?}") };
+    assert_eq!(refused.code, "control.busy");
+    assert!(answers.values().all(|answer| row_of(answer) == "slow"), "{answers:?}");
+    // There is room again.
+    socket.send(asked(99, "after")).await.unwrap();
+    let message = socket.next().await.unwrap().unwrap();
+    assert_eq!(codec::decode(&message.into_data(), 1 << 20).unwrap().op, 99);
+    assert_alive(&node).await;
 }
 
 #[tokio::test]

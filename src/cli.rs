@@ -2,10 +2,14 @@
 
 pub mod cell;
 pub mod place;
+mod typed;
+
+pub use typed::{Typed, parse, quoted};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use tidings_store::delivery::MAX_WAIT;
 
 /// Keeps every copy of shared data fresh, on servers and on devices, and lets you know that it is.
 #[derive(Parser)]
@@ -144,11 +148,14 @@ pub struct Doctor {
 
 #[derive(Args)]
 pub struct Init {
-    /// The directory to make; it must not hold anything yet
+    /// The directory to make; it must not hold anything yet, except with --add
     pub dir: PathBuf,
     /// The address of a node, once for each; the first becomes node 1
     #[arg(long = "node", value_name = "HOST:PORT", default_value = "127.0.0.1:7400")]
     pub nodes: Vec<String>,
+    /// Make the folder of one more node, signed by the authority that is in DIR already
+    #[arg(long, value_name = "N=HOST:PORT", value_parser = parse_numbered, conflicts_with = "nodes")]
+    pub add: Option<(u64, String)>,
 }
 
 #[derive(Subcommand)]
@@ -224,8 +231,8 @@ pub enum Store {
         /// The row to stop before
         #[arg(long, default_value = "")]
         end: String,
-        /// At most this many rows
-        #[arg(long, default_value_t = 1_000)]
+        /// At most this many rows; it says if more follow
+        #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
         #[command(flatten)]
         remote: Remote,
@@ -265,8 +272,8 @@ pub enum Feed {
         /// At most this many entries
         #[arg(long, default_value_t = 100)]
         limit: u32,
-        /// How long to wait for the first entry, in milliseconds
-        #[arg(long, default_value_t = 1_000, value_name = "MS")]
+        /// How long to wait for the first entry, in milliseconds, at most 60000; --timeout comes on top
+        #[arg(long, default_value_t = 1_000, value_name = "MS", value_parser = wait_range())]
         wait_ms: u32,
         /// Leave the entries unacknowledged: they will be delivered again
         #[arg(long)]
@@ -346,6 +353,18 @@ impl BenchPart {
     }
 }
 
+fn parse_numbered(text: &str) -> Result<(u64, String), String> {
+    let expected = || format!("expected a number and an address such as 4=10.0.0.4:7400, got `{text}`");
+    let (number, address) = text.split_once('=').ok_or_else(expected)?;
+    let number = number.parse().ok().filter(|number| *number > 0).ok_or_else(expected)?;
+    Ok((number, address.to_owned()))
+}
+
+/// As long as the feed holds a consumer.
+fn wait_range() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(..=MAX_WAIT.as_millis() as i64)
+}
+
 fn parse_seeds(text: &str) -> Result<(u64, u64), String> {
     let expected = || format!("expected two numbers such as 1..200, got `{text}`");
     let (first, last) = text.split_once("..").ok_or_else(expected)?;
@@ -373,6 +392,14 @@ mod tests {
         assert_eq!(parse_seeds("7..=7"), Ok((7, 7)));
         for wrong in ["", "5", "5..", "..5", "a..b", "9..8", "-1..3"] {
             assert!(parse_seeds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_further_node_has_a_number_and_an_address() {
+        assert_eq!(parse_numbered("4=[::1]:7400"), Ok((4, "[::1]:7400".into())));
+        for wrong in ["", "4", "10.0.0.4:7400", "0=a:1", "x=a:1"] {
+            assert!(parse_numbered(wrong).is_err(), "{wrong}");
         }
     }
 }

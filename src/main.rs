@@ -12,13 +12,14 @@ mod commands;
 mod output;
 mod stopwatch;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
-    match commands::run(cli.command) {
-        Ok(code) => code,
-        Err(error) => output::fail(&error),
+    match cli::parse() {
+        Ok((command, typed)) => match commands::run(command) {
+            Ok(code) => code,
+            Err(error) => output::fail(error, &typed),
+        },
+        Err(mistake) => output::fail(mistake, &cli::Typed::JSON),
     }
 }

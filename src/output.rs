@@ -1,7 +1,9 @@
 //! What people and scripts read: tables, JSON, errors as a sentence and a hint, exit codes.
 
+use crate::cli::Typed;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use serde_json::json;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -38,15 +40,28 @@ pub fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = 
     line(table.trim_fmt());
 }
 
-/// Prints an error as one sentence and a hint, and says the exit code of its class.
-pub fn fail(error: &Error) -> ExitCode {
+/// Prints the error that ended a command, and says the exit code of its class.
+pub fn fail(mut error: Error, typed: &Typed) -> ExitCode {
+    error.hint = typed.hint(&error.hint);
+    tell(&error, typed.json);
+    ExitCode::from(error.class.exit_code())
+}
+
+/// Prints an error on standard error: one sentence and a hint for people, one JSON object on a line for scripts.
+pub fn tell(error: &Error, as_json: bool) {
+    let Error { code, class, message, hint, .. } = error;
     let mut err = io::stderr().lock();
     // Nothing can be done about a standard error that cannot be written to.
-    let _ = writeln!(err, "error: {} ({})", error.message, error.code);
-    if !error.hint.is_empty() {
-        let _ = writeln!(err, "hint: {}", error.hint);
-    }
-    ExitCode::from(error.class.exit_code())
+    let _ = match as_json {
+        true => writeln!(err, "{}", json!({ "code": code, "class": class.name(), "message": message, "hint": hint })),
+        false if hint.is_empty() => writeln!(err, "error: {message} ({code})"),
+        false => writeln!(err, "error: {message} ({code})\nhint: {hint}"),
+    };
+}
+
+/// Tells people something beside the answer, on standard error.
+pub fn note(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// Something on this machine that did not work, with the operating system's reason.

@@ -58,7 +58,10 @@ impl Check {
     }
 
     fn from_error(name: &'static str, error: Error) -> Check {
-        Check::failed(name, error.to_string(), error.hint)
+        // What has no hint of its own is what the operating system said about a file.
+        let hint =
+            if error.hint.is_empty() { "Look at the disk and at who owns the file." } else { error.hint.as_str() };
+        Check::failed(name, error.to_string(), hint)
     }
 }
 

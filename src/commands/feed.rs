@@ -4,6 +4,7 @@ use super::remote::{Asked, ask, content, shown, with_client};
 use crate::cli::{Feed, Remote};
 use crate::output;
 use serde_json::json;
+use std::time::Duration;
 use tidings_base::Error;
 use tidings_wire::v1::feed_message::Message;
 use tidings_wire::v1::{Ack, Append, Consume, Deliveries, Delivery};
@@ -41,8 +42,9 @@ fn append(remote: &Remote, topic: String, entries: &[String]) -> Result<(), Erro
 fn receive(remote: &Remote, consume: Consume, no_ack: bool) -> Result<(), Error> {
     let (topic, group) = (consume.topic.clone(), consume.group.clone());
     with_client(remote, async |client| {
+        let wait = Duration::from_millis(consume.wait_ms.into());
         let deliveries = client
-            .ask(Asked::Feed(Message::Consume(consume)), |answer| match answer {
+            .ask_waiting(Asked::Feed(Message::Consume(consume)), wait, |answer| match answer {
                 Asked::Feed(Message::Deliveries(Deliveries { deliveries })) => Some(deliveries),
                 _ => None,
             })

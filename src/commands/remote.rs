@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 use tidings_base::{Class, Error};
-use tidings_client::{Answers, Client, ClientConfig, Tls};
+use tidings_client::{Answers, Client, ClientConfig, Request, Tls};
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::{
     AdminMessage, CellMessage, FeedMessage, StoreMessage, admin_message, cell_message, feed_message, store_message,
@@ -52,13 +52,24 @@ impl Asked {
 /// An open connection to a server.
 pub struct Caller {
     client: Client,
+    timeout: Duration,
 }
 
 impl Caller {
     /// Asks, and takes out of the answer what `pick` finds there.
     pub async fn ask<T>(&self, asked: Asked, pick: impl FnOnce(Asked) -> Option<T>) -> Result<T, Error> {
-        let body = self.client.call(Body::from(asked)).await?;
-        Asked::from_body(body).and_then(pick).ok_or_else(unexpected)
+        picked(self.client.call(Body::from(asked)).await?, pick)
+    }
+
+    /// Asks something that may take this much longer than `--timeout`.
+    pub async fn ask_waiting<T>(
+        &self,
+        asked: Asked,
+        wait: Duration,
+        pick: impl FnOnce(Asked) -> Option<T>,
+    ) -> Result<T, Error> {
+        let request = Request::new(Body::from(asked)).within(self.timeout + wait);
+        picked(self.client.call(request).await?, pick)
     }
 
     /// Asks, and takes what `pick` finds out of each frame of a long answer.
@@ -75,6 +86,10 @@ impl Caller {
     pub async fn stream(&self, asked: Asked) -> Result<Frames, Error> {
         Ok(Frames(self.client.stream(Body::from(asked)).await?))
     }
+}
+
+fn picked<T>(body: Body, pick: impl FnOnce(Asked) -> Option<T>) -> Result<T, Error> {
+    Asked::from_body(body).and_then(pick).ok_or_else(unexpected)
 }
 
 /// The frames of a long answer.
@@ -109,7 +124,7 @@ pub fn with_client<T>(remote: &Remote, work: impl AsyncFnOnce(&Caller) -> Result
     let config = config(remote)?;
     runtime()?.block_on(async {
         let client = Client::connect(config).await?;
-        work(&Caller { client }).await
+        work(&Caller { client, timeout: Duration::from_secs(remote.timeout) }).await
     })
 }
 

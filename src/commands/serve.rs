@@ -1,7 +1,7 @@
 //! `tidings serve`: one node, or a member of a cluster, until it is told to stop.
 
 use super::{probe, runtime};
-use crate::cli::{LogFormat, Serve};
+use crate::cli::{LogFormat, Serve, quoted};
 use crate::output::{self, broken};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub fn run(args: Serve) -> Result<(), Error> {
     runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
         let insecure = config.insecure_listen.then_some(config.listen).filter(|listen| !listen.ip().is_loopback());
-        let node = Node::start(config).await?;
+        let node = Node::start(config.clone()).await?;
         output::line(format_args!("tidings {} listening on {}", env!("CARGO_PKG_VERSION"), node.url()));
         if let Some(listen) = insecure {
             output::line(format_args!("insecure: whoever reaches {listen} may do everything"));
@@ -38,7 +38,7 @@ pub fn run(args: Serve) -> Result<(), Error> {
             }
         };
         tokio::select! {
-            () = ready => greet(&node),
+            () = ready => greet(&node, &config),
             // A member without its majority waits here until it is told to stop.
             () = stop.told() => return stop.node(node).await,
         }
@@ -109,15 +109,31 @@ pub fn configured(
     Ok(config)
 }
 
-/// What a person can do now.
-fn greet(node: &Node) {
-    // Client commands find the default address by themselves.
-    let url = node.url();
-    let server = if url == DEFAULT_URL { String::new() } else { format!(" --server {url}") };
-    output::line("ready; try:");
-    output::line(format_args!("  tidings status{server}"));
-    output::line(format_args!("  tidings store put greetings hello text 'good news'{server}"));
-    output::line(format_args!("  tidings store get greetings hello{server}"));
+/// What a person can do now, as it can be typed.
+fn greet(node: &Node, config: &Config) {
+    if config.auth.is_configured() {
+        output::line("ready; try, where `tidings init` wrote operator.key:");
+        output::line("  export TIDINGS_KEY=$(cat operator.key)");
+    } else {
+        output::line("ready; try:");
+    }
+    let reach = reach(node, config);
+    output::line(format_args!("  tidings status{reach}"));
+    output::line(format_args!("  tidings store put greetings hello text 'good news'{reach}"));
+    output::line(format_args!("  tidings store get greetings hello{reach}"));
+}
+
+/// The flags by which client commands reach the node.
+fn reach(node: &Node, config: &Config) -> String {
+    let Some(tls) = &config.tls else {
+        // The default address they find by themselves.
+        let url = node.url();
+        return if url == DEFAULT_URL { String::new() } else { format!(" --server {url}") };
+    };
+    // Certificates are for the address that is advertised, which may be another than a wildcard to listen on.
+    let address = config.advertised(node.address());
+    let ca = tls.client_ca.as_deref().unwrap_or(Path::new("ca.pem"));
+    format!(" --server https://{} --ca {}", quoted(&address), quoted(&ca.to_string_lossy()))
 }
 
 /// SIGINT and SIGTERM, heard from before the node starts.

@@ -151,3 +151,19 @@ fn print(report: &Report) {
         output::line(format_args!("and {} more", report.failures.len() - SHOWN_FAILURES));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_every_scenario_and_a_name_is_one() {
+        let names = |chosen: Vec<&Scenario>| chosen.iter().map(|scenario| scenario.name).collect::<Vec<_>>();
+        let all = names(chosen("all").unwrap());
+        assert!(all.contains(&"store") && all.contains(&"cell"), "{all:?}");
+        for name in all {
+            assert_eq!(names(chosen(name).unwrap()), [name]);
+        }
+        assert_eq!(chosen("none").err().unwrap().class, Class::Invalid);
+    }
+}

@@ -1,14 +1,16 @@
 //! `tidings store put|get|scan|incarnation`: the store from the command line.
 
-use super::remote::{Asked, ask, ask_many, content, shown};
-use crate::cli::{Remote, Store};
+use super::remote::{Asked, ask, ask_many, content, shown, with_client};
+use crate::cli::{Remote, Store, quoted};
 use crate::{output, stopwatch};
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use tidings_base::{Class, Error};
+use tidings_store::read::join_frames;
 use tidings_wire::v1::admin_message::Message as AdminMessage;
 use tidings_wire::v1::store_message::Message;
 use tidings_wire::v1::{
-    Apply, Cell, CompareAndSet, Get, GroupWrite, IncarnationRaise, Row, RowKey, RowWrite, Scan, StoreStatus,
+    Apply, Cell, CompareAndSet, GroupWrite, IncarnationRaise, Row, RowKey, RowWrite, Rows, Scan, StoreStatus,
 };
 
 /// Runs one of the sub-commands.
@@ -82,9 +84,11 @@ fn compare_and_set(remote: &Remote, key: RowKey, expected: u64, cell: Cell) -> R
 }
 
 fn get(remote: &Remote, group: String, row: String) -> Result<(), Error> {
-    let key = RowKey { group: group.into(), row: row.clone().into() };
-    let rows = ask(remote, Asked::Store(Message::Get(Get { key: Some(key), columns: Vec::new() })), rows_of)?;
-    let Some(found) = rows.into_iter().next() else {
+    // A scan of this row alone: unlike the answer to a Get, it comes in as many frames as the row needs.
+    let (start, end) = (row.clone(), row.clone() + "\0");
+    let only = Scan { group: group.into(), start: start.into(), end: end.into(), limit: 1, columns: Vec::new() };
+    let answer = join_frames(ask_many(remote, Asked::Store(Message::Scan(only)), rows_of)?);
+    let Some(found) = answer.rows.into_iter().next() else {
         return Err(Error::new("store.no_row", Class::NotFound, format!("there is no row `{row}`"))
             .hint("`tidings store scan GROUP` lists the rows of a group."));
     };
@@ -97,13 +101,28 @@ fn get(remote: &Remote, group: String, row: String) -> Result<(), Error> {
 }
 
 fn scan(remote: &Remote, group: String, start: String, end: String, limit: u32) -> Result<(), Error> {
-    let message = Scan { group: group.into(), start: start.into(), end: end.into(), limit, columns: Vec::new() };
-    let rows: Vec<Row> =
-        ask_many(remote, Asked::Store(Message::Scan(message)), rows_of)?.into_iter().flatten().collect();
+    let (group, end) = (Bytes::from(group), Bytes::from(end));
+    let Rows { rows, next } = with_client(remote, async |caller| {
+        let mut found = Rows { rows: Vec::new(), next: Some(start.into()) };
+        // The server has bounds of its own for one answer.
+        while let (Some(start), left @ 1..) = (found.next.clone(), limit.saturating_sub(found.rows.len() as u32)) {
+            let (group, end) = (group.clone(), end.clone());
+            let message = Message::Scan(Scan { group, start, end, limit: left, columns: Vec::new() });
+            let page = join_frames(caller.ask_many(Asked::Store(message), rows_of).await?);
+            found.rows.extend(page.rows);
+            found.next = page.next;
+        }
+        Ok(found)
+    })?;
+    let next = next.as_deref().map(shown);
     if remote.json {
-        output::json(&rows.iter().map(as_json).collect::<Vec<_>>());
+        let rows: Vec<Value> = rows.iter().map(as_json).collect();
+        output::json(&json!({ "rows": rows, "more": next.is_some(), "next": next }));
     } else {
         print(&rows);
+        if let Some(next) = next {
+            output::note(format_args!("more rows follow: go on with --start {}", quoted(&next)));
+        }
     }
     Ok(())
 }
@@ -127,9 +146,9 @@ fn incarnation(remote: &Remote, raise: bool) -> Result<(), Error> {
     Ok(())
 }
 
-fn rows_of(answer: Asked) -> Option<Vec<Row>> {
+fn rows_of(answer: Asked) -> Option<Rows> {
     match answer {
-        Asked::Store(Message::Rows(rows)) => Some(rows.rows),
+        Asked::Store(Message::Rows(rows)) => Some(rows),
         _ => None,
     }
 }

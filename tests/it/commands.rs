@@ -40,6 +40,47 @@ fn nobody_there_is_unreachable() {
 }
 
 #[test]
+fn errors_are_json_where_answers_are() {
+    let url = format!("http://127.0.0.1:{}", free_port());
+    let told = run(&["status", "--server", &url, "--timeout", "2", "--json"]).failed_json(5);
+    assert_eq!((&told["code"], &told["class"]), (&"client.unreachable".into(), &"unreachable".into()));
+    // Also what is wrong before any command runs, and beside a report on standard output.
+    let told = run(&["store", "get", "g", "--json"]).failed_json(2);
+    assert_eq!(told["code"], "cli.usage");
+    assert!(told["hint"].as_str().unwrap().contains("Usage: tidings store get"), "{told}");
+    assert_eq!(run(&["sim", "no-such-scenario", "--json"]).failed_json(2)["class"], "invalid");
+    let unwell = run(&["doctor", "--config", "/no/such/file.toml", "--json"]);
+    assert_eq!(unwell.failed_json(1)["code"], "doctor.unwell");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&unwell.out).unwrap()["healthy"], false);
+    // What follows `--` is another program's.
+    assert!(run(&["cell", "lock", "--", "x", "--json"]).err.starts_with("error: "));
+}
+
+#[test]
+fn what_is_measured_as_durable_is_not_in_memory() {
+    let said = run(&["bench", "store", "--quick", "--dir", "/dev/shm"]);
+    said.failed(4, "forgets at power loss");
+}
+
+#[test]
+fn a_row_larger_than_a_frame_is_one_row() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    let content = data.path().join("content");
+    std::fs::write(&content, vec![b'x'; 300 << 10]).unwrap();
+    for column in ["a", "b", "c", "d"] {
+        let put = ["store", "put", "g", "large", column, &format!("@{}", content.display())];
+        assert_eq!(server.run(&put).code, 0);
+    }
+    let row = server.run(&["store", "get", "g", "large", "--json"]).json();
+    assert_eq!(row["cells"].as_object().unwrap().len(), 4);
+    let found = server.run(&["store", "scan", "g", "--json"]).json();
+    let rows = found["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), rows[0]["cells"].as_object().unwrap().len()), (1, 4));
+}
+
+#[test]
 fn rows_are_written_read_and_refused() {
     let _turn = turn();
     let data = tempfile::tempdir().unwrap();
@@ -48,9 +89,23 @@ fn rows_are_written_read_and_refused() {
         let said = server.run(&["store", "put", "g", row, "col", value, "--timestamp", "10", "--json"]);
         assert_eq!(said.json(), serde_json::json!({ "timestamp": 10 }));
     }
-    let rows = server.run(&["store", "scan", "g", "--start", "b", "--json"]).json();
-    let names: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["row"].as_str().unwrap()).collect();
-    assert_eq!(names, ["b", "c"]);
+    let scan = |more: &[&str]| server.run(&[&["store", "scan", "g"][..], more].concat());
+    let names = |found: &serde_json::Value| -> Vec<String> {
+        found["rows"].as_array().unwrap().iter().map(|row| row["row"].as_str().unwrap().to_owned()).collect()
+    };
+    let found = scan(&["--start", "b", "--json"]).json();
+    assert_eq!(
+        (names(&found), &found["more"], &found["next"]),
+        (vec!["b".into(), "c".into()], &false.into(), &().into())
+    );
+    // Where the limit cuts it short, it says so and where to go on.
+    let found = scan(&["--limit", "2", "--json"]).json();
+    assert_eq!(
+        (names(&found), &found["more"], &found["next"]),
+        (vec!["a".into(), "b".into()], &true.into(), &"c".into())
+    );
+    assert_eq!(scan(&["--limit", "2"]).err, "more rows follow: go on with --start c\n");
+    assert_eq!(scan(&["--limit", "3"]).err, "");
 
     // A condition that does not hold is refused (4) and changes nothing; one that holds is taken.
     server.run(&["store", "put", "g", "a", "col", "9", "--if-timestamp", "9"]).failed(4, "10");
@@ -97,6 +152,9 @@ fn content_comes_from_standard_input_and_entries_are_delivered_until_acknowledge
     assert_eq!(consume(&["--group", "one"]), ["first", "second"]);
     assert!(consume(&["--group", "one", "--wait-ms", "100"]).is_empty());
     assert_eq!(consume(&["--group", "two"]), ["second"]);
+    // A wait longer than the time for an answer is no failure, only a wait.
+    assert!(consume(&["--group", "one", "--wait-ms", "1500", "--timeout", "1"]).is_empty());
+    server.run(&["feed", "consume", "news", "--wait-ms", "60001", "--json"]).failed_json(2);
 }
 
 #[test]

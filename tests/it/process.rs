@@ -64,6 +64,18 @@ impl Said {
     }
 }
 
+impl Said {
+    /// Asserts that it failed with this exit code, as one JSON object on standard error; what it says.
+    pub fn failed_json(&self, code: i32) -> serde_json::Value {
+        assert_eq!(self.code, code, "{self:?}");
+        let told: serde_json::Value = serde_json::from_str(&self.err).unwrap_or_else(|e| panic!("{e}: {self:?}"));
+        for field in ["code", "class", "message", "hint"] {
+            assert!(told[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {self:?}");
+        }
+        told
+    }
+}
+
 /// Runs a command to its end.
 pub fn run(args: &[&str]) -> Said {
     tidings().args(args).output().expect("the binary runs").into()

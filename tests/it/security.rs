@@ -3,6 +3,10 @@
 use crate::process::{Said, Server, free_port, run, tidings, turn};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
+use tidings_base::Wall;
+use tidings_node::config::Member;
+use tidings_node::pki;
 
 struct Secured {
     dir: tempfile::TempDir,
@@ -60,19 +64,50 @@ fn a_secured_node_knows_its_operator_and_refuses_everybody_else() {
 
     let put = ["store", "put", "g", "r", "c", "v"];
     assert_eq!(secured.ask(Some(&key), &put).code, 0);
-    secured.ask(None, &put).failed(4, "");
+    let nobody = secured.ask(None, &put);
+    nobody.failed(4, "shows no credential");
+    assert!(nobody.err.contains("--key or TIDINGS_KEY"), "{nobody:?}");
     let mut forged = key.clone();
     let last = forged.pop().unwrap();
     forged.push(if last == 'A' { 'E' } else { 'A' });
-    secured.ask(Some(&forged), &put).failed(4, "");
-    secured.ask(Some("eyJhbGciOiJub25lIn0.e30."), &put).failed(4, "");
+    secured.ask(Some(&forged), &put).failed(4, "the key is unknown, revoked or wrong");
+    secured.ask(Some("eyJhbGciOiJub25lIn0.e30."), &put).failed(4, "the token cannot be read");
+    // A hint says how to reach this very server.
+    let missing = secured.ask(Some(&key), &["store", "get", "g", "none"]);
+    missing.failed(3, "there is no row `none`");
+    assert!(missing.err.contains(&format!("--server https://{} --ca ", secured.address)), "{missing:?}");
 
     // Without the authority nobody can tell who answers; plain text is not answered at all.
     let url = format!("https://{}", secured.address);
-    run(&["status", "--server", &url, "--key", &key, "--timeout", "5"]).failed(2, "");
+    run(&["status", "--server", &url, "--key", &key, "--timeout", "5"]).failed(2, "no CA is given");
     let plain = format!("http://{}", secured.address);
-    assert_eq!(run(&["status", "--server", &plain, "--key", &key, "--timeout", "5"]).code, 5);
+    let said = run(&["status", "--server", &plain, "--key", &key, "--timeout", "5"]);
+    said.failed(5, "no connection to http://");
+    assert!(said.err.contains("wants https:// and its CA (--ca)"), "{said:?}");
+    // Another cluster's authority vouches for nobody here.
+    let other = Secured::new();
+    let strange = ["status", "--server", &url, "--ca", &other.path("ca.pem"), "--key", &key, "--timeout", "5"];
+    run(&strange).failed(5, "no connection to https://");
+
+    what_it_says_to_try_works(&secured, &server);
     assert_eq!(server.terminate(), 0);
+}
+
+/// Types what the server printed, beside the operator's key, and nothing else.
+fn what_it_says_to_try_works(secured: &Secured, server: &Server) {
+    let said =
+        crate::process::until("it says what to try", || Some(server.said()).filter(|said| said.contains("store get")));
+    let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+    assert_eq!(lines.iter().filter(|line| line.starts_with("tidings ")).count(), 3, "{said}");
+    let programs = Path::new(env!("CARGO_BIN_EXE_tidings")).parent().unwrap().to_str().unwrap();
+    let output = Command::new("sh")
+        .args(["-e", "-c", &lines.join("\n")])
+        .env("PATH", format!("{programs}:{}", std::env::var("PATH").unwrap_or_default()))
+        .current_dir(secured.path(""))
+        .output();
+    let typed = Said::from(output.unwrap());
+    assert_eq!(typed.code, 0, "{typed:?}");
+    assert!(typed.out.contains("good news"), "{typed:?}");
 }
 
 #[test]
@@ -84,11 +119,44 @@ fn secrets_are_for_their_owner_and_are_never_overwritten() {
     }
     let key = secured.operator_key();
     let again = run(&["init", secured.path("").as_str(), "--node", &secured.address]);
-    assert_ne!(again.code, 0, "{again:?}");
-    assert!(again.err.starts_with("error: "), "{again:?}");
+    again.failed(4, "is there already");
     assert_eq!(secured.operator_key(), key);
-    assert_eq!(run(&["init", "/tmp/never-made", "--node", "a:1", "--node", "b:1"]).code, 2);
-    assert!(!Path::new("/tmp/never-made").exists());
+    let never = secured.path("never-made");
+    run(&["init", &never, "--node", "a:1", "--node", "b:1"]).failed(2, "cannot make a cluster of 2 nodes");
+    assert!(!Path::new(&never).exists());
+    // Several nodes must be told that their cluster is new, and the lines to type do so.
+    let three = secured.path("three");
+    let said = run(&["init", &three, "--node", "a:1", "--node", "b:1", "--node", "c:1"]);
+    assert_eq!(said.out.matches("node.toml --found").count(), 3, "{said:?}");
+}
+
+#[test]
+fn a_further_node_gets_its_folder_from_the_same_authority() {
+    let secured = Secured::new();
+    let dir = secured.path("");
+    let before = std::fs::read(secured.path("ca.key")).unwrap();
+    let said = run(&["init", &dir, "--add", "4=127.0.0.1:7404"]);
+    assert!(said.code == 0 && said.out.contains("node-4/node.toml --join"), "{said:?}");
+    let report = run(&["doctor", "--config", &secured.path("node-4/node.toml"), "--json"]).json();
+    assert_eq!(report["healthy"], true, "{report}");
+    run(&["init", &dir, "--add", "4=127.0.0.1:7404"]).failed(4, "is there already");
+    run(&["init", &secured.path("no-authority"), "--add", "4=127.0.0.1:7404"]).failed(2, "ca.pem");
+    assert_eq!(std::fs::read(secured.path("ca.key")).unwrap(), before);
+}
+
+#[test]
+fn a_certificate_that_is_no_longer_valid_stops_the_node_and_doctor_says_so() {
+    let secured = Secured::new();
+    let members = [Member { node: 1, address: secured.address.clone() }];
+    let old = secured.dir.path().join("old");
+    // The certificates of nodes end after two years.
+    pki::init(&old, &members, Wall(1_600_000_000_000_000)).unwrap();
+    let config = old.join("node-1/node.toml");
+    let config = config.to_str().unwrap();
+    run(&["serve", "--config", config]).failed(4, "node.pem expired at 2022");
+    let said = run(&["doctor", "--config", config]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.out.contains("FAILED   certificates: ") && said.out.contains("expired at 2022"), "{said:?}");
 }
 
 #[test]

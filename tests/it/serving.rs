@@ -2,6 +2,7 @@
 
 use crate::process::{Server, free_port, http_get, run, turn, until};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn a_fresh_server_becomes_ready_and_says_what_to_try() {
@@ -23,6 +24,26 @@ fn a_fresh_server_becomes_ready_and_says_what_to_try() {
 }
 
 #[test]
+fn a_log_for_machines_is_json_on_every_line() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().to_str().unwrap();
+    let server = Server::start(&["--data", data, "--listen", "127.0.0.1:0", "--log-format", "json"]);
+    let logged = |said: &str| -> Vec<serde_json::Value> {
+        let lines = said.lines().filter(|line| line.starts_with('{'));
+        lines.map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    };
+    until("it has logged that it serves", || {
+        let found = logged(&server.said()).into_iter().find(|line| line["message"] == "serving")?;
+        assert_eq!(found["level"], "INFO");
+        assert!(found["timestamp"].is_string(), "{found}");
+        Some(())
+    });
+    let said = server.said();
+    assert!(!said.lines().any(|line| line.contains(" INFO ")), "{said}");
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let _turn = turn();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -30,7 +51,7 @@ fn a_port_in_use_is_named() {
     let address = taken.local_addr().unwrap().to_string();
     let said = run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", &address]);
     said.failed(4, &address);
-    assert!(said.err.contains("in use"), "{said:?}");
+    assert!(said.err.contains("in use by another program") && said.err.contains("ss -ltnp"), "{said:?}");
 }
 
 #[test]
@@ -55,7 +76,7 @@ fn a_data_directory_of_a_newer_version_is_refused_and_left_alone() {
     assert_ne!(text, newer);
     std::fs::write(&format, &newer).unwrap();
     let said = run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", "127.0.0.1:0"]);
-    said.failed(said.code, "newer");
+    said.failed(4, "newer");
     assert_eq!(std::fs::read_to_string(&format).unwrap(), newer);
 }
 
@@ -95,6 +116,17 @@ fn a_place_that_cannot_be_written_to_is_named() {
     let file = dir.path().join("a-file");
     std::fs::write(&file, "not a directory").unwrap();
     let said = run(&["serve", "--data", file.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
-    said.failed(said.code, "a-file");
-    assert_ne!(said.code, 0);
+    said.failed(2, "a-file is not a directory");
+}
+
+#[test]
+fn a_data_directory_that_others_can_write_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::set_permissions(&data, PermissionsExt::from_mode(0o777)).unwrap();
+    let said = run(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    said.failed(4, "others than its owner can write");
+    assert!(said.err.contains("chmod go-w"), "{said:?}");
+    assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0, "nothing was begun there");
 }

@@ -139,8 +139,11 @@ impl Handler for ClientHandler {
 }
 
 fn unreachable(address: &Address, why: String) -> Error {
-    Error::new("client.unreachable", Class::Unreachable, format!("no connection to {address}: {why}"))
-        .hint("Is the node running, and is the address right?")
+    let hint = match address.tls {
+        true => "Is the node running, is the address right, and is the CA the one that signed its certificate?",
+        false => "Is the node running, and is the address right? One with TLS wants https:// and its CA (--ca).",
+    };
+    Error::new("client.unreachable", Class::Unreachable, format!("no connection to {address}: {why}")).hint(hint)
 }
 
 fn not_ours(address: &Address, status: http::StatusCode) -> Error {

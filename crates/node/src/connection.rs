@@ -325,8 +325,9 @@ impl Handler for NodeHandler {
 }
 
 fn nobody() -> Error {
-    Error::new("control.unauthenticated", Class::Refused, "the connection shows no credential")
-        .hint("Send a key or token in the `Authorization` header or in Hello.credential.")
+    Error::new("control.unauthenticated", Class::Refused, "the connection shows no credential").hint(
+        "Send a key or token in the `Authorization` header (--key or TIDINGS_KEY on the command line) or in Hello.",
+    )
 }
 
 /// Hands every operation to the gate, as the principal of its connection.

@@ -40,7 +40,7 @@ pub fn lock(args: &Args) -> Result<ExitCode, Error> {
         let environment = environment(path, lock.sequencer().to_string());
         let ended = guarded(&args.command, environment, args.holding).run(&mut held).await;
         told.abort();
-        released(path, ended?, lock.release()).await
+        released(path, ended?, lock.release(), args.remote.json).await
     })
 }
 
@@ -65,7 +65,7 @@ pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
             } else {
                 output::line(format_args!("{name} is elected"));
             }
-            return hold(leadership, signals, &args.path).await;
+            return hold(leadership, signals, &args.path, args.remote.json).await;
         }
         drop(signals);
         let told = tokio::spawn(tell_jeopardy(cell.clone()));
@@ -73,7 +73,7 @@ pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
         let environment = environment(&args.path, sequencer);
         let ended = guarded(&args.command, environment, args.holding).run(&mut held).await;
         told.abort();
-        released(&args.path, ended?, leadership.resign()).await
+        released(&args.path, ended?, leadership.resign(), args.remote.json).await
     })
 }
 
@@ -88,13 +88,13 @@ async fn campaign(cell: &Cell, election: &Election, name: &str, path: &str) -> R
 }
 
 /// Without a command, this process is the winner for as long as it runs.
-async fn hold(leadership: Leadership, mut signals: Signals, path: &str) -> Result<ExitCode, Error> {
+async fn hold(leadership: Leadership, mut signals: Signals, path: &str, json: bool) -> Result<ExitCode, Error> {
     tokio::select! {
         _ = signals.next() => {
             leadership.resign().await?;
             Ok(ExitCode::SUCCESS)
         }
-        why = leadership.lost() => Ok(ended_as(path, Ended::Lost(why.to_string()))),
+        why = leadership.lost() => Ok(ended_as(path, Ended::Lost(why.to_string()), json)),
     }
 }
 
@@ -129,12 +129,14 @@ fn guarded(command: &[String], environment: Environment, holding: Holding) -> Gu
     Guarded { command, environment, lock_delay: holding.lock_delay, kill_after: holding.kill_after }
 }
 
-fn ended_as(path: &str, ended: Ended) -> ExitCode {
+fn ended_as(path: &str, ended: Ended, json: bool) -> ExitCode {
     match ended {
         Ended::Exited(code) => ExitCode::from(code),
         Ended::Lost(why) => {
-            eprintln!("error: the lock of {path} was lost: {why}");
-            eprintln!("hint: The command has ended; run it again to wait for the lock anew.");
+            let message = format!("the lock of {path} was lost: {why}");
+            let error = Error::new("cell.lock_lost", Class::Refused, message)
+                .hint("The command has ended; run it again to wait for the lock anew.");
+            output::tell(&error, json);
             ExitCode::from(LOCK_LOST)
         }
     }
@@ -145,6 +147,7 @@ async fn released(
     path: &str,
     ended: Ended,
     release: impl Future<Output = Result<(), Error>>,
+    json: bool,
 ) -> Result<ExitCode, Error> {
     if let Ended::Exited(_) = ended {
         match tokio::time::timeout(FAREWELL, release).await {
@@ -153,7 +156,7 @@ async fn released(
             Err(_) => eprintln!("the lock was not released in time; it is freed when the session's lease ends"),
         }
     }
-    Ok(ended_as(path, ended))
+    Ok(ended_as(path, ended, json))
 }
 
 /// Says when nobody knows whether the lock is held.

@@ -63,7 +63,7 @@ pub fn init(dir: &Path, nodes: &[Member], now: Wall) -> Result<Summary, Error> {
 }
 
 /// Makes what one more node needs, with the CA that [`init`] made. Its configuration names all `members`, itself
-/// included, and the operator's key is the one of the directory.
+/// included, if they are several; the operator's key is the one of the directory.
 pub fn add_node(dir: &Path, node: &Member, members: &[Member], now: Wall) -> Result<Vec<PathBuf>, Error> {
     let read = |name: &str| {
         let path = dir.join(name);

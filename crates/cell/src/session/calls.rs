@@ -1,5 +1,7 @@
 //! Calls of the application: numbered, sent, sent again until their outcome is known, answered once.
 
+mod waits;
+
 use super::cache::Touch;
 use super::keepalive::{Own, opening_pause, pause};
 use super::lease::Phase;
@@ -19,11 +21,6 @@ pub(super) const MAX_CALLS: usize = 4_096;
 /// R8: the state keeps results of 1,024 numbers from the first unanswered one on; what would go beyond waits here. The rest
 /// is for the session's own cancels and closes.
 const WINDOW: u64 = 960;
-
-/// An acquire that waits gets a later number when so many have been given out since its own, this many at a time: there is
-/// room in the window then for the calls that come meanwhile.
-const RENUMBER: u64 = WINDOW / 2;
-const RENUMBERED: usize = 4;
 
 /// For how long a call is tried at a time, and a call that waits in a queue at the master.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -195,45 +192,6 @@ impl Calls {
         self.calls.get(&id).is_some_and(|call| call.number < limit || makes_room(call))
     }
 
-    /// The oldest acquire that waits at the master under a number which holds the window back.
-    fn pinning(&self) -> Option<u64> {
-        let (number, id) = self.by_number.iter().find(|(number, id)| {
-            self.calls.get(id).is_some_and(|call| call.number == **number && call.former.is_none())
-        })?;
-        let call = self.calls.get(id)?;
-        let waits = matches!(&call.message, Message::Acquire(acquire) if !acquire.try_only);
-        let sent = call.ever_sent && call.attempt != Attempt::GivenUp;
-        // Within the master's own window: after a long silence there may be no room any more.
-        let room = self.last_number < self.answered_below() + WINDOW + 32;
-        (waits && sent && room && self.last_number >= number + RENUMBER).then_some(*id)
-    }
-
-    /// Gives an acquire that waits the next number. The former one counts as unanswered until the master confirms it.
-    fn renumber(&mut self, id: u64) {
-        let Some(call) = self.calls.get_mut(&id) else { return };
-        let Message::Acquire(acquire) = &mut call.message else { return };
-        self.last_number += 1;
-        acquire.waits_as = call.number;
-        call.former = Some(call.number);
-        call.number = self.last_number;
-        self.by_number.insert(call.number, id);
-    }
-
-    /// The master lets an acquire wait under its number, and under no other.
-    fn waits(&mut self, id: u64) -> bool {
-        let Some(call) = self.calls.get_mut(&id) else { return false };
-        if let Message::Acquire(acquire) = &mut call.message {
-            acquire.waits_as = 0;
-        }
-        let former = call.former.take();
-        former.is_some_and(|former| self.by_number.remove(&former).is_some())
-    }
-
-    /// Whether another cancel of the same acquire is under way.
-    fn is_ending(&self, id: u64) -> bool {
-        self.calls.values().any(|call| call.ends == Some(id))
-    }
-
     /// Moves a call to another attempt; answers to the one before come too late.
     fn turn(&mut self, id: u64, attempt: Attempt) {
         let Some(call) = self.calls.get_mut(&id) else { return };
@@ -362,7 +320,7 @@ impl Session {
         if !self.may_send() || self.calls.waiting.is_empty() {
             return;
         }
-        for _ in 0..RENUMBERED {
+        for _ in 0..waits::RENUMBERED {
             let Some(id) = self.calls.pinning() else { break };
             self.calls.renumber(id);
             self.send_call(now, id, out);
@@ -375,22 +333,6 @@ impl Session {
         }
         if !late.is_empty() {
             self.requeue_oldest(now, out);
-        }
-    }
-
-    /// Results of every number after an acquire's own are kept while it waits. Should they fill the window before it has a
-    /// later number, it is cancelled and made anew, at the end of the queue, rather than stop every other call.
-    fn requeue_oldest(&mut self, now: Mono, out: &mut Outbox<Output>) {
-        let Some(id) = self.calls.by_number.first_key_value().map(|(_, id)| *id) else { return };
-        let Some(call) = self.calls.calls.get_mut(&id) else { return };
-        if !matches!(call.message, Message::Acquire(_)) || !call.ever_sent || call.former.is_some() {
-            return;
-        }
-        let (Some(op), anew) = (call.op.take(), call.message.clone()) else { return };
-        let cancel = self.give_up(now, id, out);
-        self.calls.by_op.insert(op, cancel);
-        if let Some(call) = self.calls.calls.get_mut(&cancel) {
-            (call.op, call.anew) = (Some(op), Some(anew));
         }
     }
 
@@ -448,37 +390,6 @@ impl Session {
         if matches!(call.message, Message::Acquire(_)) {
             self.give_up(now, id, out);
         }
-    }
-
-    /// Leaves the queue of an acquire that was sent; the cancel's id.
-    fn give_up(&mut self, now: Mono, id: u64, out: &mut Outbox<Output>) -> u64 {
-        self.calls.turn(id, Attempt::GivenUp);
-        self.timers.cancel(&Timer::Call(id));
-        let (handle, number, former) = match self.calls.calls.get(&id) {
-            Some(Call { message: Message::Acquire(acquire), number, former, .. }) => (acquire.handle, *number, *former),
-            _ => (0, 0, None),
-        };
-        // Nobody knows under which of two numbers it waits.
-        if let Some(former) = former {
-            self.send_cancel(now, id, v1::CancelAcquire { handle, number: former }, out);
-        }
-        self.send_cancel(now, id, v1::CancelAcquire { handle, number }, out)
-    }
-
-    fn send_cancel(&mut self, now: Mono, id: u64, cancel: v1::CancelAcquire, out: &mut Outbox<Output>) -> u64 {
-        let message = Message::CancelAcquire(cancel);
-        let touch = self.touched(&message);
-        if let Some(touch) = &touch {
-            self.block(touch, out);
-        }
-        let cancel = self.calls.add(None, message, true, touch);
-        if let Some(call) = self.calls.calls.get_mut(&cancel) {
-            call.ends = Some(id);
-        }
-        if self.may_send() {
-            self.send_call(now, cancel, out);
-        }
-        cancel
     }
 
     /// Drops a call without an answer.

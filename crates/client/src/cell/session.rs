@@ -542,7 +542,8 @@ impl Inner {
     fn undo(&mut self, answer: Answer, meaning: &Meaning) {
         match (answer, meaning) {
             (Answer::Opened(opened), _) => {
-                if self.remove(&opened) {
+                let last = self.remove(&opened);
+                if last {
                     let close = v1::CloseHandle { handle: opened.number };
                     self.chores.push((Message::Close(close), Meaning::Plain));
                 }

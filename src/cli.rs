@@ -341,6 +341,7 @@ pub enum BenchPart {
     Store,
     Wire,
     Cell,
+    Placement,
 }
 
 impl BenchPart {
@@ -349,6 +350,7 @@ impl BenchPart {
             BenchPart::Store => "store",
             BenchPart::Wire => "wire",
             BenchPart::Cell => "cell",
+            BenchPart::Placement => "placement",
         }
     }
 }

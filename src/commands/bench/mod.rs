@@ -6,6 +6,7 @@
 mod cell;
 mod cluster;
 mod members;
+mod placement;
 mod rate;
 mod report;
 mod server;
@@ -34,10 +35,26 @@ pub struct Effort {
     pub idle: usize,
     /// What the cell is measured with.
     pub cell: cell::Sizes,
+    /// What placement is measured with.
+    pub placement: placement::Sizes,
 }
 
-const FULL: Effort = Effort { repetitions: 3, seconds: 5.0, rows: 1_000_000, idle: 10_000, cell: cell::Sizes::FULL };
-const QUICK: Effort = Effort { repetitions: 2, seconds: 0.5, rows: 20_000, idle: 500, cell: cell::Sizes::QUICK };
+const FULL: Effort = Effort {
+    repetitions: 3,
+    seconds: 5.0,
+    rows: 1_000_000,
+    idle: 10_000,
+    cell: cell::Sizes::FULL,
+    placement: placement::Sizes::FULL,
+};
+const QUICK: Effort = Effort {
+    repetitions: 2,
+    seconds: 0.5,
+    rows: 20_000,
+    idle: 500,
+    cell: cell::Sizes::QUICK,
+    placement: placement::Sizes::QUICK,
+};
 
 /// Runs the named benches and prints one report.
 pub fn run(args: Bench) -> Result<(), Error> {
@@ -64,6 +81,7 @@ pub fn run(args: Bench) -> Result<(), Error> {
             BenchPart::Store => store::run(place.path(), effort, &mut figures)?,
             BenchPart::Wire => wire::run(place.path(), effort, &mut figures)?,
             BenchPart::Cell => cell::run(place.path(), effort, &mut figures)?,
+            BenchPart::Placement => placement::run(place.path(), effort, &mut figures)?,
         }
     }
     let bench = parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(" ");
@@ -116,6 +134,11 @@ fn config(quick: bool, effort: Effort) -> Map<String, Value> {
     config.insert("cell_watchers".into(), effort.cell.watchers.into());
     config.insert("cell_kills".into(), effort.cell.kills.into());
     config.insert("cell_caching_sessions".into(), effort.cell.caching.into());
+    config.insert("placement_reads".into(), effort.placement.reads.into());
+    config.insert("placement_keys".into(), effort.placement.keys.into());
+    config.insert("placement_owners".into(), effort.placement.owners.into());
+    config.insert("placement_lookups".into(), effort.placement.lookups.into());
+    config.insert("placement_deaths".into(), effort.placement.deaths.into());
     config
 }
 

@@ -459,7 +459,7 @@ mod tests {
             owner: 1 + (i / 200) as u32,
             rate: if i == 0 { 1_000.0 } else { 1.0 },
             settling: false,
-            mergeable: i % 200 != 0,
+            mergeable: !i.is_multiple_of(200),
             hot: Vec::new(),
         };
         let owners = (1..=2).map(|index| OwnerView { index, rate: 0.0, virtual_nodes: 64 }).collect();

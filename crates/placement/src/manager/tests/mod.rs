@@ -51,6 +51,7 @@ enum Asker {
     Operator,
 }
 
+#[allow(clippy::large_enum_variant)] // A queue of a test.
 enum Todo {
     Manager(usize, Output),
     Owner(usize, owner::Output),

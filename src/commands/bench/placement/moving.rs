@@ -31,6 +31,11 @@ fn late(what: &str) -> Error {
     Error::new("bench.placement_late", Class::Failed, format!("{what} within {PATIENCE:?}"))
 }
 
+#[allow(clippy::disallowed_methods)] // A shell that measures may wait.
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
 fn key(n: u64) -> KeyHash {
     KeyHash::of(format!("watched/{n}").as_bytes())
 }
@@ -79,7 +84,7 @@ fn settled(owners: &[Process]) -> Result<(), Error> {
         if watch.elapsed() > PATIENCE {
             return Err(late("the pool did not settle"));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        pause(Duration::from_millis(20));
     }
     Ok(())
 }
@@ -98,14 +103,14 @@ pub fn deaths(url: &str, effort: Effort, figures: &mut Figures) -> Result<(), Er
         let Some(own) = own else { continue };
         let mut victim = owners.remove(0);
         // Somewhere between two renewals.
-        std::thread::sleep(Duration::from_millis(137 * n as u64 % 1_250));
+        pause(Duration::from_millis(137 * n as u64 % 1_250));
         let watch = Stopwatch::start();
         victim.die();
         while !owners.iter().any(|process| process.owner.check_hash(own).is_some()) {
             if watch.elapsed() > PATIENCE {
                 return Err(late("a dead owner's key was not served again"));
             }
-            std::thread::sleep(Duration::from_millis(2));
+            pause(Duration::from_millis(2));
         }
         taken.push(watch.elapsed().as_secs_f64());
     }
@@ -176,7 +181,7 @@ pub fn drains(url: &str, effort: Effort, figures: &mut Figures) -> Result<(), Er
         worst.push(gaps[gaps.len() - 1]);
         // The next pool begins with nobody.
         owners.iter().for_each(|process| process.owner.leave());
-        std::thread::sleep(Duration::from_secs(1));
+        pause(Duration::from_secs(1));
     }
     let goal = Some(Goal::AtMost(GAP_MS));
     figures.add("placement: drain with 10 MB of state, a key is nobody's, p50", "ms", goal, &median);
@@ -205,7 +210,7 @@ fn gaps(owners: &[Process]) -> Result<Vec<f64>, Error> {
         if watch.elapsed() > PATIENCE {
             return Err(late("a draining owner's keys were not served elsewhere"));
         }
-        std::thread::sleep(Duration::from_micros(500));
+        pause(Duration::from_micros(500));
     }
     let mut gaps: Vec<f64> = seen.iter().map(|(here, there)| there.unwrap_or_default() - here).collect();
     gaps.sort_by(f64::total_cmp);

@@ -25,9 +25,9 @@ pub const RENEW: Duration = Duration::from_millis(400);
 /// unless they say so.
 pub async fn found(members: usize) -> Nodes {
     Nodes::found_with(members, |config| {
-        config.placement.session = Time::seconds(1);
-        config.placement.fail_over = Time::millis(500);
-        config.placement.round_trip = Time::millis(100);
+        config.placement.session = Time::seconds(2);
+        config.placement.fail_over = Time::millis(40);
+        config.placement.round_trip = Time::millis(40);
     })
     .await
 }

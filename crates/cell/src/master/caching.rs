@@ -186,7 +186,7 @@ impl Reign {
     /// Records that a session may cache a node or listing, and whether it may.
     pub(super) fn note_interest(&mut self, slot: Slot, place: &Place, listing: bool) -> bool {
         let Some(session) = self.sessions.get(slot) else { return false };
-        if !matches!(self.phase, Phase::Serving) || session.standing != Standing::Present {
+        if !matches!(self.phase, Phase::Serving) || session.standing != Standing::Present || session.is_own() {
             return false;
         }
         let (full, forgetful) = match self.mutant(Mutant::InterestForgotten) {

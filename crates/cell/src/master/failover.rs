@@ -10,8 +10,8 @@ use crate::error;
 use crate::mutant::Mutant;
 use ring::hmac;
 use std::time::Duration;
+use tidings_base::Error;
 use tidings_base::time::stretched;
-use tidings_base::{Error, Mono};
 use tidings_wire::v1;
 use tidings_wire::v1::cell_command::Command;
 use tidings_wire::v1::cell_message::Message;
@@ -51,19 +51,19 @@ impl Reign {
         };
         self.epoch = done.epoch;
         let now = t.mono();
-        let ceiling = t.state.ceiling();
-        let lease_end = match self.mutant(Mutant::CeilingIgnored) {
-            true => now + self.options.lease / 4,
-            false => now + stretched(ceiling),
+        let most = match self.mutant(Mutant::CeilingIgnored) {
+            true => self.options.lease / 4,
+            false => stretched(t.state.ceiling()),
         };
-        self.adopt_until(t, lease_end);
+        self.adopt_for(t, most);
         self.start_delays(t);
-        self.phase = Phase::Opening { absent: self.sessions.len() };
+        let absent = self.sessions.iter().filter(|(_, session)| session.is_awaited()).count();
+        self.phase = Phase::Opening { absent };
         // R6: cached copies may be in use until the last cache lease of an earlier master is over, however long it made
         // them.
         let granted = Duration::from_millis(done.cache_lease_ms.into()).max(self.options.cache_lease);
         self.timers.set(Timer::Open, now + stretched(granted));
-        if self.sessions.len() == 0 || self.mutant(Mutant::OpensAtOnce) {
+        if absent == 0 || self.mutant(Mutant::OpensAtOnce) {
             self.open_cell(t);
         }
     }
@@ -71,15 +71,17 @@ impl Reign {
     /// Takes sessions of the state that are not known here: they began before this epoch, or under it with an outcome
     /// that nobody heard.
     pub(super) fn adopt(&mut self, t: &Turn<'_>) {
-        self.adopt_until(t, t.mono() + stretched(t.state.ceiling()));
+        self.adopt_for(t, stretched(t.state.ceiling()));
     }
 
-    fn adopt_until(&mut self, t: &Turn<'_>, lease_end: Mono) {
+    /// Gives each the longest lease that any client may believe in; of the platform's own, what they asked for.
+    fn adopt_for(&mut self, t: &Turn<'_>, most: Duration) {
         for (id, record) in t.state.sessions() {
             if self.sessions.find(id).is_none() {
                 let slot = self.sessions.add(id, &record.caller.app, record.lease, Standing::Absent, t.mono());
                 if let Some(session) = self.sessions.get_mut(slot) {
-                    session.lease_end = lease_end;
+                    let lease = if session.is_own() { stretched(record.lease) } else { most };
+                    session.lease_end = t.mono() + lease;
                 }
                 self.schedule(t.mono(), slot);
             }
@@ -147,6 +149,7 @@ impl Reign {
             return Ok(Flow::Taken);
         }
         let absent = self.sessions.get(slot).is_some_and(|session| session.standing == Standing::Absent);
+        let awaited = self.sessions.get(slot).is_some_and(|session| session.is_awaited());
         let gone = if absent {
             self.attach(slot, caller, resume.link);
             if let Some(session) = self.sessions.get_mut(slot) {
@@ -160,7 +163,7 @@ impl Reign {
         let lease = if owes { Duration::ZERO } else { self.grant(t, slot, dated) };
         self.schedule(t.mono(), slot);
         self.answer_resume(t, asker, id, lease, gone);
-        if absent {
+        if awaited {
             self.one_less_absent(t);
         }
         Ok(Flow::Taken)

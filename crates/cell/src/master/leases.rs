@@ -193,7 +193,7 @@ impl Reign {
         let (ceiling, ignored) = (t.state.ceiling(), self.mutant(Mutant::CeilingIgnored));
         let Some(session) = self.sessions.get_mut(slot) else { return Duration::ZERO };
         let asked = Duration::from_millis(session.lease_ms.into());
-        let asked = if asked >= usual { asked.max(floor) } else { asked };
+        let asked = if asked >= usual && !session.is_own() { asked.max(floor) } else { asked };
         let lease = if ignored { asked * 3 } else { asked.min(ceiling) };
         session.granted_ms = lease.as_millis() as u32;
         let end = dated + lease;

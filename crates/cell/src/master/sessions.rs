@@ -88,6 +88,18 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Whether it is the platform's own: its application's name begins with a dot, which no application's does. Such
+    /// sessions are short and hold the locks of managers: their leases are never stretched, so that a new master honours
+    /// them for no longer than they asked, and they cache nothing, so that it need not wait for them.
+    pub(super) fn is_own(&self) -> bool {
+        self.app.starts_with('.')
+    }
+
+    /// Whether a new master waits for it before it opens.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.standing == Standing::Absent && !self.is_own()
+    }
+
     /// Whether an operator ended it, and its lease is waited for.
     pub(super) fn ends_by_order(&self) -> bool {
         matches!(&self.standing, Standing::Ending(ending) if ending.not_before > Mono(0))
@@ -534,7 +546,7 @@ impl Reign {
         if let Some(held) = session.held {
             self.fail(t, held.op, error::expired(id.0));
         }
-        if session.standing == Standing::Absent {
+        if session.is_awaited() {
             self.one_less_absent(t);
         }
     }

@@ -22,10 +22,13 @@ fn poll(nonce: u64, epoch: u64, seq: u64, heard: u64, claims: Vec<v1::LeasedRang
     })
 }
 
-async fn answer(client: &tidings_client::Client, poll: Message) -> v1::OwnerAnswer {
-    match ask(client, poll).await.unwrap() {
-        Message::OwnerAnswer(answer) => answer,
-        other => panic!("not an answer to an owner: {other:?}"),
+/// The answer to a poll; `None` while the manager is out of touch with the cell.
+async fn answer(client: &tidings_client::Client, poll: Message) -> Option<v1::OwnerAnswer> {
+    match ask(client, poll).await {
+        Ok(Message::OwnerAnswer(answer)) => Some(answer),
+        Ok(other) => panic!("not an answer to an owner: {other:?}"),
+        Err(error) if error.class == tidings_base::Class::Unreachable => None,
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -34,12 +37,17 @@ async fn an_owner_that_joins_is_granted_the_ring_and_lookups_hear_of_it() {
     let nodes = found(1).await;
     let client = nodes.client(0);
     create(&client, "objects").await;
-    let hello = answer(&client, poll(7, 0, 1, 0, vec![])).await;
+    let mut seq = 0;
+    let hello = until("the manager answers", async || {
+        seq += 1;
+        answer(&client, poll(7, 0, seq, 0, vec![])).await
+    })
+    .await;
     assert!(hello.hello && hello.grants.is_empty(), "F2: {hello:?}");
-    let (mut seq, mut heard, mut held) = (1, hello.seq, Vec::new());
+    let (mut heard, mut held) = (hello.seq, Vec::new());
     let granted = until("the whole ring is granted", async || {
         seq += 1;
-        let said = answer(&client, poll(7, hello.epoch, seq, heard, held.clone())).await;
+        let said = answer(&client, poll(7, hello.epoch, seq, heard, held.clone())).await?;
         heard = said.seq;
         held = said.renewals.clone();
         held.extend(said.grants.iter().filter_map(|grant| grant.range));

@@ -64,6 +64,29 @@ fn a_session_that_does_not_come_back_lives_as_long_as_any_client_may_believe() {
 }
 
 #[test]
+fn the_platforms_own_sessions_end_as_soon_as_they_asked_and_hold_nobody_up() {
+    let mut cell = Cell::new();
+    let mut own = Client::new("own");
+    own.caller.app = ".own".into();
+    let create = v1::CreateSession { lease_ms: 3_000, secret: own.secret, link: own.link };
+    let Ok(Message::SessionCreated(created)) = cell.ask(own.outside(Message::CreateSession(create))) else {
+        panic!("no session");
+    };
+    (own.session, own.epoch) = (created.session, created.epoch);
+    let mut a = cell.client("a");
+    cell.file(&mut own, "/f");
+    assert_eq!(cell.read(&own, "/f").stamp, None, "they cache nothing");
+    cell.fail_over();
+    cell.resume(&mut a, Vec::new()).unwrap();
+    assert!(cell.call(&mut a, write(at_path("/"), "x")).unwrap_err().code != "cell.opening", "nobody waits for them");
+    cell.pass(millis(3_200));
+    assert!(cell.state.session(SessionId(own.session)).is_some());
+    cell.pass(millis(200));
+    assert!(cell.state.session(SessionId(own.session)).is_none(), "3 s and a tenth");
+    assert!(cell.state.session(SessionId(a.session)).is_some());
+}
+
+#[test]
 fn a_session_that_ended_is_not_safe_again() {
     let safe = |mutant| {
         let mut cell = Cell::with(mutant);

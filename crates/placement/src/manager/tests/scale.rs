@@ -96,7 +96,7 @@ impl Crowd {
             seq: talk.seq,
             heard: talk.heard,
             claims: talk.claims.clone(),
-            wait_ms: 15_000,
+            wait_ms: 5_000,
             ..Default::default()
         };
         self.feed(Input::Owner { op, poll: Box::new(poll) });

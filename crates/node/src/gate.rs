@@ -239,6 +239,7 @@ fn admit(caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
         Body::Control(_) => Err(unsupported("this control message")),
         Body::Cell(message) => cell::admit(caller, message),
         Body::Placement(message) => placement::admit(caller, &scope, message),
+        Body::Notify(_) => Err(unsupported("messages of Notify")),
         Body::Store(message) => admit_store(caller, &scope, message),
         Body::Feed(message) => admit_feed(caller, &scope, message),
         Body::Raft(_) => authorize(caller, Part::Raft, Action::Write, &Resource::Cluster),

@@ -12,10 +12,15 @@ use std::path::PathBuf;
 use tidings_wire::{json as wire_json, v1};
 
 /// What is pinned, each in a file of its own: frames by part, and what lies on disks.
-const PINNED: [(&str, Check, Samples); 24] = [
+const PINNED: [(&str, Check, Samples); 29] = [
     ("control", check::<v1::Frame>, || frames("control")),
     ("cell", check::<v1::Frame>, || frames("cell")),
     ("placement", check::<v1::Frame>, || frames("placement")),
+    ("notify", check::<v1::Frame>, || frames("notify")),
+    ("publication", check::<v1::Publication>, || variants::<v1::Publication>()),
+    ("notify_token_body", check::<v1::NotifyTokenBody>, || variants::<v1::NotifyTokenBody>()),
+    ("sealed_notify_token", check::<v1::SealedNotifyToken>, || variants::<v1::SealedNotifyToken>()),
+    ("notify_client_state", check::<v1::NotifyClientState>, || variants::<v1::NotifyClientState>()),
     ("store", check::<v1::Frame>, || frames("store")),
     ("feed", check::<v1::Frame>, || frames("feed")),
     ("raft", check::<v1::Frame>, || frames("raft")),

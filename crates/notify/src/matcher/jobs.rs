@@ -1,0 +1,395 @@
+//! Propagation: an object's version to everybody who has registered it, in bounded pages.
+
+use super::{Matcher, Output, Step, Timer, Waiter};
+use crate::mutant::Mutant;
+use crate::names::{ClientKey, ObjectKey};
+use crate::rows::{self, MATCHER, PENDING, Span, StoreReply, StoreResult, VERSION};
+use crate::{CallId, Outcome, backoff};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tidings_base::{Mono, Now, Outbox};
+use tidings_wire::v1;
+
+/// Rows of one page: the memory of a job is bounded by them.
+pub(super) const PAGE: u32 = 8;
+/// Calls of one job that wait for answers before its next page is read.
+const WINDOW: usize = 4_096;
+/// Clients of one job whose registrars failed; beyond it the whole job is done again later.
+const MAX_RETRIES: usize = 4_096;
+/// How long a registrar may be silent.
+const SILENCE: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Clients that are told of one version by the fast path.
+const MAX_HINTS: usize = 1_024;
+
+/// What a job should bring to the clients.
+#[derive(Clone, Debug)]
+pub(super) struct Want {
+    version: u64,
+    source: Bytes,
+    /// F12: whoever made it need not be told.
+    suppress: bool,
+    /// Answers only when everybody has been told: no marker stands for it.
+    hold: bool,
+    times: Option<v1::NotifyTimes>,
+}
+
+impl Want {
+    /// A marker was found: F12, nothing is suppressed.
+    pub(super) fn recovered(version: u64) -> Want {
+        Want { version, source: Bytes::new(), suppress: false, hold: false, times: None }
+    }
+
+    /// A version was written. F12: its maker is left out only where every earlier version is known to have been
+    /// propagated, and that is known only if no marker can be unseen.
+    pub(super) fn published(publication: v1::Publication, settled: bool, mutant: Option<Mutant>) -> Want {
+        let v1::Publication { version, source, times, .. } = publication;
+        let suppress = !source.is_empty() && (settled || mutant == Some(Mutant::AlwaysSuppress));
+        Want { version, source, suppress, hold: false, times }
+    }
+
+    fn notify(&self, realm: v1::NotifyRealm, client: &ClientKey, object: &ObjectKey) -> v1::ClientNotify {
+        v1::ClientNotify {
+            id: 0,
+            realm: Some(realm),
+            client: Some(client.to_message()),
+            object: Bytes::copy_from_slice(object.name()),
+            version: self.version,
+            hint: false,
+            payload: Bytes::new(),
+            times: self.times,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    /// A page is being read; from where.
+    Paging(Option<Bytes>),
+    /// A page could not be read; from where.
+    Again(Option<Bytes>),
+    /// Pages were read; where the next begins.
+    Sending(Option<Bytes>),
+    /// The marker is being cleared.
+    Clearing,
+}
+
+/// The propagation of one object.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    want: Want,
+    stage: Stage,
+    /// The object's row was read, and what was wanted is the latest.
+    latest: bool,
+    /// A later version is stored: its marker, not ours, stands in the row.
+    late: bool,
+    waiters: Vec<Waiter>,
+    /// What comes next; publications collapse here.
+    next: Option<(Want, Vec<Waiter>)>,
+    waiting: BTreeMap<CallId, (ClientKey, Mono)>,
+    retry: Vec<ClientKey>,
+    /// More failed than can be remembered.
+    overflow: bool,
+    failures: u32,
+}
+
+impl Job {
+    fn new(want: Want, waiters: Vec<Waiter>) -> Job {
+        Job {
+            want,
+            stage: Stage::Sending(None),
+            latest: false,
+            late: false,
+            waiters,
+            next: None,
+            waiting: BTreeMap::new(),
+            retry: Vec::new(),
+            overflow: false,
+            failures: 0,
+        }
+    }
+}
+
+impl Matcher {
+    /// A version is stable, or was found to be: tell everybody. Several for one object collapse into the latest.
+    pub(super) fn enqueue(
+        &mut self,
+        now: Now,
+        object: ObjectKey,
+        want: Want,
+        waiter: Option<Waiter>,
+        out: &mut Outbox<Output>,
+    ) {
+        let always = self.options.mutant == Some(Mutant::AlwaysSuppress);
+        let Some(job) = self.jobs.get_mut(&object) else {
+            if self.jobs.len() >= self.options.max_jobs {
+                // The marker is stored: the job is found again when there is room.
+                let at = object.hash();
+                if let Some(held) = self.held.find(at).copied() {
+                    self.held.set_recovered(held.range, held.lease, false);
+                }
+                self.rescan_later(now);
+                waiter.into_iter().for_each(|waiter| self.refuse(waiter.request, Outcome::Failed, out));
+                return;
+            }
+            self.jobs.insert(object.clone(), Job::new(want, waiter.into_iter().collect()));
+            return self.page(&object, None, out);
+        };
+        if want.version > job.want.version {
+            let (next, waiters) = job.next.get_or_insert_with(|| (want.clone(), Vec::new()));
+            if want.version > next.version {
+                *next = Want { hold: next.hold, ..want };
+            }
+            // F12: something earlier may be on its way still.
+            next.suppress &= always;
+            waiters.extend(waiter);
+        } else if job.want.suppress && want.version < job.want.version && !always {
+            // F12: the maker of the later version has not been told of this one. No marker says so, hence `hold`.
+            let again = Want { suppress: false, hold: true, ..job.want.clone() };
+            let (next, waiters) = job.next.get_or_insert_with(|| (again, Vec::new()));
+            (next.suppress, next.hold) = (false, true);
+            waiters.extend(waiter);
+        } else if job.latest && !job.want.hold {
+            waiter.into_iter().for_each(|waiter| self.answer(waiter, Outcome::Done, 0, out));
+        } else {
+            job.waiters.extend(waiter);
+        }
+    }
+
+    fn page(&mut self, object: &ObjectKey, from: Option<Bytes>, out: &mut Outbox<Output>) {
+        let Some(job) = self.jobs.get_mut(object) else { return };
+        job.stage = Stage::Paging(from.clone());
+        let mut span = Span::of_object(self.incarnation(), object);
+        if let Some(from) = from {
+            span.start = from;
+        }
+        self.store(Step::Paging(object.clone()), rows::scan(MATCHER, span, PAGE, &[]), out);
+    }
+
+    pub(super) fn paged(&mut self, now: Now, object: &ObjectKey, result: StoreResult, out: &mut Outbox<Output>) {
+        let Some(job) = self.jobs.get_mut(object) else { return };
+        let Stage::Paging(from) = job.stage.clone() else { return };
+        let Ok(StoreReply::Rows(rows)) = result else {
+            // What is stored is stored, but whether it is the latest is not known: the bridge must not rely on us.
+            let waiters = std::mem::take(&mut job.waiters);
+            job.stage = Stage::Again(from);
+            waiters.into_iter().for_each(|waiter| self.refuse(waiter.request, Outcome::Failed, out));
+            return self.later(now, object);
+        };
+        if from.is_none() && !self.first_page(object, &rows, out) {
+            return;
+        }
+        let (app, generation) = (object.app(), object.generation());
+        let Some(job) = self.jobs.get_mut(object) else { return };
+        job.stage = Stage::Sending(rows.next.clone());
+        let skip = job.want.suppress.then(|| job.want.source.clone());
+        let cells = rows.rows.iter().flat_map(|row| &row.cells);
+        let clients = cells.filter_map(|cell| Some((cell.column.strip_prefix(rows::REG)?, cell.value.as_ref()?)));
+        let clients: Vec<ClientKey> = clients
+            .filter(|(_, source)| skip.as_ref() != Some(source))
+            .filter_map(|(id, _)| ClientKey::of_id(app, generation, id))
+            .collect();
+        for client in clients {
+            self.tell(now, object, client, out);
+        }
+        self.advance(object, out);
+    }
+
+    /// Compares what is wanted with what is stored; whether the job goes on.
+    fn first_page(&mut self, object: &ObjectKey, rows: &v1::Rows, out: &mut Outbox<Output>) -> bool {
+        let always = self.options.mutant == Some(Mutant::AlwaysSuppress);
+        let key = rows::row(self.incarnation(), object.as_bytes());
+        let own = rows.rows.first().filter(|row| row.row == key);
+        let Some((stored, source)) = own.and_then(|row| rows::find(row, VERSION)) else {
+            // The row is gone, as after a reset: whoever waits must not rely on it.
+            self.drop_job(object, Outcome::Failed, out);
+            return false;
+        };
+        let Some(job) = self.jobs.get_mut(object) else { return false };
+        if stored > job.want.version {
+            // Its own marker brings the later version to everybody but its maker. Where there is one, F12 wants it
+            // told of ours, and no marker stands for that: the answer waits.
+            if source.is_empty() || always {
+                self.finish(object, out);
+                return false;
+            }
+            (job.late, job.want.suppress, job.want.hold) = (true, false, true);
+        }
+        job.latest = true;
+        if !job.want.hold {
+            let waiters = std::mem::take(&mut job.waiters);
+            waiters.into_iter().for_each(|waiter| self.answer(waiter, Outcome::Done, 0, out));
+        }
+        true
+    }
+
+    fn tell(&mut self, now: Now, object: &ObjectKey, client: ClientKey, out: &mut Outbox<Output>) {
+        let id = CallId(self.id());
+        let (Some(job), Some(realm)) = (self.jobs.get_mut(object), &self.realm) else { return };
+        let notify = job.want.notify(realm.message(object.app()), &client, object);
+        out.put(Output::ToRegistrar { id, key: client.hash(), notify: Box::new(notify) });
+        self.calls.insert(id, (object.clone(), client.clone()));
+        job.waiting.insert(id, (client, now.mono));
+        if self.timers.at(&Timer::Job(object.clone())).is_none() {
+            self.timers.set(Timer::Job(object.clone()), now.mono + SILENCE);
+        }
+    }
+
+    pub(super) fn notified(&mut self, now: Now, id: CallId, outcome: Outcome, out: &mut Outbox<Output>) {
+        let Some((object, client)) = self.calls.remove(&id) else { return };
+        if let Outcome::NotRegistered(seqno) = outcome
+            && self.options.mutant != Some(Mutant::NotRegisteredIgnored)
+        {
+            // F6: a later registration has a larger number and stays.
+            let row = rows::bucket_row(self.incarnation(), &object, &client);
+            let cells = vec![rows::gone(rows::column(rows::REG, client.id()), seqno)];
+            self.store(Step::Tidying, rows::write(MATCHER, row, cells), out);
+        }
+        let Some(job) = self.jobs.get_mut(&object) else { return };
+        job.waiting.remove(&id);
+        if matches!(outcome, Outcome::Failed | Outcome::Moved) {
+            job.put_off(client);
+            self.later(now, &object);
+        }
+        self.advance(&object, out);
+    }
+
+    /// Goes on when there is room, and ends when everybody has been told.
+    fn advance(&mut self, object: &ObjectKey, out: &mut Outbox<Output>) {
+        let Some(job) = self.jobs.get_mut(object) else { return };
+        let Stage::Sending(more) = &job.stage else { return };
+        match more.clone() {
+            // One registrar's trouble does not hold up the others' pages.
+            Some(next) if job.waiting.len() < WINDOW => self.page(object, Some(next), out),
+            Some(_) => {}
+            None if !job.waiting.is_empty() || !job.retry.is_empty() || job.overflow => {}
+            None => self.complete(object, out),
+        }
+    }
+
+    fn complete(&mut self, object: &ObjectKey, out: &mut Outbox<Output>) {
+        let Some(job) = self.jobs.get_mut(object) else { return };
+        if job.late || job.next.is_some() {
+            return self.finish(object, out);
+        }
+        let waiters = std::mem::take(&mut job.waiters);
+        job.stage = Stage::Clearing;
+        let cells = vec![rows::gone(PENDING, job.want.version)];
+        waiters.into_iter().for_each(|waiter| self.answer(waiter, Outcome::Done, 0, out));
+        let row = rows::row(self.incarnation(), object.as_bytes());
+        self.store(Step::Clearing(object.clone()), rows::write(MATCHER, row, cells), out);
+    }
+
+    pub(super) fn cleared(&mut self, now: Now, object: &ObjectKey, result: StoreResult, out: &mut Outbox<Output>) {
+        if result.is_ok() || self.jobs.get(object).is_some_and(|job| job.next.is_some()) {
+            return self.finish(object, out);
+        }
+        if let Some(job) = self.jobs.get_mut(object) {
+            job.stage = Stage::Sending(None);
+        }
+        self.later(now, object);
+    }
+
+    /// Ends a job, and begins what has collapsed behind it.
+    fn finish(&mut self, object: &ObjectKey, out: &mut Outbox<Output>) {
+        let Some(job) = self.jobs.remove(object) else { return };
+        self.timers.cancel(&Timer::Job(object.clone()));
+        job.waiting.keys().for_each(|id| {
+            self.calls.remove(id);
+        });
+        job.waiters.into_iter().for_each(|waiter| self.answer(waiter, Outcome::Done, 0, out));
+        if let Some((want, waiters)) = job.next {
+            self.jobs.insert(object.clone(), Job::new(want, waiters));
+            self.page(object, None, out);
+        }
+    }
+
+    /// Forgets a job; its marker stays.
+    pub(super) fn drop_job(&mut self, object: &ObjectKey, outcome: Outcome, out: &mut Outbox<Output>) {
+        let Some(job) = self.jobs.remove(object) else { return };
+        self.timers.cancel(&Timer::Job(object.clone()));
+        job.waiting.keys().for_each(|id| {
+            self.calls.remove(id);
+        });
+        let waiters = job.waiters.into_iter().chain(job.next.into_iter().flat_map(|(_, waiters)| waiters));
+        waiters.for_each(|waiter| self.refuse(waiter.request, outcome, out));
+    }
+
+    fn later(&mut self, now: Now, object: &ObjectKey) {
+        let Some(job) = self.jobs.get_mut(object) else { return };
+        let pause = backoff(&mut self.rng, job.failures, FIRST_PAUSE, LONGEST_PAUSE);
+        let at = now.mono + pause;
+        let timer = Timer::Job(object.clone());
+        if self.timers.at(&timer).is_none_or(|set| set > at) {
+            self.timers.set(timer, at);
+        }
+    }
+
+    /// Tries again what failed, and what was not answered.
+    pub(super) fn retry(&mut self, now: Now, object: &ObjectKey, out: &mut Outbox<Output>) {
+        let Some(job) = self.jobs.get_mut(object) else { return };
+        let silent: Vec<CallId> =
+            job.waiting.iter().filter(|(_, (_, sent))| *sent + SILENCE <= now.mono).map(|(id, _)| *id).collect();
+        for id in silent {
+            self.calls.remove(&id);
+            if let Some((client, _)) = job.waiting.remove(&id) {
+                job.put_off(client);
+            }
+        }
+        job.failures = job.failures.saturating_add(1);
+        let again = std::mem::take(&mut job.retry);
+        let page = match &job.stage {
+            Stage::Again(from) => Some(from.clone()),
+            Stage::Sending(None) if job.overflow && job.waiting.is_empty() => Some(None),
+            _ => None,
+        };
+        if let Some(from) = page {
+            job.overflow &= from.is_some();
+            self.page(object, from, out);
+        }
+        for client in again {
+            self.tell(now, object, client, out);
+        }
+        let timer = Timer::Job(object.clone());
+        let waits = self.jobs.get(object).is_some_and(|job| !job.waiting.is_empty() || job.overflow);
+        if waits && self.timers.at(&timer).is_none() {
+            self.timers.set(timer, now.mono + SILENCE);
+        }
+        self.advance(object, out);
+    }
+
+    /// The fast path: told before it is stable; N2 allows it, and nothing relies on it.
+    pub(super) fn hint(
+        &mut self,
+        object: &ObjectKey,
+        publication: &v1::Publication,
+        rows: &v1::Rows,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(realm) = self.realm.as_ref().map(|realm| realm.message(object.app())) else { return };
+        let want = Want::published(publication.clone(), false, None);
+        let cells = rows.rows.iter().flat_map(|row| &row.cells);
+        let clients = cells.filter_map(|cell| Some((cell.column.strip_prefix(rows::REG)?, cell.value.as_ref()?)));
+        for (id, source) in clients.take(MAX_HINTS) {
+            let Some(client) = ClientKey::of_id(object.app(), object.generation(), id) else { continue };
+            if !source.is_empty() && *source == publication.source {
+                continue;
+            }
+            let mut notify = want.notify(realm, &client, object);
+            (notify.hint, notify.payload) = (true, publication.payload.clone());
+            let id = CallId(self.id());
+            out.put(Output::ToRegistrar { id, key: client.hash(), notify: Box::new(notify) });
+        }
+    }
+}
+
+impl Job {
+    fn put_off(&mut self, client: ClientKey) {
+        match self.retry.len() < MAX_RETRIES {
+            true => self.retry.push(client),
+            false => self.overflow = true,
+        }
+    }
+}

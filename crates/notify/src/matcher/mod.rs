@@ -1,0 +1,495 @@
+//! The matcher: knows an object's latest version and who has registered it, and tells them (§4.1.4).
+//!
+//! ```text
+//!   bridge ─ Publish ─▶ one write: version = source@v, pending@v ─▶ Answer (F1: guarded by the lease)
+//!                          └▶ job: pages of reg-{client} ─ ToRegistrar ─▶ registrars ─ all done ─▶ pending cleared
+//!   registrar ─ Register ─▶ write reg-{client}@seqno, then read the version (F6) ─▶ Answer
+//! ```
+//! Cells are stamped by versions and by registrars' numbers alone, so a deposed owner's late write is harmless; the
+//! lease guards answers (F1). It caches nothing of what is stored: jobs are all that is in memory, a restart finds
+//! them by their markers (F5), and under pressure they are dropped and found again.
+
+mod jobs;
+
+use crate::held::{Held, HeldRange};
+use crate::mutant::Mutant;
+use crate::names::{ClientKey, Guard, MAX_NAME, MAX_SOURCE, MAX_VERSION, ObjectKey};
+use crate::rows::{self, MATCHER, PENDING, Realm, Span, StoreId, StoreReply, StoreRequest, StoreResult, VERSION};
+use crate::{CallId, Outcome, RequestId};
+use bytes::Bytes;
+use jobs::Job;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tidings_base::{KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
+use tidings_wire::v1;
+
+/// Rows of a page of the scan for markers.
+const RECOVERY_PAGE: u32 = 256;
+/// After a scan that failed, and until jobs that were dropped are looked for.
+const RESCAN_PAUSE: Duration = Duration::from_millis(500);
+
+/// How a matcher behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Random: pauses come from it.
+    pub seed: u64,
+    /// Objects that are being propagated at a time; beyond it jobs are dropped and found again by their markers.
+    pub max_jobs: usize,
+    /// Whether clients are told before the version is stable (the fast path), at the price of one more scan.
+    pub hints: bool,
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { seed: 0, max_jobs: 16_384, hints: true, mutant: None }
+    }
+}
+
+/// What a matcher hears.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// F3: the realm. Another one than before means that everything is gone.
+    Realm(Realm),
+    /// A range is held from now on.
+    Gained {
+        /// The range.
+        range: KeyRange,
+        /// Its lease.
+        lease: LeaseNumber,
+    },
+    /// A range is held no more.
+    Lost {
+        /// The range.
+        range: KeyRange,
+    },
+    /// F6: a registrar's call.
+    Register {
+        /// Names it to the driver.
+        request: RequestId,
+        /// The lease under which the key was held when it arrived.
+        lease: LeaseNumber,
+        /// What it says.
+        call: Box<v1::MatchRegistration>,
+    },
+    /// A bridge's call.
+    Publish {
+        /// Names it to the driver.
+        request: RequestId,
+        /// The lease under which the key was held when it arrived.
+        lease: LeaseNumber,
+        /// What it says.
+        call: Box<v1::MatchPublication>,
+    },
+    /// A registrar's answer, or that there is none; with `NotRegistered`, as of which number.
+    Notified {
+        /// The call.
+        id: CallId,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// The store's answer.
+    Stored {
+        /// The request.
+        id: StoreId,
+        /// The answer.
+        result: StoreResult,
+    },
+}
+
+/// What a matcher wants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Answer a call. With a guard, the driver first checks that the lease has held all the time, and says `Moved`
+    /// if it has not (F1).
+    Answer {
+        /// The call.
+        request: RequestId,
+        /// What the answer stands on.
+        guard: Option<Guard>,
+        /// How it ended.
+        outcome: Outcome,
+        /// To a registration: the version, 0 if none is known.
+        version: u64,
+    },
+    /// Take this to the registrar that owns the key. Drivers batch what goes to one owner.
+    ToRegistrar {
+        /// Comes back with the answer; hints have none.
+        id: CallId,
+        /// Whose it is.
+        key: KeyHash,
+        /// What to say.
+        notify: Box<v1::ClientNotify>,
+    },
+    /// Ask the store.
+    Store {
+        /// Comes back with the answer.
+        id: StoreId,
+        /// What.
+        request: StoreRequest,
+    },
+}
+
+/// What a request to the store is a step of.
+#[derive(Clone, Debug)]
+enum Step {
+    /// F6: the registration is written; the version comes next.
+    Registering { request: RequestId, guard: Guard, object: ObjectKey },
+    /// F6: the version is read.
+    Reading { request: RequestId, guard: Guard, object: ObjectKey, then: Option<StoreRequest> },
+    /// The version is written, with its marker.
+    Publishing { waiter: Waiter, object: ObjectKey, publication: v1::Publication, scratch: bool },
+    /// The fast path reads the clients.
+    Hinting { object: ObjectKey, publication: v1::Publication },
+    /// A job reads its next page.
+    Paging(ObjectKey),
+    /// A job clears its marker.
+    Clearing(ObjectKey),
+    /// F5: markers of a range are looked for.
+    Recovering(HeldRange),
+    /// A tombstone that nobody waits for.
+    Tidying,
+}
+
+/// A bridge's call that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    request: RequestId,
+    guard: Guard,
+}
+
+/// The timers of the matcher.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// Entries of a job are to be tried again.
+    Job(ObjectKey),
+    /// Look for markers again.
+    Rescan,
+}
+
+/// The matcher machine.
+#[derive(Clone, Debug)]
+pub struct Matcher {
+    options: Options,
+    realm: Option<Realm>,
+    held: Held,
+    timers: Timers<Timer>,
+    rng: Seeded,
+    steps: BTreeMap<StoreId, Step>,
+    jobs: BTreeMap<ObjectKey, Job>,
+    calls: BTreeMap<CallId, (ObjectKey, ClientKey)>,
+    next_id: u64,
+}
+
+impl Matcher {
+    /// A matcher that holds nothing.
+    pub fn new(options: Options) -> Matcher {
+        Matcher {
+            rng: Seeded::new(options.seed).fork("matcher"),
+            options,
+            realm: None,
+            held: Held::default(),
+            timers: Timers::new(),
+            steps: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            next_id: 0,
+        }
+    }
+
+    /// How many objects are being propagated.
+    pub fn jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn store(&mut self, step: Step, request: StoreRequest, out: &mut Outbox<Output>) {
+        let id = StoreId(self.id());
+        self.steps.insert(id, step);
+        out.put(Output::Store { id, request });
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.realm.as_ref().map_or(0, |realm| realm.incarnation)
+    }
+
+    fn guard(&self, guard: Guard) -> Option<Guard> {
+        (self.options.mutant != Some(Mutant::LeaseIgnored)).then_some(guard)
+    }
+
+    fn answer(&self, waiter: Waiter, outcome: Outcome, version: u64, out: &mut Outbox<Output>) {
+        let guard = if outcome == Outcome::Done { self.guard(waiter.guard) } else { None };
+        out.put(Output::Answer { request: waiter.request, guard, outcome, version });
+    }
+
+    fn refuse(&self, request: RequestId, outcome: Outcome, out: &mut Outbox<Output>) {
+        out.put(Output::Answer { request, guard: None, outcome, version: 0 });
+    }
+
+    /// The guard of a call's key, if the key is held as the driver saw it, in the realm of the call.
+    fn admit(
+        &self,
+        app: &str,
+        realm: Option<&v1::NotifyRealm>,
+        object: &ObjectKey,
+        lease: LeaseNumber,
+    ) -> Option<Guard> {
+        let ours = self.realm.as_ref().is_some_and(|ours| ours.is(app, realm));
+        let guard = Guard { key: object.hash(), lease };
+        (ours && self.held.lease(guard.key) == Some(lease)).then_some(guard)
+    }
+
+    // ---- registrations ----------------------------------------------------------------------------------------------
+
+    fn register(
+        &mut self,
+        request: RequestId,
+        lease: LeaseNumber,
+        call: &v1::MatchRegistration,
+        out: &mut Outbox<Output>,
+    ) {
+        let generation = call.realm.map_or(0, |realm| realm.generation);
+        let client = ClientKey::of_message(call.client.as_ref(), generation);
+        let sizes = (1..=MAX_NAME).contains(&call.object.len()) && call.source.len() <= MAX_SOURCE;
+        let (Some(client), true, 1..=MAX_VERSION) = (client, sizes, call.seqno) else {
+            return self.refuse(request, Outcome::Failed, out);
+        };
+        let object = ObjectKey::new(client.app(), generation, &call.object);
+        let Some(guard) = self.admit(client.app(), call.realm.as_ref(), &object, lease) else {
+            return self.refuse(request, Outcome::Moved, out);
+        };
+        let column = rows::column(rows::REG, client.id());
+        let cell = match call.registered {
+            true => rows::cell(column, call.seqno, call.source.clone()),
+            false => rows::gone(column, call.seqno),
+        };
+        let write = rows::write(MATCHER, rows::bucket_row(self.incarnation(), &object, &client), vec![cell]);
+        if self.options.mutant == Some(Mutant::ReadBeforeStore) {
+            return self.read_version(Step::Reading { request, guard, object, then: Some(write) }, out);
+        }
+        self.store(Step::Registering { request, guard, object }, write, out);
+    }
+
+    fn read_version(&mut self, step: Step, out: &mut Outbox<Output>) {
+        let Step::Reading { object, .. } = &step else { return };
+        let row = rows::row(self.incarnation(), object.as_bytes());
+        self.store(step, rows::get(MATCHER, row, &[VERSION]), out);
+    }
+
+    // ---- publications -----------------------------------------------------------------------------------------------
+
+    fn publish(
+        &mut self,
+        now: Now,
+        request: RequestId,
+        lease: LeaseNumber,
+        call: v1::MatchPublication,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(mut publication) = call.publication else {
+            return self.refuse(request, Outcome::Failed, out);
+        };
+        let named = !publication.app.is_empty() && (1..=MAX_NAME).contains(&publication.object.len());
+        if !named || !(1..=MAX_VERSION).contains(&publication.version) || publication.source.len() > MAX_SOURCE {
+            return self.refuse(request, Outcome::Failed, out);
+        }
+        let generation = call.realm.map_or(0, |realm| realm.generation);
+        let object = ObjectKey::new(&publication.app, generation, &publication.object);
+        let Some(guard) = self.admit(&publication.app, call.realm.as_ref(), &object, lease) else {
+            return self.refuse(request, Outcome::Moved, out);
+        };
+        publication.times.get_or_insert_default().matcher_us = now.wall.0;
+        let version = publication.version;
+        let cells =
+            vec![rows::cell(VERSION, version, publication.source.clone()), rows::cell(PENDING, version, Bytes::new())];
+        let row = rows::row(self.incarnation(), object.as_bytes());
+        if self.options.hints && !call.scratch {
+            let span = Span::of_object(self.incarnation(), &object);
+            let step = Step::Hinting { object: object.clone(), publication: publication.clone() };
+            self.store(step, rows::scan(MATCHER, span, jobs::PAGE, &[]), out);
+        }
+        let waiter = Waiter { request, guard };
+        let step = Step::Publishing { waiter, object, publication, scratch: call.scratch };
+        self.store(step, rows::write(MATCHER, row, cells), out);
+    }
+
+    // ---- ranges -----------------------------------------------------------------------------------------------------
+
+    fn gained(&mut self, range: KeyRange, lease: LeaseNumber, out: &mut Outbox<Output>) {
+        self.forget(range, out);
+        for held in self.held.gain(range, lease) {
+            self.recover(held, None, out);
+        }
+    }
+
+    /// F5: looks for markers; F12: until all are known, nothing is suppressed.
+    fn recover(&mut self, held: HeldRange, from: Option<Bytes>, out: &mut Outbox<Output>) {
+        if self.options.mutant == Some(Mutant::NoRecovery) || self.realm.is_none() {
+            return;
+        }
+        let mut span = Span::of_range(self.incarnation(), held.range);
+        if let Some(from) = from {
+            span.start = from;
+        }
+        self.store(Step::Recovering(held), rows::scan(MATCHER, span, RECOVERY_PAGE, &[PENDING]), out);
+    }
+
+    fn recovered(&mut self, now: Now, held: HeldRange, result: StoreResult, out: &mut Outbox<Output>) {
+        if self.held.lease(held.range.start) != Some(held.lease) {
+            return;
+        }
+        let Ok(StoreReply::Rows(rows)) = result else {
+            return self.rescan_later(now);
+        };
+        for row in &rows.rows {
+            let object = ObjectKey::parse(rows::key_of_row(&row.row));
+            if let (Some(object), Some((version, _))) = (object, rows::find(row, PENDING)) {
+                if self.jobs.len() >= self.options.max_jobs {
+                    return self.rescan_later(now);
+                }
+                self.enqueue(now, object, jobs::Want::recovered(version), None, out);
+            }
+        }
+        match rows.next {
+            Some(next) => self.recover(held, Some(next), out),
+            None => self.held.set_recovered(held.range, held.lease, true),
+        }
+    }
+
+    fn rescan_later(&mut self, now: Now) {
+        if self.timers.at(&Timer::Rescan).is_none() {
+            self.timers.set(Timer::Rescan, now.mono + RESCAN_PAUSE);
+        }
+    }
+
+    fn rescan(&mut self, out: &mut Outbox<Output>) {
+        self.steps.retain(|_, step| !matches!(step, Step::Recovering(_)));
+        let incomplete: Vec<HeldRange> = self.held.all().filter(|held| !held.recovered).copied().collect();
+        for held in incomplete {
+            self.recover(held, None, out);
+        }
+    }
+
+    /// Forgets everything of a range; whoever waits is told to look again.
+    fn forget(&mut self, range: KeyRange, out: &mut Outbox<Output>) {
+        let jobs: Vec<ObjectKey> = self.jobs.keys().filter(|object| range.contains(object.hash())).cloned().collect();
+        for object in jobs {
+            self.drop_job(&object, Outcome::Moved, out);
+        }
+        let inside = |step: &Step| match step {
+            Step::Registering { guard, .. } | Step::Reading { guard, .. } => range.contains(guard.key),
+            Step::Publishing { object, .. } | Step::Hinting { object, .. } => range.contains(object.hash()),
+            Step::Paging(object) | Step::Clearing(object) => range.contains(object.hash()),
+            Step::Recovering(held) => range.overlaps(held.range),
+            Step::Tidying => false,
+        };
+        let steps: Vec<StoreId> = self.steps.iter().filter(|(_, step)| inside(step)).map(|(id, _)| *id).collect();
+        for id in steps {
+            match self.steps.remove(&id) {
+                Some(Step::Registering { request, .. } | Step::Reading { request, .. }) => {
+                    self.refuse(request, Outcome::Moved, out);
+                }
+                Some(Step::Publishing { waiter, .. }) => self.refuse(waiter.request, Outcome::Moved, out),
+                // The rest of a range that was cut is still to be scanned.
+                Some(Step::Recovering(held)) if !range.covers(held.range) => {
+                    self.timers.set(Timer::Rescan, Mono(0));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// F3: what was stored before is not there any more.
+    fn enter(&mut self, realm: Realm, out: &mut Outbox<Output>) {
+        if self.realm.as_ref() == Some(&realm) {
+            return;
+        }
+        let first = self.realm.is_none();
+        if !first && self.options.mutant == Some(Mutant::IncarnationIgnored) {
+            return;
+        }
+        self.realm = Some(realm);
+        self.forget(KeyRange::FULL, out);
+        let all: Vec<HeldRange> = self.held.all().copied().collect();
+        for held in all {
+            self.held.set_recovered(held.range, held.lease, false);
+            self.recover(held, None, out);
+        }
+    }
+
+    // ---- the store's answers ----------------------------------------------------------------------------------------
+
+    fn stored(&mut self, now: Now, id: StoreId, result: StoreResult, out: &mut Outbox<Output>) {
+        let Some(step) = self.steps.remove(&id) else { return };
+        match (step, result) {
+            (Step::Registering { request, guard, object }, Ok(_)) => {
+                self.read_version(Step::Reading { request, guard, object, then: None }, out);
+            }
+            (Step::Reading { request, guard, then, .. }, Ok(StoreReply::Row(row))) => {
+                let version = row.as_ref().and_then(|row| rows::find(row, VERSION)).map_or(0, |(version, _)| version);
+                match then {
+                    // The mutant's order.
+                    Some(write) => {
+                        self.answer(Waiter { request, guard }, Outcome::Done, version, out);
+                        self.store(Step::Tidying, write, out);
+                    }
+                    None => self.answer(Waiter { request, guard }, Outcome::Done, version, out),
+                }
+            }
+            (Step::Registering { request, .. } | Step::Reading { request, .. }, _) => {
+                self.refuse(request, Outcome::Failed, out);
+            }
+            (Step::Publishing { waiter, object, publication, scratch }, Ok(_)) => {
+                let recovered = self.held.find(object.hash()).is_some_and(|held| held.recovered);
+                let want = jobs::Want::published(publication, recovered && !scratch, self.options.mutant);
+                self.enqueue(now, object, want, Some(waiter), out);
+            }
+            (Step::Publishing { waiter, .. }, Err(_)) => self.refuse(waiter.request, Outcome::Failed, out),
+            (Step::Hinting { object, publication }, Ok(StoreReply::Rows(rows))) => {
+                self.hint(&object, &publication, &rows, out);
+            }
+            (Step::Paging(object), result) => self.paged(now, &object, result, out),
+            (Step::Clearing(object), result) => self.cleared(now, &object, result, out),
+            (Step::Recovering(held), result) => self.recovered(now, held, result, out),
+            (Step::Hinting { .. } | Step::Tidying, _) => {}
+        }
+    }
+}
+
+impl Machine for Matcher {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
+        match input {
+            Input::Realm(realm) => self.enter(realm, out),
+            Input::Gained { range, lease } => self.gained(range, lease, out),
+            Input::Lost { range } => {
+                self.held.lose(range);
+                self.forget(range, out);
+            }
+            Input::Register { request, lease, call } => self.register(request, lease, &call, out),
+            Input::Publish { request, lease, call } => self.publish(now, request, lease, *call, out),
+            Input::Notified { id, outcome } => self.notified(now, id, outcome, out),
+            Input::Stored { id, result } => self.stored(now, id, result, out),
+        }
+    }
+
+    fn wake(&mut self, now: Now, out: &mut Outbox<Output>) {
+        while let Some(timer) = self.timers.pop_due(now.mono) {
+            match timer {
+                Timer::Job(object) => self.retry(now, &object, out),
+                Timer::Rescan => self.rescan(out),
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.timers.deadline()
+    }
+}

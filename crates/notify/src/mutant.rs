@@ -1,0 +1,69 @@
+//! Deliberate faults in the product's place: they prove that the checks would notice. Never part of a normal run.
+
+/// A rule that is left out, by its number in the specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mutant {
+    /// F1: answers leave whether or not the lease still holds.
+    LeaseIgnored,
+    /// F2: sequence numbers are a counter that begins again with every owner.
+    SeqnoWithoutLease,
+    /// F3: a raised incarnation is not heard.
+    IncarnationIgnored,
+    /// F3: a client keeps what it knew under another generation.
+    GenerationIgnored,
+    /// F4: the ack of a version clears an unknown as well.
+    AckClearsUnknown,
+    /// F5: a registration is written without its marker.
+    NoMarker,
+    /// F5: nobody looks for markers after a range was gained.
+    NoRecovery,
+    /// F6: the version is read before the registration is stored.
+    ReadBeforeStore,
+    /// F6: a registration is not followed by a notification.
+    NoPostPropagation,
+    /// F6: a matcher ignores that a client is not registered.
+    NotRegisteredIgnored,
+    /// F7: digests are not compared.
+    DigestIgnored,
+    /// F8: a token's MAC is not verified.
+    MacIgnored,
+    /// F8: a superseded session goes on.
+    SupersededAccepted,
+    /// Notifications are sent once.
+    NoRetransmission,
+    /// F9: an ack counts whatever its version.
+    FutureAckAccepted,
+    /// F10: going online does not read `created`.
+    CreatedIgnored,
+    /// F11: the feed is acknowledged though nothing was stored.
+    NoScratch,
+    /// F11: a scratch row is deleted whatever has come to lie there meanwhile.
+    ScratchDeletedWhole,
+    /// F12: whoever made a version is never told, whatever came before it.
+    AlwaysSuppress,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 19] = [
+        Mutant::LeaseIgnored,
+        Mutant::SeqnoWithoutLease,
+        Mutant::IncarnationIgnored,
+        Mutant::GenerationIgnored,
+        Mutant::AckClearsUnknown,
+        Mutant::NoMarker,
+        Mutant::NoRecovery,
+        Mutant::ReadBeforeStore,
+        Mutant::NoPostPropagation,
+        Mutant::NotRegisteredIgnored,
+        Mutant::DigestIgnored,
+        Mutant::MacIgnored,
+        Mutant::SupersededAccepted,
+        Mutant::NoRetransmission,
+        Mutant::FutureAckAccepted,
+        Mutant::CreatedIgnored,
+        Mutant::NoScratch,
+        Mutant::ScratchDeletedWhole,
+        Mutant::AlwaysSuppress,
+    ];
+}

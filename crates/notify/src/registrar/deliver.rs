@@ -1,0 +1,211 @@
+//! Notifications: pushed at once, logged, and sent again from memory until they are acknowledged (§4.2.3, F9).
+
+use super::state::{After, Client};
+use super::{AskId, Options, Output, Registrar, Timer, Verdict};
+use crate::mutant::Mutant;
+use crate::names::{ClientKey, Guard, MAX_VERSION};
+use crate::rows::{self, LOG};
+use crate::{Outcome, RequestId, backoff};
+use bytes::Bytes;
+use tidings_base::{Now, Outbox};
+use tidings_wire::v1;
+
+/// Notifications of one message; the rest follow when these are acknowledged.
+const MAX_NOTIFICATIONS: usize = 256;
+
+impl Registrar {
+    /// A matcher's notification.
+    pub(super) fn notify(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        (request, guard): (RequestId, Guard),
+        notify: v1::ClientNotify,
+        out: &mut Outbox<Output>,
+    ) {
+        let answer = |registrar: &Registrar, outcome| {
+            let guard = registrar.guarded(guard);
+            Output::Notified { request, guard, outcome }
+        };
+        let object = self.names.find(&notify.object).filter(|object| client.reg(*object).is_some());
+        let (Some(object), 1..=MAX_VERSION) = (object, notify.version) else {
+            if notify.hint {
+                return;
+            }
+            // F6: nothing that is numbered later is touched by this. What is on its way to the store must arrive first.
+            let outcome = match self.held.last_seqno(key.hash(), self.options.mutant) {
+                Some(seqno) if client.is_settled() => Outcome::NotRegistered(seqno),
+                _ => Outcome::Failed,
+            };
+            return out.put(answer(self, outcome));
+        };
+        let Some(reg) = client.reg_mut(object) else { return };
+        let news = notify.version > reg.version.max(reg.acked);
+        reg.version = reg.version.max(notify.version);
+        if !notify.hint {
+            let (acked, logged) = (reg.acked, reg.logged);
+            if notify.version <= acked {
+                // F9: the client has it; the log is skipped.
+                out.put(answer(self, Outcome::Done));
+            } else {
+                if notify.version > logged {
+                    reg.logged = notify.version;
+                    client.put(rows::cell(rows::column(LOG, &notify.object), notify.version, Bytes::new()));
+                }
+                client.dirty.after.push(After::Notified { request, guard });
+            }
+        }
+        if news {
+            client.resent = 0;
+            let mut times = notify.times.unwrap_or_default();
+            times.registrar_us = now.wall.0;
+            self.offer(now, key, client, object, Some((notify.payload, times)), out);
+        }
+    }
+
+    /// Sends news of an object, after the application was asked if it wants to be.
+    fn offer(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        object: u32,
+        extra: Option<(Bytes, v1::NotifyTimes)>,
+        out: &mut Outbox<Output>,
+    ) {
+        if client.channel.is_none() {
+            return;
+        }
+        if self.options.authorize_sends {
+            return self.ask_to_send(now, key, client, &[object], out);
+        }
+        let mut notifications = self.notifications(client, object);
+        if let (Some(first), Some((payload, times))) = (notifications.first_mut(), extra) {
+            (first.payload, first.times) = (payload, Some(times));
+        }
+        self.push(now, key, client, notifications, Vec::new(), out);
+    }
+
+    fn ask_to_send(&mut self, now: Now, key: &ClientKey, client: &Client, objects: &[u32], out: &mut Outbox<Output>) {
+        for object in objects {
+            let id = AskId(self.id());
+            let name = Bytes::copy_from_slice(self.names.name(*object));
+            self.asks.insert(id, (key.clone(), name.clone(), true));
+            out.put(Output::Authorize { id, client: key.clone(), object: name, sending: true });
+        }
+        self.wait(now, key, client);
+    }
+
+    pub(super) fn authorized(&mut self, now: Now, id: AskId, verdict: Verdict, out: &mut Outbox<Output>) {
+        let Some((key, object, sending)) = self.asks.remove(&id) else { return };
+        if !sending {
+            return self.authorized_registration(now, &key, id, object, verdict, out);
+        }
+        let Some(mut client) = self.clients.remove(&key) else { return };
+        let known = self.names.find(&object).filter(|object| client.reg(*object).is_some() && client.is_ready());
+        match (known, verdict) {
+            (Some(id), Verdict::Yes) => {
+                let notifications = self.notifications(&client, id);
+                self.push(now, &key, &mut client, notifications, Vec::new(), out);
+            }
+            (Some(_), Verdict::No) => {
+                // A definite no removes the registration, and says so.
+                self.unregister(now, &key, &mut client, &object, out);
+                let failure = v1::RegistrationFailure::Permanent.into();
+                let status = v1::RegistrationStatus { object, registered: false, failure };
+                self.push(now, &key, &mut client, Vec::new(), vec![status], out);
+            }
+            // The entry is kept, and tried with the next retransmission.
+            _ => {}
+        }
+        self.clients.insert(key.clone(), client);
+        self.run(now, &key, out);
+    }
+
+    /// What is to be said of an object.
+    fn notifications(&self, client: &Client, object: u32) -> Vec<v1::Notification> {
+        let name = Bytes::copy_from_slice(self.names.name(object));
+        let known = client.reg(object).and_then(|reg| reg.unacked());
+        let known = known.map(|version| v1::Notification { object: name.clone(), version, ..Default::default() });
+        let unknown = client.unknown.iter().find(|(other, _)| *other == object);
+        let unknown =
+            unknown.map(|(_, seqno)| v1::Notification { object: name, unknown: *seqno, ..Default::default() });
+        known.into_iter().chain(unknown).collect()
+    }
+
+    fn push(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        mut notifications: Vec<v1::Notification>,
+        statuses: Vec<v1::RegistrationStatus>,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(channel) = client.channel else { return };
+        if notifications.is_empty() && statuses.is_empty() {
+            return;
+        }
+        for times in notifications.iter_mut().filter_map(|notification| notification.times.as_mut()) {
+            times.sent_us = now.wall.0;
+        }
+        let down = v1::NotifyDown { notifications, statuses, ..self.down(client) };
+        self.send(key.hash(), channel, down, out);
+        self.wait(now, key, client);
+    }
+
+    /// Sets the timer of the next retransmission, unless an earlier one is set.
+    fn wait(&mut self, now: Now, key: &ClientKey, client: &Client) {
+        if !client.has_unacked() || self.is(Mutant::NoRetransmission) {
+            return;
+        }
+        let Options { retry_first, retry_longest, .. } = self.options;
+        let at = now.mono + backoff(&mut self.rng, client.resent, retry_first, retry_longest);
+        let timer = Timer::Retry(key.clone());
+        if self.timers.at(&timer).is_none_or(|set| set > at) {
+            self.timers.set(timer, at);
+        }
+    }
+
+    /// A registration reached its matcher, and what came of it is stable: the client hears both.
+    pub(super) fn tell(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        object: u32,
+        status: v1::RegistrationStatus,
+        out: &mut Outbox<Output>,
+    ) {
+        let current = self.names.name(object) == status.object && client.reg(object).is_some();
+        let mut notifications = if current { self.notifications(client, object) } else { Vec::new() };
+        if self.options.authorize_sends && !notifications.is_empty() {
+            notifications.clear();
+            self.ask_to_send(now, key, client, &[object], out);
+        }
+        client.resent = 0;
+        self.push(now, key, client, notifications, vec![status], out);
+    }
+
+    /// Sends everything that is not acknowledged.
+    pub(super) fn push_all(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
+        let mut objects: Vec<u32> = client.unacked().take(MAX_NOTIFICATIONS).collect();
+        objects.sort_unstable();
+        objects.dedup();
+        if self.options.authorize_sends && client.channel.is_some() {
+            return self.ask_to_send(now, key, client, &objects, out);
+        }
+        let notifications = objects.into_iter().flat_map(|object| self.notifications(client, object)).collect();
+        self.push(now, key, client, notifications, Vec::new(), out);
+    }
+
+    pub(super) fn retransmit(&mut self, now: Now, key: &ClientKey, out: &mut Outbox<Output>) {
+        let Some(mut client) = self.clients.remove(key) else { return };
+        if client.channel.is_some() && client.has_unacked() {
+            client.resent = client.resent.saturating_add(1);
+            self.push_all(now, key, &mut client, out);
+        }
+        self.clients.insert(key.clone(), client);
+    }
+}

@@ -1,0 +1,213 @@
+//! F8: handshakes. A token is granted for an id; a later handshake supersedes the session; a repeat gets the same grant.
+
+use super::state::{After, Client, State, Work};
+use super::{Output, Registrar, Step};
+use crate::names::{Caller, Channel, ClientKey, MAX_SOURCE};
+use crate::rows::{self, CREATED, PRESENCE, REGISTRAR, SESSION, Span, StoreReply, StoreResult};
+use tidings_base::{KeyHash, Now, Outbox};
+use tidings_wire::v1;
+
+/// Somebody who will get a new id.
+#[derive(Clone, Debug)]
+pub(super) struct Newcomer {
+    pub key: ClientKey,
+    channel: Channel,
+    contact: u64,
+    hello: v1::NotifyHello,
+}
+
+impl Registrar {
+    pub(super) fn hello(
+        &mut self,
+        now: Now,
+        caller: &Caller,
+        (channel, contact): (Channel, u64),
+        hello: v1::NotifyHello,
+        out: &mut Outbox<Output>,
+    ) {
+        let place = crate::names::client_hash(&caller.app, &caller.principal);
+        if hello.source.len() > MAX_SOURCE {
+            return self.refuse((place, channel), 0, v1::NotifyRefused::Invalid, hello.nonce, out);
+        }
+        if let Some(key) = self.nonces.get(&(place, hello.nonce)).cloned() {
+            return self.give(now, &key, Work::Hello { channel, contact, session: 0, hello }, out);
+        }
+        let previous = match hello.previous.is_empty() {
+            true => None,
+            false => self.keys.open(&hello.previous, self.options.mutant),
+        };
+        // A token that is not theirs, or from before a loss, buys nothing: they start as new.
+        let known = previous.and_then(|token| Some((self.owner_of(caller, &token).ok()?, token.session)));
+        match known {
+            Some((key, session)) => self.give(now, &key, Work::Hello { channel, contact, session, hello }, out),
+            None => self.newcomer(caller, (channel, contact), hello, out),
+        }
+    }
+
+    /// Gives a new id, unless the principal has too many.
+    fn newcomer(
+        &mut self,
+        caller: &Caller,
+        (channel, contact): (Channel, u64),
+        hello: v1::NotifyHello,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(realm) = &self.realm else { return };
+        let generation = realm.generation(&caller.app);
+        let uuid = (u128::from(self.rng.next_u64()) << 64) | u128::from(self.rng.next_u64());
+        let key = ClientKey::new(&caller.app, generation, &caller.principal, uuid.to_be_bytes());
+        if !self.counting.insert((key.hash(), hello.nonce)) {
+            return;
+        }
+        let prefix = ClientKey::prefix(&caller.app, generation, &caller.principal);
+        let span = Span::of_prefix(self.incarnation(), &prefix);
+        let request = rows::scan(REGISTRAR, span, self.options.max_ids, &[CREATED]);
+        self.store(Step::Counting(Newcomer { key, channel, contact, hello }), request, out);
+    }
+
+    pub(super) fn counted(&mut self, now: Now, newcomer: Newcomer, result: StoreResult, out: &mut Outbox<Output>) {
+        let Newcomer { key, channel, contact, hello } = newcomer;
+        self.counting.remove(&(key.hash(), hello.nonce));
+        let Ok(StoreReply::Rows(rows)) = result else { return };
+        if rows.rows.len() >= self.options.max_ids as usize {
+            return self.refuse((key.hash(), channel), 0, v1::NotifyRefused::TooManyIds, hello.nonce, out);
+        }
+        let mut client = Client::new(now.mono);
+        (client.state, client.created) = (State::Ready, true);
+        (client.source, client.persistent) = (hello.source.clone(), hello.persistent);
+        let value = [&[u8::from(hello.persistent)], hello.source.as_ref()].concat();
+        let seqno = self.begin_session(now, &key, &mut client, (channel, contact), hello.nonce);
+        client.put(rows::cell(CREATED, seqno, value));
+        self.nonces.insert((key.hash(), hello.nonce), key.clone());
+        self.clients.insert(key.clone(), client);
+        self.run(now, &key, out);
+    }
+
+    fn begin_session(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        (channel, contact): (Channel, u64),
+        nonce: u64,
+    ) -> u64 {
+        let seqno = self.seqno(key);
+        (client.session, client.nonce, client.op) = (seqno, nonce, Some(0));
+        client.put(rows::cell(SESSION, seqno, nonce.to_be_bytes().to_vec()));
+        self.connect(now, key, client, (channel, contact), seqno);
+        client.dirty.after.push(After::Grant { channel, nonce });
+        seqno
+    }
+
+    /// Something came by a connection; whether that is where the client can be reached from now on.
+    pub(super) fn meet(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        (channel, contact): (Channel, u64),
+    ) -> bool {
+        // What an earlier connection still had on its way does not take the client back there.
+        let newer = client.channel.is_none() || contact > client.contact;
+        if client.channel == Some(channel) || !newer {
+            return false;
+        }
+        let seqno = self.seqno(key);
+        self.connect(now, key, client, (channel, contact), seqno);
+        true
+    }
+
+    /// The client is reachable by this connection from now on.
+    pub(super) fn connect(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        (channel, contact): (Channel, u64),
+        seqno: u64,
+    ) {
+        if let Some(old) = client.channel.replace(channel) {
+            self.channels.remove(&old);
+        }
+        self.channels.insert(channel, key.clone());
+        (client.heard, client.present, client.contact) = (now.mono, false, contact);
+        let value = [&channel.to_bytes()[..], &contact.to_be_bytes()].concat();
+        client.put(rows::cell(PRESENCE, seqno, value));
+        client.used(seqno, now.wall.millis());
+    }
+
+    /// A handshake that names an id which is, or was, there.
+    pub(super) fn resume(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        (channel, contact, session): (Channel, u64, u64),
+        hello: v1::NotifyHello,
+        out: &mut Outbox<Output>,
+    ) {
+        let nonce = hello.nonce;
+        if client.created && nonce == client.nonce {
+            // A repeat: the same grant.
+            self.meet(now, key, client, (channel, contact));
+            client.dirty.after.push(After::Grant { channel, nonce });
+        } else if client.created && session == client.session && hello.source == client.source {
+            // Whoever had the session hears of it now if it can, and with its next message at the latest.
+            if let Some(old) = client.channel.filter(|old| *old != channel) {
+                self.refuse((key.hash(), old), client.session, v1::NotifyRefused::Superseded, 0, out);
+            }
+            self.begin_session(now, key, client, (channel, contact), nonce);
+        } else {
+            // F10: collected; F8: a second tab or cloned storage, superseded meanwhile; F12: another installation. Each
+            // gets a new id.
+            self.nonces.remove(&(key.hash(), nonce));
+            let user = key.to_message();
+            let caller = Caller { app: user.app, principal: user.user };
+            self.newcomer(&caller, (channel, contact), hello, out);
+        }
+    }
+
+    pub(super) fn grant(
+        &self,
+        key: &ClientKey,
+        client: &Client,
+        channel: Channel,
+        nonce: u64,
+        out: &mut Outbox<Output>,
+    ) {
+        let body = v1::NotifyTokenBody {
+            client: Some(key.to_message()),
+            session: client.session,
+            data_centre: self.options.data_centre.clone(),
+            realm: self.realm.as_ref().map(|realm| realm.message(key.app())),
+        };
+        // A grant that a later handshake has overtaken would name a session that is not its nonce's.
+        let Some(token) = self.keys.seal(&body).filter(|_| client.nonce == nonce) else { return };
+        let grant = v1::NotifyGrant {
+            nonce,
+            token,
+            session: client.session,
+            salt: key.uuid().to_vec().into(),
+            generation: key.generation(),
+        };
+        let down = v1::NotifyDown { grant: Some(grant), ..self.down(client) };
+        self.send(key.hash(), channel, down, out);
+    }
+
+    /// A connection closed: it matters only if presence still names it.
+    pub(super) fn went(&mut self, now: Now, key: &ClientKey, client: &mut Client, channel: Channel) {
+        if client.channel != Some(channel) {
+            return;
+        }
+        client.channel = None;
+        self.channels.remove(&channel);
+        let seqno = self.seqno(key);
+        client.put(rows::gone(PRESENCE, seqno));
+        client.used(seqno, now.wall.millis());
+    }
+
+    /// Where a caller's clients stand.
+    pub fn place_of(caller: &Caller) -> KeyHash {
+        crate::names::client_hash(&caller.app, &caller.principal)
+    }
+}

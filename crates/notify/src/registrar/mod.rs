@@ -1,0 +1,675 @@
+//! The registrar: sessions, registrations, unacknowledged notifications and presence of clients (§4.1.2–§4.1.4, §4.2).
+//!
+//! ```text
+//!   client ─ Up ─▶ loaded row ─▶ changes, acks ─▶ one row write, with markers ─▶ Send (F1: guarded by the lease)
+//!                                     └▶ ToMatcher ─▶ version ─▶ post-propagation: log or unk, and the marker's end,
+//!                                                                in one row write (F5, F6) ─▶ Send
+//!   matcher ─ Notify ─▶ pushed at once (fast path), log-{object}@version ─▶ Notified
+//!                          └▶ sent again from memory until it is acknowledged (F9)
+//! ```
+//! A client is in memory while it is online or something of it is under way. One row write of a client is under way at
+//! a time; whatever comes meanwhile goes together with the next. After a write whose outcome is unknown the row is
+//! read again: memory never claims more than the store may hold.
+
+mod collect;
+mod deliver;
+mod hello;
+mod interned;
+mod scan;
+mod spread;
+mod state;
+mod up;
+mod writing;
+
+use crate::held::{Held, HeldRange};
+use crate::mutant::Mutant;
+use crate::names::{Caller, Channel, ClientKey, Guard, client_hash};
+use crate::rows::{Realm, StoreId, StoreRequest, StoreResult};
+use crate::token::Keys;
+use crate::{CallId, Outcome, RequestId};
+use bytes::Bytes;
+use interned::Names;
+use state::{Batch, Client, State, Work};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use tidings_base::bounded::BoundedMap;
+use tidings_base::{KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
+use tidings_wire::v1;
+
+/// Handshakes that are remembered so that a repeat gets the same grant (F8).
+const MAX_NONCES: usize = 65_536;
+/// Work that waits for one client; what comes beyond is dropped, and sent again by whoever sent it.
+const MAX_QUEUE: usize = 64;
+
+/// How a registrar behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Random: ids and pauses come from it.
+    pub seed: u64,
+    /// F8: what tokens are bound to.
+    pub data_centre: String,
+    /// After so much silence a client is offline; 80 min.
+    pub offline_after: Duration,
+    /// The first pause before a notification is sent again; 1 s.
+    pub retry_first: Duration,
+    /// The longest; 60 s.
+    pub retry_longest: Duration,
+    /// F10: offline clients are collected after this; 7 days.
+    pub collect_after: Duration,
+    /// F10: clients that cannot persist their token are collected after this; 1 h.
+    pub collect_unpersisted_after: Duration,
+    /// How often offline clients are looked through; 1 h.
+    pub collect_every: Duration,
+    /// Registrations of one client; 50,000.
+    pub max_registrations: usize,
+    /// Ids of one principal; 256.
+    pub max_ids: u32,
+    /// Registrations that are on their way to matchers; beyond it they are dropped and found again by their markers.
+    pub max_pending: usize,
+    /// Whether the application is asked before an object is registered.
+    pub authorize_registrations: bool,
+    /// Whether the application is asked before a notification is sent.
+    pub authorize_sends: bool,
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            seed: 0,
+            data_centre: String::new(),
+            offline_after: Duration::from_secs(80 * 60),
+            retry_first: Duration::from_secs(1),
+            retry_longest: Duration::from_secs(60),
+            collect_after: Duration::from_secs(7 * 24 * 3_600),
+            collect_unpersisted_after: Duration::from_secs(3_600),
+            collect_every: Duration::from_secs(3_600),
+            max_registrations: 50_000,
+            max_ids: 256,
+            max_pending: 100_000,
+            authorize_registrations: false,
+            authorize_sends: false,
+            mutant: None,
+        }
+    }
+}
+
+/// Names a question to the application until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AskId(pub u64);
+
+/// What the application's hook says. A driver answers every question; a time-out is `Unsure`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may.
+    Yes,
+    /// It may not: the registration goes, and the client is told so.
+    No,
+    /// Nobody knows: a registration fails for now, a notification is kept.
+    Unsure,
+}
+
+/// What a registrar hears.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// F3: the realm. Another one than before means that everything is gone.
+    Realm(Realm),
+    /// F8: the keys of tokens.
+    Keys(Keys),
+    /// A range is held from now on.
+    Gained {
+        /// The range.
+        range: KeyRange,
+        /// Its lease.
+        lease: LeaseNumber,
+    },
+    /// A range is held no more.
+    Lost {
+        /// The range.
+        range: KeyRange,
+    },
+    /// A client's message.
+    Up {
+        /// Whose connection it came by.
+        caller: Caller,
+        /// The connection.
+        channel: Channel,
+        /// The lease under which the caller's place was held when it arrived.
+        lease: LeaseNumber,
+        /// The message.
+        message: Box<v1::NotifyUp>,
+    },
+    /// A connection is closed, or cannot be found.
+    Closed(Channel),
+    /// A matcher's notification.
+    Notify {
+        /// Names it to the driver.
+        request: RequestId,
+        /// The lease under which the client's place was held when it arrived.
+        lease: LeaseNumber,
+        /// The notification.
+        notify: Box<v1::ClientNotify>,
+    },
+    /// A matcher's answer to a registration, with the version if one is known (0 = none).
+    Matched {
+        /// The call.
+        id: CallId,
+        /// How it ended.
+        outcome: Outcome,
+        /// The version.
+        version: u64,
+    },
+    /// The application's answer.
+    Authorized {
+        /// The question.
+        id: AskId,
+        /// The answer.
+        verdict: Verdict,
+    },
+    /// Whether the lease has held all the time since the question's work began.
+    Confirmed {
+        /// The question.
+        id: CallId,
+        /// Whether it has.
+        held: bool,
+    },
+    /// The store's answer.
+    Stored {
+        /// The request.
+        id: StoreId,
+        /// The answer.
+        result: StoreResult,
+    },
+}
+
+/// What a registrar wants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send this to a client, if the guard holds; if the connection is gone, say [`Input::Closed`].
+    Send {
+        /// Where to.
+        channel: Channel,
+        /// What it stands on (F1).
+        guard: Option<Guard>,
+        /// The message.
+        message: Box<v1::NotifyDown>,
+    },
+    /// Answer a matcher; if the guard does not hold, with `Moved`.
+    Notified {
+        /// The call.
+        request: RequestId,
+        /// What the answer stands on (F1).
+        guard: Option<Guard>,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// Take this to the matcher that owns the key. Drivers batch what goes to one owner.
+    ToMatcher {
+        /// Comes back with the answer.
+        id: CallId,
+        /// Whose it is.
+        key: KeyHash,
+        /// What to say.
+        call: Box<v1::MatchRegistration>,
+    },
+    /// Ask the application.
+    Authorize {
+        /// Comes back with the answer.
+        id: AskId,
+        /// The client.
+        client: ClientKey,
+        /// The object.
+        object: Bytes,
+        /// Before a notification; otherwise before a registration.
+        sending: bool,
+    },
+    /// Ask whether the lease has held all the time (F1), and report [`Input::Confirmed`].
+    Confirm {
+        /// Comes back with the answer.
+        id: CallId,
+        /// What is to be checked.
+        guard: Guard,
+    },
+    /// Ask the store.
+    Store {
+        /// Comes back with the answer.
+        id: StoreId,
+        /// What.
+        request: StoreRequest,
+    },
+}
+
+/// What a request to the store is a step of.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A client's row is read.
+    Loading(ClientKey),
+    /// A client's row is written.
+    Writing(ClientKey),
+    /// The ids of a user are counted before a new one is given.
+    Counting(hello::Newcomer),
+    /// Rows of a range are looked through.
+    Scanning(HeldRange),
+    /// F10: a client is being collected.
+    Collecting(ClientKey),
+}
+
+/// The timers of the registrar.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// Send a client what it has not acknowledged.
+    Retry(ClientKey),
+    /// Take a client's registrations to matchers again.
+    Propagate(ClientKey),
+    /// Look for silent clients.
+    Sweep,
+    /// Look through all rows for clients that are long gone.
+    Collect,
+    /// Look through all rows again: something was dropped.
+    Rescan,
+}
+
+/// The registrar machine.
+#[derive(Debug)]
+pub struct Registrar {
+    options: Options,
+    realm: Option<Realm>,
+    keys: Keys,
+    held: Held,
+    timers: Timers<Timer>,
+    rng: Seeded,
+    names: Names,
+    clients: BTreeMap<ClientKey, Client>,
+    channels: BTreeMap<Channel, ClientKey>,
+    nonces: BoundedMap<(KeyHash, u64), ClientKey>,
+    counting: BTreeSet<(KeyHash, u64)>,
+    steps: BTreeMap<StoreId, Step>,
+    calls: BTreeMap<CallId, (ClientKey, u32)>,
+    confirms: BTreeMap<CallId, ClientKey>,
+    asks: BTreeMap<AskId, (ClientKey, Bytes, bool)>,
+    /// Registrations on their way to matchers.
+    pending: usize,
+    loading: usize,
+    parked: VecDeque<(HeldRange, Bytes)>,
+    next_id: u64,
+}
+
+impl Registrar {
+    /// A registrar that holds nothing.
+    pub fn new(options: Options) -> Registrar {
+        Registrar {
+            rng: Seeded::new(options.seed).fork("registrar"),
+            options,
+            realm: None,
+            keys: Keys::default(),
+            held: Held::default(),
+            timers: Timers::new(),
+            names: Names::default(),
+            clients: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            nonces: BoundedMap::new(MAX_NONCES),
+            counting: BTreeSet::new(),
+            steps: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            confirms: BTreeMap::new(),
+            asks: BTreeMap::new(),
+            pending: 0,
+            loading: 0,
+            parked: VecDeque::new(),
+            next_id: 0,
+        }
+    }
+
+    /// How many clients are in memory.
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// How many registrations are on their way to matchers.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        self.options.mutant == Some(mutant)
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.realm.as_ref().map_or(0, |realm| realm.incarnation)
+    }
+
+    fn store(&mut self, step: Step, request: StoreRequest, out: &mut Outbox<Output>) {
+        let id = StoreId(self.id());
+        self.steps.insert(id, step);
+        out.put(Output::Store { id, request });
+    }
+
+    fn guarded(&self, guard: Guard) -> Option<Guard> {
+        (!self.is(Mutant::LeaseIgnored)).then_some(guard)
+    }
+
+    fn seqno(&mut self, key: &ClientKey) -> u64 {
+        // A client is in memory only while its place is held; a lease whose numbers are used up is as good as lost.
+        self.held.next_seqno(key.hash(), self.options.mutant).unwrap_or(crate::names::MAX_VERSION)
+    }
+
+    fn send(&self, key: KeyHash, channel: Channel, message: v1::NotifyDown, out: &mut Outbox<Output>) {
+        // F1: what is said to a client stands on the lease, too.
+        let Some(lease) = self.held.lease(key) else { return };
+        let guard = self.guarded(Guard { key, lease });
+        out.put(Output::Send { channel, guard, message: Box::new(message) });
+    }
+
+    fn refuse(
+        &self,
+        to: (KeyHash, Channel),
+        session: u64,
+        reason: v1::NotifyRefused,
+        nonce: u64,
+        out: &mut Outbox<Output>,
+    ) {
+        let message = match reason {
+            v1::NotifyRefused::InvalidId => "This client id is not known any more; start as a new client.",
+            v1::NotifyRefused::Superseded => "Another session of this client id began; start as a new client.",
+            v1::NotifyRefused::BadToken => "The token was not made here for this principal.",
+            v1::NotifyRefused::TooManyIds => "This principal has too many clients; close some, or persist their state.",
+            _ => "The message breaks a limit.",
+        };
+        let refusal = v1::NotifyRefusal { reason: reason.into(), message: message.into(), nonce };
+        let down = v1::NotifyDown { session, refusal: Some(refusal), ..Default::default() };
+        self.send(to.0, to.1, down, out);
+    }
+
+    // ---- work of one client -----------------------------------------------------------------------------------------
+
+    /// Hands work to a client, which is loaded if it is not in memory.
+    fn give(&mut self, now: Now, key: &ClientKey, work: Work, out: &mut Outbox<Output>) {
+        if self.held.lease(key.hash()).is_none() {
+            return self.fail(work, Outcome::Moved, out);
+        }
+        match self.clients.get_mut(key) {
+            Some(client) if client.queue.len() >= MAX_QUEUE => return self.fail(work, Outcome::Failed, out),
+            Some(client) => client.queue.push_back(work),
+            None => {
+                let mut client = Client::new(now.mono);
+                client.queue.push_back(work);
+                self.load(key, &mut client, out);
+                self.clients.insert(key.clone(), client);
+                return;
+            }
+        }
+        self.run(now, key, out);
+    }
+
+    /// Does what waits, writes what became of it, and lets the client go if nothing holds it.
+    fn run(&mut self, now: Now, key: &ClientKey, out: &mut Outbox<Output>) {
+        let Some(mut client) = self.clients.remove(key) else { return };
+        while client.is_ready() {
+            let Some(work) = client.queue.pop_front() else { break };
+            self.work(now, key, &mut client, work, out);
+        }
+        self.flush(now, key, &mut client, out);
+        match client.is_idle() {
+            true => self.let_go(key, client),
+            false => drop(self.clients.insert(key.clone(), client)),
+        }
+    }
+
+    fn work(&mut self, now: Now, key: &ClientKey, client: &mut Client, work: Work, out: &mut Outbox<Output>) {
+        match work {
+            Work::Up { channel, session, up } => self.up(now, key, client, (channel, session), *up, out),
+            Work::Hello { channel, contact, session, hello } => {
+                self.resume(now, key, client, (channel, contact, session), hello, out);
+            }
+            Work::Closed(channel) => self.went(now, key, client, channel),
+            Work::Notify { request, guard, notify } => self.notify(now, key, client, (request, guard), *notify, out),
+            Work::Collect => self.collect(now, key, client, out),
+            Work::Look => self.look(now, key, client, out),
+        }
+    }
+
+    /// Work that cannot be done: whoever waits for it hears so.
+    fn fail(&self, work: Work, outcome: Outcome, out: &mut Outbox<Output>) {
+        if let Work::Notify { request, notify, .. } = work
+            && !notify.hint
+        {
+            out.put(Output::Notified { request, guard: None, outcome });
+        }
+    }
+
+    /// Takes a client out of memory; its row is all that is left.
+    fn let_go(&mut self, key: &ClientKey, client: Client) {
+        self.pending -= client.pending.len();
+        self.timers.cancel(&Timer::Retry(key.clone()));
+        self.timers.cancel(&Timer::Propagate(key.clone()));
+        if let Some(channel) = client.channel
+            && self.channels.get(&channel) == Some(key)
+        {
+            self.channels.remove(&channel);
+        }
+        client.pending.values().filter_map(|pending| pending.call).for_each(|call| {
+            self.calls.remove(&call);
+        });
+        client.names().for_each(|name| self.names.release(name));
+        if client.state == State::Loading {
+            self.loading -= 1;
+        }
+    }
+
+    /// Drops everything of a client, and fails what waits for it.
+    fn abandon(&mut self, key: &ClientKey, outcome: Outcome, out: &mut Outbox<Output>) {
+        let Some(mut client) = self.clients.remove(key) else { return };
+        let batches: Vec<Batch> = client.batches();
+        batches.into_iter().for_each(|batch| self.fail_batch(batch, outcome, out));
+        for work in std::mem::take(&mut client.queue) {
+            self.fail(work, outcome, out);
+        }
+        self.let_go(key, client);
+    }
+
+    // ---- ranges and realm -------------------------------------------------------------------------------------------
+
+    fn forget(&mut self, range: KeyRange, out: &mut Outbox<Output>) {
+        let keys: Vec<ClientKey> = self.clients.keys().filter(|key| range.contains(key.hash())).cloned().collect();
+        keys.iter().for_each(|key| self.abandon(key, Outcome::Moved, out));
+        self.confirms.retain(|_, key| !range.contains(key.hash()));
+        self.asks.retain(|_, (key, ..)| !range.contains(key.hash()));
+        self.counting.retain(|(key, _)| !range.contains(*key));
+        self.parked.retain(|(held, _)| !range.overlaps(held.range));
+        let mut cut = false;
+        self.steps.retain(|_, step| match step {
+            Step::Loading(key) | Step::Writing(key) | Step::Collecting(key) => !range.contains(key.hash()),
+            Step::Counting(newcomer) => !range.contains(newcomer.key.hash()),
+            Step::Scanning(held) => {
+                cut |= range.overlaps(held.range) && !range.covers(held.range);
+                !range.overlaps(held.range)
+            }
+        });
+        if cut {
+            self.timers.set(Timer::Rescan, Mono(0));
+        }
+    }
+
+    /// F3: what was stored before is not there any more. Whoever is online is told, and starts as new.
+    fn enter(&mut self, realm: Realm, out: &mut Outbox<Output>) {
+        let Some(old) = self.realm.clone() else {
+            self.realm = Some(realm);
+            return self.scan_all(out);
+        };
+        if old == realm || self.is(Mutant::IncarnationIgnored) {
+            return;
+        }
+        let stays = |key: &ClientKey| {
+            old.incarnation == realm.incarnation && old.generation(key.app()) == realm.generation(key.app())
+        };
+        let gone: Vec<ClientKey> = self.clients.keys().filter(|key| !stays(key)).cloned().collect();
+        for key in gone {
+            let client = self.clients.get(&key).and_then(|client| Some((client.channel?, client.session)));
+            if let Some((channel, session)) = client {
+                self.refuse((key.hash(), channel), session, v1::NotifyRefused::InvalidId, 0, out);
+            }
+            self.abandon(&key, Outcome::Moved, out);
+        }
+        self.nonces = BoundedMap::new(MAX_NONCES);
+        self.counting.clear();
+        self.steps.retain(|_, step| match step {
+            Step::Loading(key) | Step::Writing(key) | Step::Collecting(key) => stays(key),
+            Step::Counting(_) | Step::Scanning(_) => false,
+        });
+        self.realm = Some(realm);
+        self.scan_all(out);
+    }
+
+    // ---- messages ---------------------------------------------------------------------------------------------------
+
+    fn arrived(
+        &mut self,
+        now: Now,
+        caller: &Caller,
+        channel: Channel,
+        lease: LeaseNumber,
+        message: v1::NotifyUp,
+        out: &mut Outbox<Output>,
+    ) {
+        let place = client_hash(&caller.app, &caller.principal);
+        // Whoever is not served sends again, and by then the range has an owner that knows it.
+        if self.realm.is_none() || self.held.lease(place) != Some(lease) {
+            return;
+        }
+        if let Some(hello) = message.hello {
+            return self.hello(now, caller, (channel, message.contact), hello, out);
+        }
+        let token = self.keys.open(&message.token, self.options.mutant);
+        let Some(token) = token else {
+            return self.refuse((place, channel), 0, v1::NotifyRefused::BadToken, 0, out);
+        };
+        match self.owner_of(caller, &token) {
+            Ok(key) => {
+                let work = Work::Up { channel, session: token.session, up: Box::new(message) };
+                self.give(now, &key, work, out);
+            }
+            Err(reason) => self.refuse((place, channel), token.session, reason, 0, out),
+        }
+    }
+
+    /// F8: the client whose token it is, if the connection's principal may use it, here and now.
+    fn owner_of(&self, caller: &Caller, token: &v1::NotifyTokenBody) -> Result<ClientKey, v1::NotifyRefused> {
+        let (Some(client), Some(realm)) = (&token.client, &self.realm) else {
+            return Err(v1::NotifyRefused::BadToken);
+        };
+        if client.app != caller.app || client.user != caller.principal {
+            return Err(v1::NotifyRefused::BadToken);
+        }
+        let here = token.data_centre == self.options.data_centre;
+        if !here || (!realm.is(&client.app, token.realm.as_ref()) && !self.is(Mutant::IncarnationIgnored)) {
+            return Err(v1::NotifyRefused::InvalidId);
+        }
+        ClientKey::of_message(Some(client), realm.generation(&client.app)).ok_or(v1::NotifyRefused::BadToken)
+    }
+
+    fn told(
+        &mut self,
+        now: Now,
+        request: RequestId,
+        lease: LeaseNumber,
+        notify: v1::ClientNotify,
+        out: &mut Outbox<Output>,
+    ) {
+        let generation = notify.realm.map_or(0, |realm| realm.generation);
+        let key = ClientKey::of_message(notify.client.as_ref(), generation);
+        let key = key.filter(|key| {
+            let ours = self.realm.as_ref().is_some_and(|realm| realm.is(key.app(), notify.realm.as_ref()));
+            ours && self.held.lease(key.hash()) == Some(lease)
+        });
+        let work = |guard| Work::Notify { request, guard, notify: Box::new(notify) };
+        match key {
+            Some(key) => self.give(now, &key.clone(), work(Guard { key: key.hash(), lease }), out),
+            None => self.fail(work(Guard { key: KeyHash(0), lease }), Outcome::Moved, out),
+        }
+    }
+
+    fn stored(&mut self, now: Now, id: StoreId, result: StoreResult, out: &mut Outbox<Output>) {
+        match self.steps.remove(&id) {
+            Some(Step::Loading(key)) => self.loaded(now, &key, result, out),
+            Some(Step::Writing(key)) => self.written(now, &key, result.is_ok(), out),
+            Some(Step::Counting(newcomer)) => self.counted(now, newcomer, result, out),
+            Some(Step::Scanning(held)) => self.scanned(now, held, result, out),
+            Some(Step::Collecting(key)) => self.collecting(now, &key, result, out),
+            None => {}
+        }
+    }
+
+    fn sweep(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let silent = self.clients.iter().filter(|(_, client)| client.heard + self.options.offline_after <= now.mono);
+        let silent: Vec<(ClientKey, Channel)> =
+            silent.filter_map(|(key, client)| Some((key.clone(), client.channel?))).collect();
+        for (key, channel) in silent {
+            self.give(now, &key, Work::Closed(channel), out);
+        }
+        self.timers.set(Timer::Sweep, now.mono + self.options.offline_after / 4);
+    }
+}
+
+impl Machine for Registrar {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
+        match input {
+            Input::Realm(realm) => self.enter(realm, out),
+            Input::Keys(keys) => self.keys = keys,
+            Input::Gained { range, lease } => {
+                self.forget(range, out);
+                for held in self.held.gain(range, lease) {
+                    self.scan(held, None, out);
+                }
+                if self.timers.at(&Timer::Sweep).is_none() {
+                    self.timers.set(Timer::Sweep, now.mono + self.options.offline_after / 4);
+                    self.timers.set(Timer::Collect, now.mono + self.options.collect_every);
+                }
+            }
+            Input::Lost { range } => {
+                self.forget(range, out);
+                self.held.lose(range);
+            }
+            Input::Up { caller, channel, lease, message } => {
+                self.arrived(now, &caller, channel, lease, *message, out);
+            }
+            Input::Closed(channel) => {
+                if let Some(key) = self.channels.get(&channel).cloned() {
+                    self.give(now, &key, Work::Closed(channel), out);
+                }
+            }
+            Input::Notify { request, lease, notify } => self.told(now, request, lease, *notify, out),
+            Input::Matched { id, outcome, version } => self.matched(now, id, outcome, version, out),
+            Input::Authorized { id, verdict } => self.authorized(now, id, verdict, out),
+            Input::Confirmed { id, held } => self.confirmed(now, id, held, out),
+            Input::Stored { id, result } => self.stored(now, id, result, out),
+        }
+    }
+
+    fn wake(&mut self, now: Now, out: &mut Outbox<Output>) {
+        while let Some(timer) = self.timers.pop_due(now.mono) {
+            match timer {
+                Timer::Retry(key) => self.retransmit(now, &key, out),
+                Timer::Propagate(key) => self.propagate_again(now, &key, out),
+                Timer::Sweep => self.sweep(now, out),
+                Timer::Collect => {
+                    self.scan_all(out);
+                    self.timers.set(Timer::Collect, now.mono + self.options.collect_every);
+                }
+                Timer::Rescan => self.scan_all(out),
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.timers.deadline()
+    }
+}

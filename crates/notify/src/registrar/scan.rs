@@ -1,0 +1,106 @@
+//! F5: looking through the rows of ranges, for markers, for clients that are online, and for those long gone.
+
+use super::state::{Client, State, Work};
+use super::{Output, Registrar, Step, Timer};
+use crate::held::HeldRange;
+use crate::mutant::Mutant;
+use crate::names::ClientKey;
+use crate::rows::{self, CREATED, LAST_SEQNO, PENDING_OF, PRESENCE, REGISTRAR, Span, StoreReply, StoreResult};
+use bytes::Bytes;
+use std::time::Duration;
+use tidings_base::{Now, Outbox};
+use tidings_wire::v1;
+
+/// Rows of one page.
+const PAGE: u32 = 32;
+/// Clients that are being read at a time before the next page waits.
+const MAX_LOADING: usize = 256;
+/// Until what was dropped is looked for.
+const RESCAN_PAUSE: Duration = Duration::from_millis(500);
+
+impl Registrar {
+    pub(super) fn scan(&mut self, held: HeldRange, from: Option<Bytes>, out: &mut Outbox<Output>) {
+        if self.realm.is_none() || self.is(Mutant::NoRecovery) {
+            return;
+        }
+        let mut span = Span::of_range(self.incarnation(), held.range);
+        if let Some(from) = from {
+            span.start = from;
+        }
+        self.store(Step::Scanning(held), rows::scan(REGISTRAR, span, PAGE, &[]), out);
+    }
+
+    pub(super) fn scan_all(&mut self, out: &mut Outbox<Output>) {
+        self.steps.retain(|_, step| !matches!(step, Step::Scanning(_)));
+        self.parked.clear();
+        let all: Vec<HeldRange> = self.held.all().copied().collect();
+        all.into_iter().for_each(|held| self.scan(held, None, out));
+    }
+
+    pub(super) fn rescan_later(&mut self, now: Now) {
+        if self.timers.at(&Timer::Rescan).is_none() {
+            self.timers.set(Timer::Rescan, now.mono + RESCAN_PAUSE);
+        }
+    }
+
+    pub(super) fn scanned(&mut self, now: Now, held: HeldRange, result: StoreResult, out: &mut Outbox<Output>) {
+        let Ok(StoreReply::Rows(rows)) = result else {
+            return self.rescan_later(now);
+        };
+        for row in &rows.rows {
+            if let Some(key) = ClientKey::parse(rows::key_of_row(&row.row)) {
+                self.found(now, &key, row, out);
+            }
+        }
+        if let Some(next) = rows.next {
+            self.parked.push_back((held, next));
+        }
+        self.unpark(out);
+    }
+
+    /// Goes on with pages that wait, as far as there is room.
+    pub(super) fn unpark(&mut self, out: &mut Outbox<Output>) {
+        while self.loading < MAX_LOADING {
+            let Some((held, next)) = self.parked.pop_front() else { return };
+            if self.held.lease(held.range.start) == Some(held.lease) {
+                self.scan(held, Some(next), out);
+            }
+        }
+    }
+
+    /// A row: the picture may be old, so it only says what to look at; the client's own read decides.
+    fn found(&mut self, now: Now, key: &ClientKey, row: &v1::Row, out: &mut Outbox<Output>) {
+        let has = |column: &[u8]| rows::find(row, column).is_some();
+        let marked = row.cells.iter().any(|cell| cell.column.starts_with(PENDING_OF));
+        match self.clients.get_mut(key) {
+            Some(client) if client.shed && !client.is_settled() => self.rescan_later(now),
+            Some(client) if client.shed && client.state == State::Ready => {
+                let Some(mut client) = self.clients.remove(key) else { return };
+                client.queue.push_back(Work::Look);
+                self.reload(key, &mut client, out);
+                self.clients.insert(key.clone(), client);
+            }
+            Some(_) => {}
+            None if marked || has(PRESENCE) => self.give(now, key, Work::Look, out),
+            None => {
+                let used = rows::find(row, LAST_SEQNO).and_then(|(_, value)| value.as_ref().try_into().ok());
+                let idle = now.wall.millis().saturating_sub(used.map_or(0, u64::from_be_bytes));
+                let shortest = self.options.collect_after.min(self.options.collect_unpersisted_after);
+                if !has(CREATED) || u128::from(idle) >= shortest.as_millis() {
+                    self.give(now, key, Work::Collect, out);
+                }
+            }
+        }
+    }
+
+    /// It was found with something to do: registrations go on to matchers, and if it is online it hears how it stands.
+    pub(super) fn look(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
+        self.propagate(now, key, client, out);
+        if let Some(channel) = client.channel {
+            // A new owner's digest: the client compares, whatever became of its messages to the old one.
+            let down = self.down(client);
+            self.send(key.hash(), channel, down, out);
+            self.push_all(now, key, client, out);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The propagator: copies registrations to matchers, then post-propagates what they know (§4.1.3, F5, F6).
+
+use super::state::{After, Client, Collecting, Pending, State};
+use super::{Output, Registrar, Timer};
+use crate::mutant::Mutant;
+use crate::names::{ClientKey, object_hash};
+use crate::rows::{self, LOG, PENDING_OF, UNK};
+use crate::{CallId, Outcome, backoff};
+use bytes::Bytes;
+use std::time::Duration;
+use tidings_base::{Mono, Now, Outbox};
+use tidings_wire::v1;
+
+/// How long a matcher may be silent.
+const SILENCE: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Registrations of one client that are with matchers at a time; the others follow.
+const WINDOW: usize = 256;
+
+impl Registrar {
+    /// Takes a change to its matcher, in place of an earlier one of the same object.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn spread(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        object: u32,
+        seqno: u64,
+        registered: bool,
+        out: &mut Outbox<Output>,
+    ) {
+        let pending = Pending { seqno, registered, call: None, sent: Mono(0), failures: 0 };
+        match client.pending.insert(object, pending) {
+            Some(old) => drop(old.call.map(|call| self.calls.remove(&call))),
+            None if self.pending >= self.options.max_pending && client.state == State::Ready => {
+                // §4.2.5: under pressure entries are dropped, and found again by their markers.
+                client.pending.remove(&object);
+                client.shed = true;
+                return self.rescan_later(now);
+            }
+            None => {
+                let name = Bytes::copy_from_slice(self.names.name(object));
+                self.names.hold(&name);
+                self.pending += 1;
+            }
+        }
+        self.propagate(now, key, client, out);
+    }
+
+    /// Sends what is not under way, as far as there is room.
+    pub(super) fn propagate(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
+        let Some(realm) = self.realm.as_ref().map(|realm| realm.message(key.app())) else { return };
+        let under_way = client.pending.values().filter(|pending| pending.call.is_some()).count();
+        let room = WINDOW.saturating_sub(under_way);
+        let waiting: Vec<u32> =
+            client.pending.iter().filter(|(_, p)| p.call.is_none()).map(|(object, _)| *object).take(room).collect();
+        for object in waiting {
+            let id = CallId(self.id());
+            let name = Bytes::copy_from_slice(self.names.name(object));
+            let Some(pending) = client.pending.get_mut(&object) else { continue };
+            (pending.call, pending.sent) = (Some(id), now.mono);
+            let call = v1::MatchRegistration {
+                realm: Some(realm),
+                client: Some(key.to_message()),
+                object: name.clone(),
+                source: client.source.clone(),
+                seqno: pending.seqno,
+                registered: pending.registered,
+            };
+            self.calls.insert(id, (key.clone(), object));
+            out.put(Output::ToMatcher { id, key: object_hash(key.app(), &name), call: Box::new(call) });
+        }
+        let timer = Timer::Propagate(key.clone());
+        if !client.pending.is_empty() && self.timers.at(&timer).is_none() {
+            self.timers.set(timer, now.mono + SILENCE);
+        }
+    }
+
+    pub(super) fn propagate_again(&mut self, now: Now, key: &ClientKey, out: &mut Outbox<Output>) {
+        let Some(mut client) = self.clients.remove(key) else { return };
+        for pending in client.pending.values_mut().filter(|pending| pending.sent + SILENCE <= now.mono) {
+            if let Some(call) = pending.call.take() {
+                self.calls.remove(&call);
+            }
+        }
+        self.propagate(now, key, &mut client, out);
+        self.clients.insert(key.clone(), client);
+    }
+
+    pub(super) fn matched(&mut self, now: Now, id: CallId, outcome: Outcome, version: u64, out: &mut Outbox<Output>) {
+        let Some((key, object)) = self.calls.remove(&id) else { return };
+        let Some(mut client) = self.clients.remove(&key) else { return };
+        let ours = client.pending.get(&object).is_some_and(|pending| pending.call == Some(id));
+        match outcome {
+            Outcome::Done if ours => self.propagated(now, &key, &mut client, object, version, out),
+            _ if ours => self.put_off(now, &key, &mut client, object),
+            _ => {}
+        }
+        self.clients.insert(key.clone(), client);
+        self.run(now, &key, out);
+    }
+
+    fn put_off(&mut self, now: Now, key: &ClientKey, client: &mut Client, object: u32) {
+        let Some(pending) = client.pending.get_mut(&object) else { return };
+        pending.call = None;
+        pending.failures += 1;
+        let at = now.mono + backoff(&mut self.rng, pending.failures, FIRST_PAUSE, LONGEST_PAUSE);
+        let timer = Timer::Propagate(key.clone());
+        if self.timers.at(&timer).is_none_or(|set| set > at) {
+            self.timers.set(timer, at);
+        }
+    }
+
+    /// A matcher has the registration. F5, F6: what it knows is logged in the write that clears the marker.
+    fn propagated(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        object: u32,
+        version: u64,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(pending) = client.pending.remove(&object) else { return };
+        self.pending -= 1;
+        let name = Bytes::copy_from_slice(self.names.name(object));
+        if client.state == State::Collecting(Collecting::Unregistering) {
+            self.names.release(object);
+            self.propagate(now, key, client, out);
+            return self.collect_on(key, client, out);
+        }
+        client.put(rows::gone(rows::column(PENDING_OF, &name), pending.seqno));
+        let posts = pending.registered && client.reg(object).is_some() && !self.is(Mutant::NoPostPropagation);
+        if posts && version == 0 {
+            let seqno = self.seqno(key);
+            client.unknown.retain(|(other, _)| *other != object);
+            client.unknown.push((object, seqno));
+            client.put(rows::cell(rows::column(UNK, &name), seqno, Bytes::new()));
+            client.used(seqno, now.wall.millis());
+        } else if posts && let Some(reg) = client.reg_mut(object) {
+            reg.version = reg.version.max(version);
+            if version > reg.acked {
+                reg.logged = reg.logged.max(version);
+                client.put(rows::cell(rows::column(LOG, &name), version, Bytes::new()));
+            }
+        }
+        let status = v1::RegistrationStatus { object: name, registered: pending.registered, failure: 0 };
+        client.dirty.after.push(After::Told { object, status });
+        self.names.release(object);
+        self.propagate(now, key, client, out);
+    }
+}

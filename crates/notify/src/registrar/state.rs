@@ -1,0 +1,330 @@
+//! A client in memory: what its row says, packed, and what is under way.
+
+use super::interned::Names;
+use crate::digest::{self, Digest};
+use crate::names::{Channel, ClientKey, Guard};
+use crate::rows::{self, CREATED, LAST_SEQNO, LOG, PENDING_OF, PRESENCE, REG, SESSION, UNK};
+use crate::{CallId, RequestId};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tidings_base::Mono;
+use tidings_wire::v1;
+
+/// How far a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its row is being read.
+    Loading,
+    /// Its row is in memory.
+    Ready,
+    /// F10: it is being collected.
+    Collecting(Collecting),
+}
+
+/// F10: the steps of a collection, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Collecting {
+    /// `created` is being deleted.
+    Deleting,
+    /// Whether the lease held until that was stable is being asked.
+    Confirming,
+    /// Matchers are told to forget its registrations.
+    Unregistering,
+    /// What is left of its row is read.
+    Reading,
+    /// That is deleted, each cell at its own timestamp.
+    Clearing,
+}
+
+/// A registration: 40 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reg {
+    pub object: u32,
+    pub seqno: u64,
+    /// The highest version that was sent in this session or is stored (F9); 0 = none.
+    pub version: u64,
+    /// The highest that the client has, as far as it said.
+    pub acked: u64,
+    /// The version of the live log cell; 0 = none.
+    pub logged: u64,
+}
+
+impl Reg {
+    pub fn new(object: u32, seqno: u64) -> Reg {
+        Reg { object, seqno, version: 0, acked: 0, logged: 0 }
+    }
+
+    /// The version that the client has not acknowledged.
+    pub fn unacked(&self) -> Option<u64> {
+        (self.version > self.acked).then_some(self.version)
+    }
+}
+
+/// A change of a registration that its matcher has not confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pending {
+    pub seqno: u64,
+    pub registered: bool,
+    pub call: Option<CallId>,
+    pub sent: Mono,
+    pub failures: u32,
+}
+
+/// What to do when a row write is stable.
+#[derive(Clone, Debug)]
+pub(super) enum After {
+    /// Answer a message.
+    Reply { channel: Channel, statuses: Vec<v1::RegistrationStatus>, query: Option<v1::SyncQuery> },
+    /// F8: grant a session.
+    Grant { channel: Channel, nonce: u64 },
+    /// Answer a matcher.
+    Notified { request: RequestId, guard: Guard },
+    /// Tell the client how a registration stands, and what is known of the object.
+    Told { object: u32, status: v1::RegistrationStatus },
+}
+
+/// Cells for one write of the row, and what waits for it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Batch {
+    pub cells: Vec<v1::Cell>,
+    pub after: Vec<After>,
+    /// The state that is durable once the write is.
+    pub op: u64,
+    pub digest: Digest,
+    pub channel: Option<Channel>,
+}
+
+impl Batch {
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty() && self.after.is_empty()
+    }
+}
+
+/// A message whose registrations the application is asked about.
+#[derive(Clone, Debug)]
+pub(super) struct Asking {
+    pub channel: Channel,
+    pub up: v1::NotifyUp,
+    pub waiting: BTreeSet<super::AskId>,
+    pub verdicts: BTreeMap<Bytes, super::Verdict>,
+}
+
+/// What a client is to do next.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    /// A message of a session.
+    Up { channel: Channel, session: u64, up: Box<v1::NotifyUp> },
+    /// A handshake that names this id, from a token of this session.
+    Hello { channel: Channel, contact: u64, session: u64, hello: v1::NotifyHello },
+    /// A connection closed.
+    Closed(Channel),
+    /// A matcher's notification.
+    Notify { request: RequestId, guard: Guard, notify: Box<v1::ClientNotify> },
+    /// F10: collect it, if it is time.
+    Collect,
+    /// F5: it was found with something to do.
+    Look,
+}
+
+/// A client in memory.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub state: State,
+    pub queue: VecDeque<Work>,
+    /// F10: whether the row has its `created`.
+    pub created: bool,
+    pub persistent: bool,
+    pub source: Bytes,
+    pub session: u64,
+    pub nonce: u64,
+    pub channel: Option<Channel>,
+    /// Which of the client's connections that is, by its own count.
+    pub contact: u64,
+    /// Whether the store holds that it can be reached there.
+    pub present: bool,
+    /// When it last said something, in monotonic time, and when its row was last used, in wall-clock milliseconds.
+    pub heard: Mono,
+    pub used_ms: u64,
+    /// The latest change of the session that was applied; `None` until the session has said where it stands.
+    pub op: Option<u64>,
+    pub durable: (u64, Digest),
+    /// Sorted by object.
+    pub regs: Vec<Reg>,
+    pub digest: Digest,
+    /// F4: unknowns that are not acknowledged, by object.
+    pub unknown: Vec<(u32, u64)>,
+    pub pending: BTreeMap<u32, Pending>,
+    /// Changes are on their way that memory has no room for.
+    pub shed: bool,
+    pub dirty: Batch,
+    pub writing: Option<Batch>,
+    pub asking: Option<Box<Asking>>,
+    /// Retransmissions since the last news.
+    pub resent: u32,
+}
+
+impl Client {
+    pub fn new(now: Mono) -> Client {
+        Client {
+            state: State::Loading,
+            queue: VecDeque::new(),
+            created: false,
+            persistent: false,
+            source: Bytes::new(),
+            session: 0,
+            nonce: 0,
+            channel: None,
+            contact: 0,
+            present: false,
+            heard: now,
+            used_ms: 0,
+            op: None,
+            durable: (0, Digest::default()),
+            regs: Vec::new(),
+            digest: Digest::default(),
+            unknown: Vec::new(),
+            pending: BTreeMap::new(),
+            shed: false,
+            dirty: Batch::default(),
+            writing: None,
+            asking: None,
+            resent: 0,
+        }
+    }
+
+    /// Whether it can do more work.
+    pub fn is_ready(&self) -> bool {
+        self.state == State::Ready && self.asking.is_none()
+    }
+
+    /// Whether nothing holds it in memory.
+    pub fn is_idle(&self) -> bool {
+        let quiet = self.queue.is_empty() && self.dirty.is_empty() && self.writing.is_none() && self.asking.is_none();
+        self.state == State::Ready && quiet && self.channel.is_none() && self.pending.is_empty()
+    }
+
+    /// Whether the store holds all that memory says.
+    pub fn is_settled(&self) -> bool {
+        self.writing.is_none() && self.dirty.cells.is_empty()
+    }
+
+    pub fn reg(&self, object: u32) -> Option<&Reg> {
+        self.regs.binary_search_by_key(&object, |reg| reg.object).ok().and_then(|at| self.regs.get(at))
+    }
+
+    pub fn reg_mut(&mut self, object: u32) -> Option<&mut Reg> {
+        self.regs.binary_search_by_key(&object, |reg| reg.object).ok().and_then(|at| self.regs.get_mut(at))
+    }
+
+    /// Adds a registration, or numbers it anew; whether it was not there. The caller holds the name once for a new one.
+    pub fn insert(&mut self, reg: Reg, hash: u128) -> bool {
+        match self.regs.binary_search_by_key(&reg.object, |reg| reg.object) {
+            Ok(at) => {
+                self.regs[at].seqno = reg.seqno;
+                self.regs[at].acked = reg.acked;
+                false
+            }
+            Err(at) => {
+                self.regs.insert(at, reg);
+                self.digest.add(hash);
+                true
+            }
+        }
+    }
+
+    /// Removes a registration and what is unknown of its object; whether it was there.
+    pub fn remove(&mut self, object: u32, hash: u128) -> bool {
+        let Ok(at) = self.regs.binary_search_by_key(&object, |reg| reg.object) else { return false };
+        self.regs.remove(at);
+        self.digest.remove(hash);
+        self.unknown.retain(|(other, _)| *other != object);
+        true
+    }
+
+    /// Every name that it holds, as often as it does.
+    pub fn names(&self) -> impl Iterator<Item = u32> {
+        self.regs.iter().map(|reg| reg.object).chain(self.pending.keys().copied())
+    }
+
+    /// What the client has not acknowledged.
+    pub fn unacked(&self) -> impl Iterator<Item = u32> {
+        let known = self.regs.iter().filter(|reg| reg.unacked().is_some()).map(|reg| reg.object);
+        known.chain(self.unknown.iter().map(|(object, _)| *object))
+    }
+
+    pub fn has_unacked(&self) -> bool {
+        !self.unknown.is_empty() || self.regs.iter().any(|reg| reg.unacked().is_some())
+    }
+
+    /// What would be written, and is being written.
+    pub fn batches(&mut self) -> Vec<Batch> {
+        self.writing.take().into_iter().chain([std::mem::take(&mut self.dirty)]).collect()
+    }
+
+    /// Takes a row's content; whether there was any.
+    pub fn fill(&mut self, key: &ClientKey, row: Option<v1::Row>, names: &mut Names) -> bool {
+        let Some(row) = row else { return false };
+        let salt = key.uuid();
+        for cell in &row.cells {
+            let Some(value) = &cell.value else { continue };
+            match cell.column.as_ref() {
+                CREATED => {
+                    self.created = true;
+                    self.persistent = value.first() == Some(&1);
+                    self.source = value.slice(value.len().min(1)..);
+                }
+                SESSION => {
+                    self.session = cell.timestamp;
+                    self.nonce = value.as_ref().try_into().map_or(0, u64::from_be_bytes);
+                }
+                PRESENCE => {
+                    self.channel = value.get(..16).and_then(Channel::from_bytes);
+                    self.contact = value.get(16..).and_then(|n| n.try_into().ok()).map_or(0, u64::from_be_bytes);
+                }
+                LAST_SEQNO => self.used_ms = value.as_ref().try_into().map_or(0, u64::from_be_bytes),
+                column => {
+                    if let Some(name) = column.strip_prefix(REG) {
+                        let object = names.hold(name);
+                        self.insert(Reg::new(object, cell.timestamp), digest::hash(&salt, name));
+                    }
+                }
+            }
+        }
+        // What is logged or unknown of an object counts while it is registered.
+        for cell in &row.cells {
+            if let Some(name) = cell.column.strip_prefix(LOG) {
+                if let Some(reg) = names.find(name).and_then(|object| self.reg_mut(object)) {
+                    (reg.version, reg.logged) = (cell.timestamp, cell.timestamp);
+                }
+            } else if let Some(name) = cell.column.strip_prefix(UNK) {
+                if let Some(object) = names.find(name).filter(|object| self.reg(*object).is_some()) {
+                    self.unknown.push((object, cell.timestamp));
+                }
+            } else if let Some(name) = cell.column.strip_prefix(PENDING_OF) {
+                let object = names.hold(name);
+                let registered = self.reg(object).is_some();
+                // F6: what the client said it knew is in the marker.
+                let known =
+                    cell.value.as_ref().and_then(|value| value.as_ref().try_into().ok()).map_or(0, u64::from_be_bytes);
+                if let Some(reg) = self.reg_mut(object) {
+                    reg.acked = reg.acked.max(known);
+                }
+                let pending = Pending { seqno: cell.timestamp, registered, call: None, sent: Mono(0), failures: 0 };
+                self.pending.insert(object, pending);
+            }
+        }
+        self.durable = (self.op.unwrap_or(0), self.digest);
+        self.present = self.channel.is_some();
+        !row.cells.is_empty()
+    }
+
+    pub fn put(&mut self, cell: v1::Cell) {
+        self.dirty.cells.push(cell);
+    }
+
+    /// Marks the row as used (§4.2.1: whenever a sequence number is).
+    pub fn used(&mut self, seqno: u64, wall_ms: u64) {
+        self.used_ms = wall_ms;
+        self.dirty.cells.push(rows::cell(LAST_SEQNO, seqno, wall_ms.to_be_bytes().to_vec()));
+    }
+}

@@ -1,0 +1,232 @@
+//! The matcher's rules, each with the rule left out where that shows.
+
+use crate::desk::{APP, Desk, client_key};
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use tidings_base::{KeyRange, LeaseNumber};
+use tidings_notify::matcher::{Input, Matcher, Options};
+use tidings_notify::mutant::Mutant;
+use tidings_notify::names::ClientKey;
+use tidings_notify::rows::StoreRequest;
+use tidings_notify::{Outcome, RequestId};
+use tidings_wire::v1;
+
+fn desk(mutant: Option<Mutant>) -> Desk<Matcher> {
+    Desk::matcher(Options { mutant, hints: false, ..Default::default() })
+}
+
+fn user(name: &str) -> ClientKey {
+    client_key(name, 1)
+}
+
+fn told(mut list: Vec<(String, u64)>) -> Vec<(String, u64)> {
+    list.sort();
+    list
+}
+
+fn of(list: &[(&str, u64)]) -> Vec<(String, u64)> {
+    list.iter().map(|(name, version)| ((*name).into(), *version)).collect()
+}
+
+#[test]
+fn f1_what_is_acknowledged_stands_on_the_lease() {
+    for (mutant, guarded) in [(None, true), (Some(Mutant::LeaseIgnored), false)] {
+        let mut desk = desk(mutant);
+        desk.registers(1, b"x", &user("ann"), b"", 10);
+        desk.publish(2, b"x", 3, b"");
+        assert_eq!(desk.answers(), [(1, Outcome::Done, 0, guarded), (2, Outcome::Done, 0, guarded)]);
+    }
+}
+
+#[test]
+fn f1_another_lease_or_realm_is_told_to_look_again() {
+    let mut desk = desk(None);
+    desk.give(Input::Gained { range: KeyRange::FULL, lease: LeaseNumber::new(9).unwrap() });
+    desk.publish(1, b"x", 3, b"");
+    assert_eq!(desk.answers(), [(1, Outcome::Moved, 0, false)]);
+    let realm = Some(v1::NotifyRealm { incarnation: 2, generation: 0 });
+    let publication =
+        v1::Publication { app: APP.into(), object: Bytes::from_static(b"x"), version: 1, ..Default::default() };
+    let call = v1::MatchPublication { realm, publication: Some(publication), scratch: false };
+    let lease = LeaseNumber::new(9).unwrap();
+    desk.give(Input::Publish { request: RequestId(2), lease, call: Box::new(call) });
+    assert_eq!(desk.answers(), [(2, Outcome::Moved, 0, false)]);
+}
+
+#[test]
+fn f1_a_range_that_goes_takes_its_work_with_it() {
+    let mut desk = desk(None);
+    desk.hold = true;
+    desk.publish(1, b"x", 3, b"");
+    desk.registers(2, b"x", &user("ann"), b"", 10);
+    desk.give(Input::Lost { range: KeyRange::FULL });
+    let outcomes: BTreeSet<u64> = desk
+        .answers()
+        .into_iter()
+        .map(|(request, outcome, ..)| {
+            assert_eq!(outcome, Outcome::Moved);
+            request
+        })
+        .collect();
+    assert_eq!(outcomes, BTreeSet::from([1, 2]));
+    desk.release_all();
+    assert_eq!((desk.answers(), desk.tells().len(), desk.machine.jobs()), (vec![], 0, 0));
+}
+
+/// A registration and a publication at the same time: one of them must see the other.
+#[test]
+fn f6_a_registration_is_stored_before_the_version_is_read() {
+    for mutant in [None, Some(Mutant::ReadBeforeStore)] {
+        let mut desk = desk(mutant);
+        desk.hold = true;
+        desk.registers(1, b"x", &user("ann"), b"", 10);
+        // Its first step happens, then all of the publication, then the rest of it.
+        let (id, request) = desk.held.pop_front().unwrap();
+        assert_eq!(matches!(request, StoreRequest::Write(_)), mutant.is_none());
+        let result = desk.store.perform(&request);
+        desk.hold = false;
+        desk.publish(2, b"x", 3, b"");
+        let told = desk.tell_all(Outcome::Done);
+        desk.give(Input::Stored { id, result });
+        let version = desk.answers().into_iter().find(|answer| answer.0 == 1).unwrap().2;
+        assert_eq!(version == 0 && told.is_empty(), mutant.is_some(), "nobody would ever hear of version 3");
+    }
+}
+
+#[test]
+fn f6_a_registration_that_is_not_there_ends_but_a_later_one_stays() {
+    for (mutant, left) in [(None, 0), (Some(Mutant::NotRegisteredIgnored), 1)] {
+        let mut desk = desk(mutant);
+        desk.registers(1, b"x", &user("ann"), b"", 10);
+        desk.publish(2, b"x", 3, b"");
+        assert_eq!(desk.tell_all(Outcome::NotRegistered(10)), of(&[("ann", 3)]));
+        desk.publish(3, b"x", 4, b"");
+        assert_eq!(desk.tell_all(Outcome::NotRegistered(10)).len(), left);
+        desk.registers(4, b"x", &user("ann"), b"", 11);
+        desk.publish(5, b"x", 5, b"");
+        assert_eq!(desk.tell_all(Outcome::NotRegistered(10)).len(), 1);
+        desk.publish(6, b"x", 6, b"");
+        assert_eq!(desk.tell_all(Outcome::Done).len(), 1);
+    }
+}
+
+#[test]
+fn f5_a_new_owner_goes_on_where_the_old_one_ended() {
+    for (mutant, found) in [(None, of(&[("ann", 3)])), (Some(Mutant::NoRecovery), vec![])] {
+        let mut old = desk(mutant);
+        old.registers(1, b"x", &user("ann"), b"phone", 10);
+        old.publish(2, b"x", 3, b"phone");
+        // F12: it has made the version itself, and is left out as long as every marker is known.
+        assert_eq!(old.tell_all(Outcome::Done).len(), usize::from(mutant.is_some()));
+        assert_eq!(old.machine.jobs(), 0);
+        old.registers(3, b"y", &user("ann"), b"", 10);
+        old.publish(4, b"y", 3, b"");
+        assert_eq!(old.machine.jobs(), 1);
+        let mut new = desk(mutant);
+        new.store = old.store;
+        new.give(Input::Gained { range: KeyRange::FULL, lease: LeaseNumber::new(6).unwrap() });
+        assert_eq!(new.tell_all(Outcome::Done), found);
+        assert_eq!(new.machine.jobs(), 0);
+    }
+}
+
+#[test]
+fn f12_the_maker_is_left_out_only_if_everything_before_was_told() {
+    let mut desk = desk(None);
+    desk.registers(1, b"x", &user("ann"), b"phone", 10);
+    desk.registers(2, b"x", &user("bob"), b"", 10);
+    desk.answers();
+    desk.publish(3, b"x", 3, b"phone");
+    assert_eq!(desk.tell_all(Outcome::Done), of(&[("bob", 3)]));
+    // Something earlier is still on its way: nobody is left out.
+    for (mutant, rest) in [(None, of(&[("ann", 5), ("bob", 5)])), (Some(Mutant::AlwaysSuppress), of(&[("bob", 5)]))] {
+        let mut desk = self::desk(mutant);
+        desk.registers(1, b"x", &user("ann"), b"phone", 10);
+        desk.registers(2, b"x", &user("bob"), b"", 10);
+        desk.publish(3, b"x", 4, b"");
+        let first = desk.tells();
+        desk.publish(4, b"x", 5, b"phone");
+        for (id, _) in first {
+            desk.give(Input::Notified { id, outcome: Outcome::Done });
+        }
+        assert_eq!(told(desk.tell_all(Outcome::Done)), rest);
+    }
+}
+
+#[test]
+fn f12_a_version_that_comes_late_reaches_the_maker_of_the_later_one() {
+    let mut desk = desk(None);
+    desk.registers(1, b"x", &user("ann"), b"phone", 10);
+    desk.publish(2, b"x", 5, b"phone");
+    desk.answers();
+    assert_eq!(desk.machine.jobs(), 0);
+    desk.publish(3, b"x", 4, b"");
+    // No marker stands for it, so the answer waits until ann has heard.
+    assert_eq!(desk.answers(), vec![]);
+    assert_eq!(desk.tell_all(Outcome::Done), of(&[("ann", 4)]));
+    assert_eq!(desk.answers(), [(3, Outcome::Done, 0, true)]);
+}
+
+#[test]
+fn versions_that_go_backwards_change_nothing() {
+    let mut desk = desk(None);
+    desk.publish(1, b"x", 5, b"");
+    desk.publish(2, b"x", 3, b"");
+    desk.publish(3, b"x", 5, b"");
+    assert_eq!(desk.answers().len(), 3);
+    desk.registers(4, b"x", &user("ann"), b"", 10);
+    assert_eq!(desk.answers(), [(4, Outcome::Done, 5, true)]);
+    assert_eq!(desk.machine.jobs(), 0);
+}
+
+#[test]
+fn one_registrars_trouble_does_not_hold_up_the_others() {
+    let mut desk = desk(None);
+    for at in 0..200u8 {
+        desk.registers(1, b"x", &client_key(&format!("user-{at:03}"), at), b"", 10);
+    }
+    desk.publish(2, b"x", 3, b"");
+    let calls = desk.tells();
+    assert_eq!(calls.len(), 200, "every page is read though nobody has answered yet");
+    for (id, notify) in calls {
+        let bad = notify.client.unwrap().user == "user-007";
+        desk.give(Input::Notified { id, outcome: if bad { Outcome::Failed } else { Outcome::Done } });
+    }
+    assert_eq!(desk.machine.jobs(), 1);
+    desk.pass(10_000);
+    let again = desk.tell_all(Outcome::Done);
+    assert!(!again.is_empty() && again.iter().all(|(name, _)| name == "user-007"));
+    desk.pass(10_000);
+    assert_eq!(desk.machine.jobs(), 0);
+}
+
+#[test]
+fn jobs_beyond_the_bound_are_dropped_and_found_again() {
+    let mut desk = Desk::matcher(Options { max_jobs: 1, hints: false, ..Default::default() });
+    desk.registers(1, b"x", &user("ann"), b"", 10);
+    desk.registers(2, b"y", &user("ann"), b"", 10);
+    desk.answers();
+    desk.publish(3, b"x", 3, b"");
+    desk.publish(4, b"y", 4, b"");
+    assert_eq!(desk.answers(), [(3, Outcome::Done, 0, true), (4, Outcome::Failed, 0, false)]);
+    assert_eq!(desk.tell_all(Outcome::Done), of(&[("ann", 3)]));
+    desk.pass(1_000);
+    assert_eq!(desk.tell_all(Outcome::Done), of(&[("ann", 4)]));
+}
+
+#[test]
+fn hints_leave_before_the_version_is_stable() {
+    let mut desk = Desk::matcher(Options::default());
+    desk.registers(1, b"x", &user("ann"), b"", 10);
+    desk.hold = true;
+    desk.publish(2, b"x", 3, b"");
+    let scan = desk.held.iter().position(|(_, request)| matches!(request, StoreRequest::Scan(_))).unwrap();
+    let (id, request) = desk.held.remove(scan).unwrap();
+    let result = desk.store.perform(&request);
+    desk.give(Input::Stored { id, result });
+    let hints = desk.tells();
+    assert!(hints.len() == 1 && hints[0].1.hint && hints[0].1.version == 3);
+    assert_eq!(desk.answers().len(), 1, "only the registration is answered");
+    desk.release_all();
+    assert!(!desk.tells()[0].1.hint);
+}

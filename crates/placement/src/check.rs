@@ -6,17 +6,17 @@
 //! ```
 //! A recall stores zero into the deadline *inside the snapshot that readers may still hold*, before the message that
 //! releases the range is sent. So whoever loaded an old snapshot either saw the zero, or read a deadline and then a
-//! clock that was before it: at that instant the lease still held.
+//! clock that was before it: at that instant the lease still held. `tests/loom.rs` tries every interleaving of that.
+
+#[doc(hidden)]
+pub mod snapshot;
 
 use crate::Leased;
 use arc_swap::ArcSwap;
+use snapshot::{Slot, Snapshot};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use tidings_base::{KeyHash, LeaseNumber, Mono};
-
-/// Bits of the hash that choose a bucket: 2¹⁴ buckets for the 12,800 ranges of a large pool, so that a search ends
-/// after one or two steps; 64 KiB.
-const BUCKET_BITS: u32 = 14;
 
 /// A range that is held until a deadline; frozen and recalled ranges are not in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,51 +27,10 @@ pub struct Holding {
     pub until: Mono,
 }
 
-#[derive(Debug)]
-struct Slot {
-    leased: Leased,
-    until: Arc<AtomicU64>,
-}
-
-/// The ranges that an owner holds, sorted by start; none wraps (the manager cuts at zero).
-#[derive(Debug, Default)]
-struct Snapshot {
-    slots: Vec<Slot>,
-    /// For each bucket, the last slot that begins in it or before it.
-    buckets: Vec<u32>,
-}
-
-impl Snapshot {
-    fn new(slots: Vec<Slot>) -> Snapshot {
-        let mut buckets = vec![0; 1 << BUCKET_BITS];
-        let mut at = 0;
-        for (bucket, first) in buckets.iter_mut().enumerate() {
-            let end = ((bucket as u64 + 1) << (64 - BUCKET_BITS)).wrapping_sub(1);
-            while slots.get(at + 1).is_some_and(|slot| slot.leased.range.start.0 <= end) {
-                at += 1;
-            }
-            *first = at as u32;
-        }
-        Snapshot { slots, buckets }
-    }
-
-    #[inline]
-    fn find(&self, hash: KeyHash) -> Option<&Slot> {
-        let mut at = *self.buckets.get((hash.0 >> (64 - BUCKET_BITS)) as usize)? as usize;
-        loop {
-            let slot = self.slots.get(at)?;
-            if slot.leased.range.start <= hash {
-                return (hash <= slot.leased.range.last).then_some(slot);
-            }
-            at = at.checked_sub(1)?;
-        }
-    }
-}
-
 /// What threads check against. Cheap to share by `Arc`.
 #[derive(Debug)]
 pub struct Checks {
-    snapshot: ArcSwap<Snapshot>,
+    snapshot: ArcSwap<Snapshot<AtomicU64>>,
 }
 
 impl Default for Checks {
@@ -88,47 +47,16 @@ impl Checks {
 
     /// Puts a new picture in place: deadlines of what is no longer held become zero in the old one first. One writer.
     pub fn publish(&self, holdings: &[Holding]) {
-        let old = self.snapshot.load_full();
-        let mut sorted: Vec<&Holding> = holdings.iter().collect();
-        sorted.sort_by_key(|holding| holding.leased.range.start);
-        let same = old.slots.len() == sorted.len()
-            && old.slots.iter().zip(&sorted).all(|(slot, holding)| slot.leased == holding.leased);
-        if same {
-            for (slot, holding) in old.slots.iter().zip(&sorted) {
-                slot.until.store(holding.until.0, Ordering::SeqCst);
-            }
-            return;
+        if let Some(next) = self.snapshot.load_full().followed_by(holdings) {
+            self.snapshot.store(Arc::new(next));
         }
-        let mut slots = Vec::with_capacity(sorted.len());
-        let mut olds = old.slots.iter().peekable();
-        for holding in sorted {
-            while let Some(gone) = olds.next_if(|slot| slot.leased.range.start < holding.leased.range.start) {
-                gone.until.store(0, Ordering::SeqCst);
-            }
-            let reused = olds.next_if(|slot| slot.leased.range.start == holding.leased.range.start);
-            let until = match reused {
-                Some(slot) if slot.leased == holding.leased => slot.until.clone(),
-                Some(slot) => {
-                    slot.until.store(0, Ordering::SeqCst);
-                    Arc::default()
-                }
-                None => Arc::default(),
-            };
-            until.store(holding.until.0, Ordering::SeqCst);
-            slots.push(Slot { leased: holding.leased, until });
-        }
-        olds.for_each(|gone| gone.until.store(0, Ordering::SeqCst));
-        self.snapshot.store(Arc::new(Snapshot::new(slots)));
     }
 
     /// The number of the lease under which the key is held at the instant that `clock` tells, if it is. `clock` is
     /// read last.
     #[inline]
     pub fn check_now(&self, hash: KeyHash, clock: impl FnOnce() -> Mono) -> Option<LeaseNumber> {
-        let snapshot = self.snapshot.load();
-        let slot = snapshot.find(hash)?;
-        let until = slot.until.load(Ordering::SeqCst);
-        (clock().0 < until).then_some(slot.leased.lease)
+        self.snapshot.load().check(hash, clock)
     }
 
     /// Whether the key is held now under the same lease as then: if so, it was held all the time between.
@@ -139,23 +67,18 @@ impl Checks {
 
     /// The lease of a point with its deadline, if it was not recalled; it may be over.
     pub fn find(&self, hash: KeyHash) -> Option<Holding> {
-        let snapshot = self.snapshot.load();
-        let slot = snapshot.find(hash)?;
-        Some(Holding { leased: slot.leased, until: Mono(slot.until.load(Ordering::SeqCst)) })
+        self.snapshot.load().find(hash).map(Slot::holding)
     }
 
     /// All leases with their deadlines, in the order of the ring; some may be over.
     pub fn holdings(&self) -> Vec<Holding> {
-        let snapshot = self.snapshot.load();
-        let holding = |slot: &Slot| Holding { leased: slot.leased, until: Mono(slot.until.load(Ordering::SeqCst)) };
-        snapshot.slots.iter().map(holding).collect()
+        self.snapshot.load().slots().iter().map(Slot::holding).collect()
     }
 
     /// What is held at an instant, in the order of the ring.
     pub fn held(&self, now: Mono) -> Vec<Leased> {
-        let snapshot = self.snapshot.load();
-        let held = snapshot.slots.iter().filter(|slot| now.0 < slot.until.load(Ordering::SeqCst));
-        held.map(|slot| slot.leased).collect()
+        let held = self.holdings().into_iter().filter(|holding| now < holding.until);
+        held.map(|holding| holding.leased).collect()
     }
 }
 
@@ -177,12 +100,12 @@ mod tests {
         checks.publish(&[Holding { leased: lease, until: Mono(100) }]);
         let old = checks.snapshot.load_full();
         checks.publish(&[]);
-        assert_eq!(old.find(KeyHash(15)).unwrap().until.load(Ordering::SeqCst), 0);
+        assert_eq!(old.find(KeyHash(15)).unwrap().holding().until, Mono(0));
         // The same range under a new number is another lease: old readers must not profit from its deadline.
         checks.publish(&[Holding { leased: lease, until: Mono(100) }]);
         let old = checks.snapshot.load_full();
         checks.publish(&[Holding { leased: leased(10, 20, 2), until: Mono(200) }]);
-        assert_eq!(old.find(KeyHash(15)).unwrap().until.load(Ordering::SeqCst), 0);
+        assert_eq!(old.find(KeyHash(15)).unwrap().holding().until, Mono(0));
         assert_eq!(checks.check_now(KeyHash(15), || Mono(150)), LeaseNumber::new(2));
     }
 

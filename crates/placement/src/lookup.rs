@@ -143,6 +143,8 @@ pub struct Lookup {
     instance: Option<u64>,
     epoch: u64,
     lsn: u64,
+    /// Ranges of the last snapshot that were newer than its LSN, with the LSN of their loss: that loss is no news.
+    ahead: Vec<(KeyRange, u64)>,
     /// When the last answer of the highest epoch came.
     fresh: Option<Mono>,
     waiting: Option<Ticket>,
@@ -162,6 +164,7 @@ impl Lookup {
             instance: None,
             epoch: 0,
             lsn: 0,
+            ahead: Vec::new(),
             fresh: None,
             waiting: None,
             next_ticket: 0,
@@ -255,11 +258,14 @@ impl Lookup {
             // A first snapshot raises none: nothing was published before it.
             () if first => Vec::new(),
             () if foreign || answer.lost_everything => vec![KeyRange::FULL],
-            () => lost_since(&answer.ranges, self.lsn),
+            () => lost_since(&answer.ranges, self.lsn, &self.ahead),
         };
         let news = answer.snapshot || !answer.ranges.is_empty() || !answer.owners.is_empty();
         if answer.snapshot {
             self.table = Table::default();
+            // Commits end in any order: a snapshot may show more than everything up to its LSN.
+            let newer = answer.ranges.iter().filter(|range| range.lost_lsn > answer.lsn);
+            self.ahead = newer.map(|range| (range_of(range), range.lost_lsn)).collect();
         }
         for owner in answer.owners {
             let known = TableOwner { id: owner.id, address: owner.address };
@@ -272,6 +278,7 @@ impl Lookup {
         }
         self.instance = Some(answer.instance);
         self.lsn = answer.lsn;
+        self.ahead.retain(|(_, lost)| *lost > answer.lsn);
         if news {
             out.put(Output::Changed);
         }
@@ -281,12 +288,19 @@ impl Lookup {
     }
 }
 
+fn range_of(range: &v1::TableRange) -> KeyRange {
+    KeyRange::new(KeyHash(range.start), KeyHash(range.last))
+}
+
 /// F7: the ranges whose state was lost after what is known, neighbours joined.
-fn lost_since(ranges: &[v1::TableRange], lsn: u64) -> Vec<KeyRange> {
+fn lost_since(ranges: &[v1::TableRange], lsn: u64, ahead: &[(KeyRange, u64)]) -> Vec<KeyRange> {
+    let known = |range: &v1::TableRange| {
+        ahead.iter().any(|(known, lost)| *lost >= range.lost_lsn && known.covers(range_of(range)))
+    };
     let mut lost: Vec<KeyRange> = ranges
         .iter()
-        .filter(|range| range.lost_lsn > lsn && range.start <= range.last)
-        .map(|range| KeyRange::new(KeyHash(range.start), KeyHash(range.last)))
+        .filter(|range| range.lost_lsn > lsn && range.start <= range.last && !known(range))
+        .map(range_of)
         .collect();
     lost.sort_by_key(|range| range.start);
     let mut joined: Vec<KeyRange> = Vec::with_capacity(lost.len());
@@ -386,6 +400,19 @@ mod tests {
         let mut behind = answer(2, 8, 0, true, vec![range(0, u64::MAX, 1, 1, 0, 0)]);
         behind.lost_everything = true;
         assert_eq!(tell(&mut lookup, behind), Some(vec![KeyRange::FULL]));
+    }
+
+    #[test]
+    fn what_a_snapshot_shows_beyond_its_lsn_is_no_news_later() {
+        let mut lookup = lookup();
+        // 9 is committed, 8 is not: the snapshot is of 7.
+        let ahead = range(100, u64::MAX, 2, 5, 9, 9);
+        assert_eq!(tell(&mut lookup, answer(1, 7, 7, true, vec![range(0, 99, 1, 4, 7, 7), ahead])), None);
+        let both = vec![range(0, 99, 3, 6, 8, 8), ahead];
+        let lost = KeyRange::new(KeyHash(0), KeyHash(99));
+        assert_eq!(tell(&mut lookup, answer(1, 7, 9, false, both)), Some(vec![lost]));
+        let again = vec![range(100, u64::MAX, 1, 7, 10, 10)];
+        assert!(tell(&mut lookup, answer(1, 7, 10, false, again)).is_some(), "the next loss is one");
     }
 
     #[test]

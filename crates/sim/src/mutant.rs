@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use tidings_cell::mutant::Mutant as CellMutant;
+use tidings_placement::mutant::Mutant as PlacementMutant;
 
 /// A known bug, switched on by a test. Never part of a normal run.
 #[doc(hidden)]
@@ -26,6 +27,8 @@ pub enum Mutant {
     ForgottenLease,
     /// A rule of the cell is left out.
     Cell(CellMutant),
+    /// A rule of placement is left out.
+    Placement(PlacementMutant),
 }
 
 impl Mutant {
@@ -49,6 +52,14 @@ impl Mutant {
         }
     }
 
+    /// The rule of placement that is left out, if it is one.
+    pub fn of_placement(self) -> Option<PlacementMutant> {
+        match self {
+            Mutant::Placement(mutant) => Some(mutant),
+            _ => None,
+        }
+    }
+
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -61,6 +72,7 @@ impl Mutant {
             Mutant::HastyRejoin => "hasty-rejoin",
             Mutant::ForgottenLease => "forgotten-lease",
             Mutant::Cell(mutant) => mutant.name(),
+            Mutant::Placement(mutant) => mutant.name(),
         }
     }
 }
@@ -74,7 +86,9 @@ impl fmt::Display for Mutant {
 impl FromStr for Mutant {
     type Err = String;
     fn from_str(name: &str) -> Result<Mutant, String> {
-        let all = || Mutant::ALL.into_iter().chain(CellMutant::ALL.into_iter().map(Mutant::Cell));
+        let cell = CellMutant::ALL.into_iter().map(Mutant::Cell);
+        let placement = PlacementMutant::ALL.into_iter().map(Mutant::Placement);
+        let all = || Mutant::ALL.into_iter().chain(cell.clone()).chain(placement.clone());
         let known = all().map(Mutant::name).collect::<Vec<_>>().join(", ");
         all()
             .find(|mutant| mutant.name() == name)

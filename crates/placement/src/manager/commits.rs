@@ -88,6 +88,8 @@ pub(super) struct Commits {
     inflight: BTreeSet<u64>,
     /// Operators that wait for `meta`.
     waiting: Vec<(OpId, Message)>,
+    /// Those whose wish is in the commit of `meta` that is under way.
+    answering: Vec<(OpId, Message)>,
 }
 
 impl Commits {
@@ -103,6 +105,7 @@ impl Commits {
             lsn_end: 1,
             inflight: BTreeSet::new(),
             waiting: Vec::new(),
+            answering: Vec::new(),
         }
     }
 
@@ -152,7 +155,7 @@ impl Commits {
     }
 
     pub(super) fn waiting_ops(&mut self) -> impl Iterator<Item = OpId> {
-        self.waiting.drain(..).map(|(op, _)| op)
+        self.answering.drain(..).chain(self.waiting.drain(..)).map(|(op, _)| op)
     }
 
     /// The highest LSN below which everything is committed.
@@ -209,7 +212,12 @@ impl Pool {
     pub(super) fn begin_commit(&mut self, kind: Kind) -> (Option<u64>, Bytes) {
         self.commits.wanted.remove(&kind);
         let inflight = match kind {
-            Kind::Meta => self.encode_meta(),
+            Kind::Meta => {
+                // Whoever asks later waits for the next one: what it wants is not in this.
+                let waiting = std::mem::take(&mut self.commits.waiting);
+                self.commits.answering.extend(waiting);
+                self.encode_meta()
+            }
             Kind::Owners(n) => self.encode_owners(n),
             Kind::Segment(n) => self.encode_segment(n),
         };
@@ -303,7 +311,7 @@ impl Pool {
                     }
                     (self.meta.next_lease, self.meta.next_lsn) = (meta.next_lease, meta.next_lsn);
                 }
-                return std::mem::take(&mut self.commits.waiting);
+                return std::mem::take(&mut self.commits.answering);
             }
             Kind::Owners(_) => {
                 // A later process may have registered since: nothing is granted to it before its own record is there, or

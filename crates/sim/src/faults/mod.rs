@@ -68,6 +68,8 @@ pub struct Chaos {
     calm: bool,
     base_weather: Weather,
     starts: u64,
+    /// The furthest a clock may run from true time, in parts per million.
+    reach: i32,
 }
 
 /// Once in so many acknowledged writes the power is cut right behind one.
@@ -103,7 +105,20 @@ impl Chaos {
             calm: false,
             base_weather,
             starts: 0,
+            reach: MAX_PPM,
         }
+    }
+
+    /// The same schedule with clocks within this reach.
+    pub fn reaching(mut self, ppm: i32) -> Chaos {
+        self.reach = ppm;
+        self
+    }
+
+    /// The same schedule without these kinds: they would meet nothing in this scenario.
+    pub fn without(mut self, kinds: &[Kind]) -> Chaos {
+        self.weights.retain(|(kind, _)| !kinds.contains(kind));
+        self
     }
 
     /// How many faults of each kind there were. The network's own are not among them.
@@ -349,8 +364,8 @@ impl Chaos {
             }
             Kind::BitFlip | Kind::TruncatedFile => {}
             Kind::ClockRate => {
-                let (host, reach) = (self.anybody(), MAX_PPM as u64);
-                let ppm = self.rng.below(2 * reach + 1) as i32 - MAX_PPM;
+                let (host, reach) = (self.anybody(), self.reach);
+                let ppm = self.rng.below(2 * reach as u64 + 1) as i32 - reach;
                 self.count(kind.name(), world, host, &ppm.to_string());
                 world.set_rate(host, ppm);
             }

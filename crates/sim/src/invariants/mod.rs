@@ -3,6 +3,7 @@
 //! Processes state facts; invariants watch them. An invariant counts what it checked, since one that never looked has
 //! proved nothing: a run in which a count stays zero fails.
 
+pub mod a_lapsed_lease_stays_lapsed;
 pub mod a_masters_word_ends_with_its_epoch;
 pub mod acknowledged_calls_take_effect_once;
 pub mod acknowledged_writes_survive;
@@ -19,9 +20,13 @@ pub mod feed_delivers_every_entry;
 pub mod fences_never_go_back;
 pub mod forged_handles_open_nothing;
 pub mod guarded_writes_end_with_their_locks;
+pub mod lease_numbers_only_grow;
+pub mod leases_are_dated_from_the_question;
 pub mod leases_exclude_other_leaders;
+pub mod losses_are_told;
 pub mod lost_locks_are_held_back;
 pub mod no_cached_read_after_its_write_returned;
+pub mod one_believer_per_key;
 pub mod one_holder_per_exclusive_lock;
 pub mod one_leader_per_epoch;
 pub mod reads_are_linearizable;

@@ -4,6 +4,7 @@
 //! loose for a while, heals everything, and looks whether the service came back.
 
 pub mod cell;
+pub mod placement;
 pub mod store;
 
 use crate::report::Report;
@@ -40,5 +41,10 @@ pub(crate) const ALL: &[Scenario] = &[
         name: "cell-directed",
         about: "The cell under aimed faults: each strikes at the moment at which a rule is needed.",
         run: cell::run_directed,
+    },
+    Scenario {
+        name: "placement",
+        about: "Placement: managers on a model of the cell, up to 50 owners, lookups, hand-overs, faults.",
+        run: placement::run,
     },
 ];

@@ -1,10 +1,13 @@
 //! The public surface of the simulator.
 
 mod claims_cell;
+mod claims_placement;
 mod conformance;
 mod kernel;
 mod linearizability_cell;
 mod mutants;
 mod mutants_cell;
+mod mutants_placement;
 mod scenario_cell;
+mod scenario_placement;
 mod scenario_store;

@@ -1,0 +1,297 @@
+//! What befalls a pool beside broken networks and machines: drains, departures, illness, hand-overs that fail or hang, a
+//! namespace deleted and made again, a cell that is away for minutes.
+
+use super::Run;
+use super::owner::Mood;
+use super::town::{Actor, NAMESPACE};
+use crate::kernel::HostId;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tidings_base::{OpId, Seeded};
+use tidings_placement::owner::Input;
+use tidings_wire::v1;
+use tidings_wire::v1::placement_message::Message;
+
+/// Reminders from here on are this schedule's.
+pub const FIRST_REMINDER: u64 = 1 << 41;
+/// How often the operator looks whether the namespace is there.
+const OPERATE: Duration = Duration::from_secs(2);
+
+/// What is still to be done.
+#[derive(Clone, Debug)]
+enum Due {
+    Strike,
+    Operate,
+    Start(HostId),
+    Well(HostId),
+    Mood(HostId, Mood),
+    Cancel(String),
+}
+
+/// The schedule of one run.
+pub struct Trouble {
+    rng: Seeded,
+    mean: u64,
+    /// How often each kind comes up: one to four, or never in this run.
+    weights: Vec<(Kind, u64)>,
+    due: BTreeMap<u64, Due>,
+    next_id: u64,
+    counts: BTreeMap<&'static str, u64>,
+    calm: bool,
+    /// The operator has seen that the namespace is there.
+    made: bool,
+    /// Rounds of the operator until a deleted namespace is made again.
+    away: u64,
+    asked: Option<(HostId, OpId, bool)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Drain,
+    OperatorsDrain,
+    Departure,
+    Illness,
+    FailingHandOver,
+    HangingHandOver,
+    CellOutage,
+    NamespaceDeleted,
+}
+
+impl Kind {
+    const ALL: [Kind; 8] = [
+        Kind::Drain,
+        Kind::OperatorsDrain,
+        Kind::Departure,
+        Kind::Illness,
+        Kind::FailingHandOver,
+        Kind::HangingHandOver,
+        Kind::CellOutage,
+        Kind::NamespaceDeleted,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Drain => "drain",
+            Kind::OperatorsDrain => "operators_drain",
+            Kind::Departure => "departure",
+            Kind::Illness => "illness",
+            Kind::FailingHandOver => "failing_hand_over",
+            Kind::HangingHandOver => "hanging_hand_over",
+            Kind::CellOutage => "cell_outage",
+            Kind::NamespaceDeleted => "namespace_deleted",
+        }
+    }
+}
+
+/// All names of these kinds.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    Kind::ALL.into_iter().map(Kind::name)
+}
+
+impl Trouble {
+    /// A schedule drawn from the generator.
+    pub fn new(rng: &Seeded) -> Trouble {
+        let mut rng = rng.fork("trouble");
+        let weights = Kind::ALL.map(|kind| {
+            let often = if rng.one_in(4) { 0 } else { rng.between(1, 4) };
+            // A deleted namespace ends everything for everybody: seldom.
+            (kind, if kind == Kind::NamespaceDeleted { often / 3 } else { often })
+        });
+        let mean = [10, 20, 40, 80][rng.below(4) as usize];
+        Trouble {
+            rng,
+            mean,
+            weights: weights.to_vec(),
+            due: BTreeMap::new(),
+            next_id: FIRST_REMINDER,
+            counts: BTreeMap::new(),
+            calm: false,
+            made: false,
+            away: 0,
+            asked: None,
+        }
+    }
+
+    /// How many of each kind there were.
+    pub fn counts(&self) -> &BTreeMap<&'static str, u64> {
+        &self.counts
+    }
+
+    fn pick(&mut self) -> Option<Kind> {
+        let total: u64 = self.weights.iter().map(|(_, weight)| weight).sum();
+        let mut left = self.rng.below(total.max(1));
+        let mut chosen = None;
+        for (kind, weight) in &self.weights {
+            if left < *weight {
+                chosen = Some(*kind);
+                break;
+            }
+            left -= weight;
+        }
+        chosen
+    }
+}
+
+impl Run {
+    /// Begins.
+    pub(super) fn begin_trouble(&mut self) {
+        self.later(Duration::ZERO, Due::Operate);
+        let mean = self.trouble.mean;
+        self.later(Duration::from_secs(mean), Due::Strike);
+    }
+
+    /// Trouble is over: whatever is down or ill is mended.
+    pub(super) fn end_trouble(&mut self) {
+        self.trouble.calm = true;
+        self.trouble.away = 0;
+        for host in self.town.owners.keys().copied().collect::<Vec<_>>() {
+            self.to_owner(host, Input::Healthy(true));
+            self.set_mood(host, Mood::Works);
+        }
+    }
+
+    fn later(&mut self, after: Duration, due: Due) {
+        self.trouble.next_id += 1;
+        self.trouble.due.insert(self.trouble.next_id, due);
+        self.world.remind(after, self.trouble.next_id);
+    }
+
+    /// A reminder of the world that is this schedule's.
+    pub(super) fn trouble_due(&mut self, id: u64) {
+        let Some(due) = self.trouble.due.remove(&id) else { return };
+        match due {
+            Due::Strike if self.trouble.calm => {}
+            Due::Strike => {
+                let wait = self.trouble.rng.between(1, 2 * self.trouble.mean);
+                self.later(Duration::from_secs(wait), Due::Strike);
+                if let Some(kind) = self.trouble.pick() {
+                    *self.trouble.counts.entry(kind.name()).or_default() += 1;
+                    self.strike(kind);
+                }
+            }
+            Due::Operate => {
+                self.operator();
+                self.later(OPERATE, Due::Operate);
+            }
+            Due::Start(host) => {
+                if !self.world.is_up(host) {
+                    // Nothing here can fail to start; if it did, the end would notice.
+                    drop(self.world.start(host, &mut self.town));
+                }
+            }
+            Due::Well(host) => self.to_owner(host, Input::Healthy(true)),
+            Due::Mood(host, mood) => self.set_mood(host, mood),
+            Due::Cancel(owner) => self.drain(owner, true),
+        }
+    }
+
+    fn strike(&mut self, kind: Kind) {
+        let owners: Vec<HostId> = self.town.owners.keys().copied().collect();
+        let Some(host) = self.trouble.rng.pick(&owners).copied() else { return };
+        let a_while = Duration::from_secs(self.trouble.rng.between(5, 120));
+        self.world.note_fault(host, kind.name());
+        match kind {
+            Kind::Drain => self.to_owner(host, Input::Drain),
+            Kind::OperatorsDrain => {
+                let owner = self.town.owners.get(&host).map(|habits| habits.id.clone()).unwrap_or_default();
+                self.drain(owner.clone(), false);
+                self.later(a_while, Due::Cancel(owner));
+            }
+            Kind::Departure => {
+                self.world.kill(host);
+                self.later(a_while, Due::Start(host));
+            }
+            Kind::Illness => {
+                self.to_owner(host, Input::Healthy(false));
+                self.later(a_while, Due::Well(host));
+            }
+            Kind::FailingHandOver | Kind::HangingHandOver => {
+                let mood = if kind == Kind::FailingHandOver { Mood::Fails } else { Mood::Hangs };
+                self.set_mood(host, mood);
+                self.later(a_while, Due::Mood(host, Mood::Works));
+            }
+            Kind::CellOutage => {
+                self.world.kill(self.town.cell);
+                let most = 2 * self.town.times.lease.as_secs() + 60;
+                let time = Duration::from_secs(self.trouble.rng.between(2, most));
+                self.later(time, Due::Start(self.town.cell));
+            }
+            Kind::NamespaceDeleted => {
+                let delete = v1::NamespaceDelete { namespace: NAMESPACE.to_owned() };
+                if self.to_leader(Message::NamespaceDelete(delete)).is_some() {
+                    self.trouble.made = false;
+                    self.trouble.away = self.trouble.rng.between(1, 20);
+                }
+            }
+        }
+    }
+
+    fn to_owner(&mut self, host: HostId, input: Input) {
+        self.world.poke(host, |actor, now, out| {
+            if let Actor::Owner(owner) = actor {
+                owner.feed(now, input, out);
+            }
+        });
+    }
+
+    fn set_mood(&mut self, host: HostId, mood: Mood) {
+        self.world.poke(host, |actor, _, _| {
+            if let Actor::Owner(owner) = actor {
+                owner.set_mood(mood);
+            }
+        });
+    }
+
+    fn drain(&mut self, owner: String, cancel: bool) {
+        let drain = v1::OwnerDrain { namespace: NAMESPACE.to_owned(), owner, cancel };
+        self.to_leader(Message::OwnerDrain(drain));
+    }
+
+    /// Asks whoever says that it leads, unless it is asleep.
+    fn to_leader(&mut self, request: Message) -> Option<(HostId, OpId)> {
+        let leads = |host: &&HostId| match self.world.process(**host) {
+            Some(Actor::Manager(manager)) => manager.leads() && !self.world.is_paused(**host),
+            _ => false,
+        };
+        let leader = self.town.managers.iter().find(leads).copied()?;
+        let mut asked = None;
+        self.world.poke(leader, |actor, now, out| {
+            if let Actor::Manager(manager) = actor {
+                asked = Some(manager.operate(now, request, out));
+            }
+        });
+        asked.map(|op| (leader, op))
+    }
+
+    /// The operator sees to it that the namespace is there.
+    fn operator(&mut self) {
+        if let Some((host, op, _)) = self.trouble.asked.take() {
+            let mut told = None;
+            self.world.poke(host, |actor, _, _| {
+                if let Actor::Manager(manager) = actor {
+                    told = manager.told(op);
+                }
+            });
+            self.trouble.made = match told {
+                Some(Ok(_)) => true,
+                Some(Err(code)) => code == "placement.namespace_exists",
+                None => false,
+            };
+        }
+        if self.trouble.away > 0 {
+            self.trouble.away -= 1;
+            return;
+        }
+        if !self.trouble.made {
+            let config = v1::NamespaceConfig {
+                lease_ms: self.town.times.lease.as_millis() as u32,
+                renew_ms: self.town.times.renew.as_millis() as u32,
+                virtual_nodes: self.virtual_nodes,
+                drain_ms: 30_000,
+                ..Default::default()
+            };
+            let create = v1::NamespaceCreate { namespace: NAMESPACE.to_owned(), config: Some(config) };
+            self.trouble.asked = self.to_leader(Message::NamespaceCreate(create)).map(|(host, op)| (host, op, true));
+        }
+    }
+}

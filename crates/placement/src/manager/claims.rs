@@ -238,7 +238,8 @@ impl Pool {
                     if said.contains(&range.lease.get()) || silent >= STRIKES {
                         self.release(start);
                     } else {
-                        self.table.update(start, |range| range.holder = Holder::Fresh);
+                        // What is not leased has no end that could pass unnoticed: the next grant dates it anew.
+                        self.table.update(start, |range| (range.holder, range.until) = (Holder::Fresh, Mono(0)));
                         again = true;
                     }
                 }

@@ -286,3 +286,50 @@ fn numbers_are_never_used_twice_even_when_they_end() {
     leases.sort_unstable();
     assert_eq!(leases, [last - 1, last], "two numbers were left; nothing else is given");
 }
+
+/// An owner played by hand.
+#[derive(Default)]
+struct Hand {
+    seq: u64,
+    heard: u64,
+    epoch: u64,
+}
+
+impl Hand {
+    /// Says something, and takes the answer in as an owner does.
+    fn say(&mut self, world: &mut World, poll: v1::OwnerPoll) -> Result<v1::OwnerAnswer, Error> {
+        self.seq += 1;
+        let Hand { seq, heard, epoch } = *self;
+        let asked = ask(world, v1::OwnerPoll { seq, heard, epoch, wait_ms: 0, ..poll });
+        world.pass(300 * MS);
+        match asked.or_else(|| world.answers.pop().map(|(_, answer)| answer)).unwrap()? {
+            Message::OwnerAnswer(answer) => {
+                (self.heard, self.epoch) = (answer.seq, answer.epoch);
+                Ok(answer)
+            }
+            other => panic!("not an answer to an owner: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_grant_that_was_dropped_and_is_made_again_ends_like_any_other() {
+    let (mut world, mut hand) = (World::new(), Hand::default());
+    let b = || poll("b", "b:1");
+    let granted = (0..4).any(|_| !hand.say(&mut world, b()).unwrap().grants.is_empty());
+    assert!(granted);
+    // It claims nothing: the grant crossed a message of its own. It is not made again before its first end has passed.
+    let now = world.now;
+    world.feed(0, Input::SessionUntil(now));
+    for _ in 0..8 {
+        assert_eq!(hand.say(&mut world, b()).unwrap_err().code, "placement.not_leader");
+        world.pass(Duration::from_secs(2));
+    }
+    let until = world.now + Duration::from_secs(3_600);
+    world.feed(0, Input::SessionUntil(until));
+    assert!(!hand.say(&mut world, b()).unwrap().grants.is_empty());
+    // It is never heard of again.
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(20));
+    assert_eq!(world.share(0), 1.0);
+}

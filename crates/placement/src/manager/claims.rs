@@ -234,8 +234,10 @@ impl Pool {
                 // It heard of the grant and does not hold it. If it does not say that it refused it, the answer crossed a
                 // message of its own and was dropped (F5): nobody has had it, and it may be granted again as it is.
                 Holder::Sent(seq) if !claimed && poll.heard >= seq => {
-                    refused = true;
-                    if said.contains(&range.lease.get()) || silent >= STRIKES {
+                    // What was recalled meanwhile was refused by nobody, and is not to be granted again: it is free.
+                    let recalled = range.intent == Intent::Recall;
+                    refused |= !recalled;
+                    if recalled || said.contains(&range.lease.get()) || silent >= STRIKES {
                         self.release(start);
                     } else {
                         // What is not leased has no end that could pass unnoticed: the next grant dates it anew.

@@ -333,3 +333,17 @@ fn a_grant_that_was_dropped_and_is_made_again_ends_like_any_other() {
     world.pass(Duration::from_secs(20));
     assert_eq!(world.share(0), 1.0);
 }
+
+#[test]
+fn what_is_recalled_before_its_owner_took_it_goes_where_it_is_wanted() {
+    let (mut world, mut hand) = (World::new(), Hand::default());
+    let b = || poll("b", "b:1");
+    let granted = (0..4).any(|_| !hand.say(&mut world, b()).unwrap().grants.is_empty());
+    assert!(granted);
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(50 * MS);
+    assert_eq!(world.share(0), 0.0, "its part is recalled, and may be in use");
+    // Nothing is claimed: the grant crossed a message, so it was never in use.
+    hand.say(&mut world, b()).unwrap();
+    assert!(world.share(0) > 0.2, "a has {}", world.share(0));
+}

@@ -11,6 +11,7 @@
 mod cell;
 mod checking;
 mod rules;
+mod scripts;
 mod seats;
 mod walks;
 mod world;

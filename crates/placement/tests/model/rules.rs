@@ -109,13 +109,13 @@ const RULES: &[(Mutant, Rule)] = &[
 /// What `cargo test` spends on one model.
 const SHORT: Bounds = Bounds { depth: 0, states: 20_000, time: Duration::from_secs(20) };
 
-/// Held by tests of the machines only: their models have not noticed them yet.
-const UNNOTICED: [Mutant; 3] = [Mutant::NoSkewMargin, Mutant::NoHello, Mutant::CleanFlag];
+/// Farther than an exploration comes within its bounds: `scripts.rs` goes there step by step.
+const SCRIPTED: [Mutant; 3] = [Mutant::NoSkewMargin, Mutant::NoHello, Mutant::CleanFlag];
 
 #[test]
 fn every_rule_that_is_left_out_is_noticed() {
     let mut unnoticed: Vec<Mutant> = Vec::new();
-    for (mutant, (setup, beginning, depth)) in RULES.iter().filter(|(mutant, _)| !UNNOTICED.contains(mutant)) {
+    for (mutant, (setup, beginning, depth)) in RULES.iter().filter(|(mutant, _)| !SCRIPTED.contains(mutant)) {
         let bounds = Bounds { depth: *depth, states: 400_000, time: Duration::from_secs(60) };
         let (found, states) = explore(&setup(Some(*mutant)), *beginning, bounds);
         println!("{mutant}: {states} states: {found:?}");

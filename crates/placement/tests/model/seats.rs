@@ -69,12 +69,14 @@ pub struct LookupSeat {
     state: Option<u64>,
     told: bool,
     lease: Option<LeaseNumber>,
+    /// How many numbers it has seen.
+    pub changes: usize,
     pub print: u64,
 }
 
 impl LookupSeat {
     pub fn new(machine: Lookup) -> LookupSeat {
-        LookupSeat { machine: Arc::new(machine), state: None, told: false, lease: None, print: 0 }
+        LookupSeat { machine: Arc::new(machine), state: None, told: false, lease: None, changes: 0, print: 0 }
     }
 
     /// Judges the number that it saw last, if anybody held the key under it.
@@ -97,6 +99,7 @@ impl LookupSeat {
     }
 
     pub fn changed(&mut self) {
-        self.lease = self.machine.table().find(KEY).map(|(_, lease)| lease);
+        let lease = self.machine.table().find(KEY).map(|(_, lease)| lease);
+        self.changes += usize::from(std::mem::replace(&mut self.lease, lease) != lease);
     }
 }

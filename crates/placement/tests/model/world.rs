@@ -99,6 +99,9 @@ enum Body {
     Reply(Result<Message, Error>),
 }
 
+/// By manager and request: who asked under which ticket, whether its packets are slow, and which start of it asked.
+type Asked = BTreeMap<(usize, OpId), (Who, Ticket, bool, u64)>;
+
 /// Everything there is.
 #[derive(Clone)]
 pub struct World {
@@ -114,7 +117,7 @@ pub struct World {
     pub owners: Vec<OwnerSeat>,
     pub lookup: Option<LookupSeat>,
     packets: Vec<Packet>,
-    asked: Arc<BTreeMap<(usize, OpId), (Who, Ticket, bool, u64)>>,
+    asked: Arc<Asked>,
     last_op: [u64; 2],
     states: BTreeMap<LeaseNumber, u64>,
     last_state: u64,
@@ -134,8 +137,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
 impl World {
     /// The first manager leads a namespace without owners.
     fn empty(setup: &Setup) -> World {
-        let manager =
-            |seed| Arc::new(Manager::new(manager::Options { seed, mutant: setup.mutant, ..Default::default() }));
+        let manager = |seed| Arc::new(Manager::new(manager::Options { seed, mutant: setup.mutant }));
         let mut world = World {
             time: 0,
             free_at: 0,
@@ -248,6 +250,23 @@ impl World {
 
     fn holders(&self) -> usize {
         (0..self.owners.len()).filter(|n| self.owners[*n].believes(self.owner_now(*n)).next().is_some()).count()
+    }
+
+    /// Who believes to hold a key.
+    pub fn holder(&self, key: KeyHash) -> Option<usize> {
+        let holds =
+            |n: &usize| self.owners[*n].believes(self.owner_now(*n)).any(|held| held.leased.range.contains(key));
+        (0..self.owners.len()).find(holds)
+    }
+
+    /// Where the oldest packet from or to somebody waits.
+    pub fn packet(&self, who: Who) -> Option<usize> {
+        self.packets.iter().position(|packet| packet.who == who)
+    }
+
+    /// How many packets wait on the way.
+    pub fn on_the_way(&self) -> usize {
+        self.packets.len()
     }
 
     fn join(&mut self, setup: &Setup, n: usize) {

@@ -74,10 +74,8 @@ impl Cell {
                 }
                 says.number = if agreed.lock.1 == Some(ask.session) { agreed.lock.0 } else { 0 };
             }
-            Some(Request::Release(generation)) => {
-                if agreed.lock == (generation, Some(ask.session)) {
-                    agreed.lock.1 = None;
-                }
+            Some(Request::Release(generation)) if agreed.lock == (generation, Some(ask.session)) => {
+                agreed.lock.1 = None;
             }
             Some(Request::Commit(commit)) => {
                 // The sequencer is checked at the moment of the change, not when it was asked for.
@@ -101,7 +99,7 @@ impl Cell {
                 let metas = agreed.files.keys().filter_map(|path| path.strip_prefix(file::ROOT)?.strip_suffix("/meta"));
                 says.names = metas.map(|name| file::unescape(name.trim_start_matches('/'))).collect();
             }
-            None => {}
+            Some(Request::Release(_)) | None => {}
         }
         says
     }

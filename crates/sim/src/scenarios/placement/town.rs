@@ -125,8 +125,7 @@ impl Boot<Actor> for Town {
         }
         let mut rng = seat.rng.fork("seed");
         if self.managers.contains(&seat.host) {
-            let options =
-                tidings_placement::manager::Options { seed: rng.next_u64(), mutant: self.mutant, ..Default::default() };
+            let options = tidings_placement::manager::Options { seed: rng.next_u64(), mutant: self.mutant };
             let host = manager::Host::start(options, self.cell, seat.starts, rng, seat.now, out);
             return Ok(Actor::Manager(Box::new(host)));
         }

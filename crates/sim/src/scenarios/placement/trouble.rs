@@ -145,7 +145,7 @@ impl Run {
         self.trouble.calm = true;
         self.trouble.away = 0;
         for host in self.town.owners.keys().copied().collect::<Vec<_>>() {
-            self.to_owner(host, Input::Healthy(true));
+            self.tell_owner(host, Input::Healthy(true));
             self.set_mood(host, Mood::Works);
         }
     }
@@ -179,7 +179,7 @@ impl Run {
                     drop(self.world.start(host, &mut self.town));
                 }
             }
-            Due::Well(host) => self.to_owner(host, Input::Healthy(true)),
+            Due::Well(host) => self.tell_owner(host, Input::Healthy(true)),
             Due::Mood(host, mood) => self.set_mood(host, mood),
             Due::Cancel(owner) => self.drain(owner, true),
         }
@@ -191,7 +191,7 @@ impl Run {
         let a_while = Duration::from_secs(self.trouble.rng.between(5, 120));
         self.world.note_fault(host, kind.name());
         match kind {
-            Kind::Drain => self.to_owner(host, Input::Drain),
+            Kind::Drain => self.tell_owner(host, Input::Drain),
             Kind::OperatorsDrain => {
                 let owner = self.town.owners.get(&host).map(|habits| habits.id.clone()).unwrap_or_default();
                 self.drain(owner.clone(), false);
@@ -202,7 +202,7 @@ impl Run {
                 self.later(a_while, Due::Start(host));
             }
             Kind::Illness => {
-                self.to_owner(host, Input::Healthy(false));
+                self.tell_owner(host, Input::Healthy(false));
                 self.later(a_while, Due::Well(host));
             }
             Kind::FailingHandOver | Kind::HangingHandOver => {
@@ -218,7 +218,7 @@ impl Run {
             }
             Kind::NamespaceDeleted => {
                 let delete = v1::NamespaceDelete { namespace: NAMESPACE.to_owned() };
-                if self.to_leader(Message::NamespaceDelete(delete)).is_some() {
+                if self.ask_leader(Message::NamespaceDelete(delete)).is_some() {
                     self.trouble.made = false;
                     self.trouble.away = self.trouble.rng.between(1, 20);
                 }
@@ -226,7 +226,7 @@ impl Run {
         }
     }
 
-    fn to_owner(&mut self, host: HostId, input: Input) {
+    fn tell_owner(&mut self, host: HostId, input: Input) {
         self.world.poke(host, |actor, now, out| {
             if let Actor::Owner(owner) = actor {
                 owner.feed(now, input, out);
@@ -244,11 +244,11 @@ impl Run {
 
     fn drain(&mut self, owner: String, cancel: bool) {
         let drain = v1::OwnerDrain { namespace: NAMESPACE.to_owned(), owner, cancel };
-        self.to_leader(Message::OwnerDrain(drain));
+        self.ask_leader(Message::OwnerDrain(drain));
     }
 
     /// Asks whoever says that it leads, unless it is asleep.
-    fn to_leader(&mut self, request: Message) -> Option<(HostId, OpId)> {
+    fn ask_leader(&mut self, request: Message) -> Option<(HostId, OpId)> {
         let leads = |host: &&HostId| match self.world.process(**host) {
             Some(Actor::Manager(manager)) => manager.leads() && !self.world.is_paused(**host),
             _ => false,
@@ -291,7 +291,7 @@ impl Run {
                 ..Default::default()
             };
             let create = v1::NamespaceCreate { namespace: NAMESPACE.to_owned(), config: Some(config) };
-            self.trouble.asked = self.to_leader(Message::NamespaceCreate(create)).map(|(host, op)| (host, op, true));
+            self.trouble.asked = self.ask_leader(Message::NamespaceCreate(create)).map(|(host, op)| (host, op, true));
         }
     }
 }

@@ -20,8 +20,8 @@ pub enum Wanted {
     Grant {
         /// The lease.
         leased: Leased,
-        /// Its state arrived by a clean move.
-        clean: bool,
+        /// The clean move by which its state arrived.
+        token: Option<u64>,
     },
     /// It would get it cleanly, and its state is not here.
     Missing(Leased),
@@ -89,8 +89,8 @@ impl Holdings {
                 Wanted::Renewal(leased) | Wanted::Grant { leased, .. } if self.covers(leased, now) => {
                     next.push(Held { leased, until, frozen: false });
                 }
-                Wanted::Grant { leased, clean } if !self.was_dropped(leased.lease) => {
-                    taken.change.granted.push((leased, clean));
+                Wanted::Grant { leased, token } if !self.was_dropped(leased.lease) => {
+                    taken.change.granted.push((leased, token));
                     next.push(Held { leased, until, frozen: false });
                 }
                 Wanted::Renewal(leased) if self.mutant == Some(Mutant::LapseRevived) => {

@@ -132,8 +132,8 @@ pub enum Output {
 /// What was granted and what was revoked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnershipChange {
-    /// Ranges that are held from now on; `true` = with their state, by a clean move.
-    pub granted: Vec<(Leased, bool)>,
+    /// Ranges that are held from now on, and the clean move by which the state of each arrived, if it did.
+    pub granted: Vec<(Leased, Option<u64>)>,
     /// Ranges that are held no more.
     pub revoked: Vec<Leased>,
 }
@@ -402,11 +402,11 @@ impl Owner {
         let grants = answer.grants.iter().filter_map(|grant| {
             let leased = Leased::of(grant.range.as_ref()?)?;
             if !grant.clean {
-                return Some(holdings::Wanted::Grant { leased, clean: false });
+                return Some(holdings::Wanted::Grant { leased, token: None });
             }
             // F9: without the token the state is missing here; the manager must grant anew, with a loss.
             Some(match self.arrived.get(&grant.token) {
-                Some(()) => holdings::Wanted::Grant { leased, clean: true },
+                Some(()) => holdings::Wanted::Grant { leased, token: Some(grant.token) },
                 None => holdings::Wanted::Missing(leased),
             })
         });
@@ -459,7 +459,8 @@ impl Owner {
         }
         self.timers.cancel(&Timer::Export(token));
         let leased = *leased;
-        if done {
+        // What was lost while it was copied is not ours to release: its next holder begins anew.
+        if done && self.held.covers(leased, now.mono) {
             // From here on the range is not ours, whatever happens: the other side may be serving it soon.
             *export = Export::Released;
             self.held.give_up(leased);

@@ -258,3 +258,23 @@ fn an_unhealthy_owner_holds_nothing_and_asks_for_nothing() {
     assert_eq!(bench.claims(), []);
     assert!(bench.polls().last().is_some_and(|(_, poll)| poll.claims.is_empty()), "it says so once");
 }
+
+#[test]
+fn what_was_lost_while_it_was_copied_is_not_released_as_handed_over() {
+    let mut bench = Bench::new(None);
+    let lease = leased(0, 99, 1);
+    bench.granted(lease);
+    bench.pass(Duration::from_millis(10));
+    let (ticket, poll) = bench.last_poll();
+    let moves = vec![v1::Move { range: Some(lease.into()), token: 5, within_ms: 60_000, ..Default::default() }];
+    let answer = v1::OwnerAnswer { renewals: vec![lease.into()], moves, ..bench.answer(&poll) };
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    bench.input(Input::Healthy(false));
+    bench.input(Input::Healthy(true));
+    bench.out.drain().for_each(drop);
+    bench.input(Input::Exported { token: 5, done: true });
+    bench.pass(Duration::from_millis(5));
+    let (_, poll) = bench.last_poll();
+    assert!(poll.released.iter().all(|handover| handover.failed), "{:?}", poll.released);
+    assert_eq!(poll.released.len(), 1);
+}

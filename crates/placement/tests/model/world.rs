@@ -607,9 +607,9 @@ impl World {
         if change.revoked.iter().any(|leased| leased.range.contains(KEY)) {
             self.owners[n].state = None;
         }
-        for (leased, clean) in change.granted.iter().filter(|(leased, _)| leased.range.contains(KEY)) {
+        for (leased, token) in change.granted.iter().filter(|(leased, _)| leased.range.contains(KEY)) {
             let came = self.owners[n].arrived.iter().rev().find(|(range, _)| range.contains(KEY)).map(|(_, s)| *s);
-            let state = came.filter(|_| *clean).unwrap_or_else(|| {
+            let state = came.filter(|_| token.is_some()).unwrap_or_else(|| {
                 self.last_state += 1;
                 self.last_state
             });

@@ -26,7 +26,7 @@ pub struct OwnershipChange {
 impl From<tidings_placement::owner::OwnershipChange> for OwnershipChange {
     fn from(change: tidings_placement::owner::OwnershipChange) -> OwnershipChange {
         OwnershipChange {
-            clean: change.granted.iter().filter(|(_, clean)| *clean).map(|(leased, _)| *leased).collect(),
+            clean: change.granted.iter().filter(|(_, token)| token.is_some()).map(|(leased, _)| *leased).collect(),
             granted: change.granted.into_iter().map(|(leased, _)| leased).collect(),
             revoked: change.revoked,
             missed: false,

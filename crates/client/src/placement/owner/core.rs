@@ -302,7 +302,8 @@ impl Core {
         inner.outbox = outbox;
         for output in &outputs {
             if let Output::Changed(change) = output {
-                change.granted.iter().filter(|(_, clean)| *clean).for_each(|(leased, _)| self.restamp(*leased));
+                let moved = change.granted.iter().filter_map(|(leased, token)| Some((*leased, (*token)?)));
+                moved.for_each(|(leased, token)| self.restamp(leased, token));
             }
         }
         for output in outputs {
@@ -325,10 +326,10 @@ impl Core {
         });
     }
 
-    fn restamp(&self, leased: tidings_placement::Leased) {
-        self.stamped.iter().for_each(|items| items.restamp(leased));
+    fn restamp(&self, leased: tidings_placement::Leased, token: u64) {
+        self.stamped.iter().for_each(|items| items.restamp(leased, token));
         if let Some(hand_over) = &self.hand_over {
-            hand_over.restamp(leased);
+            hand_over.restamp(leased, token);
         }
     }
 

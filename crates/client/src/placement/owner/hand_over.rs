@@ -27,11 +27,11 @@ pub trait HandOver: Send + Sync + 'static {
         let _ = from;
     }
 
-    /// A range is about to be held whose state has arrived: stamp it with the new number. No check under that number
-    /// succeeds before this returns, so it must be quick; it must not call the owner. [`Items`](super::Items) restamp
-    /// themselves.
-    fn restamp(&self, leased: Leased) {
-        let _ = leased;
+    /// A range is about to be held whose state has arrived under this token: stamp it with the new number, and forget what
+    /// arrived of the range under any other token, for it is older. No check under that number succeeds before this
+    /// returns, so it must be quick; it must not call the owner. [`Items`](super::Items) restamp themselves.
+    fn restamp(&self, leased: Leased, token: u64) {
+        let _ = (leased, token);
     }
 }
 

@@ -142,8 +142,8 @@ impl<V: Send + 'static> Items<V> {
 
 /// Items as their owner knows them, whatever they are.
 pub(super) trait Stamped: Send + Sync {
-    /// State that arrived is of this lease from now on.
-    fn restamp(&self, leased: Leased);
+    /// State that arrived under this token is of this lease from now on.
+    fn restamp(&self, leased: Leased, token: u64);
     /// What arrived under this token is not wanted any more.
     fn unstage(&self, token: u64);
     /// These are held no more.
@@ -171,12 +171,17 @@ impl<V> Inner<V> {
 }
 
 impl<V: Send> Stamped for Inner<V> {
-    fn restamp(&self, leased: Leased) {
+    fn restamp(&self, leased: Leased, token: u64) {
         let mut staged = self.staged.lock();
         let Staged { arrived, .. } = &mut *staged;
-        for (_, entries) in arrived.values_mut() {
-            // A move is of one range, but the manager may have cut it since.
-            *entries = self.put(leased, std::mem::take(entries));
+        for (of, (_, entries)) in arrived.iter_mut() {
+            if *of == token {
+                // A move is of one range, but the manager may have cut it since.
+                *entries = self.put(leased, std::mem::take(entries));
+            } else {
+                // Of a move that was given up after its state had arrived: others have changed it since.
+                entries.retain(|(key, _)| !leased.range.contains(KeyHash::of(key)));
+            }
         }
         arrived.retain(|_, (_, entries)| !entries.is_empty());
     }
@@ -233,10 +238,28 @@ mod tests {
         assert_eq!(moved, [(b"a".to_vec(), 10)]);
         assert_eq!(to.stage(77, moved), None);
         assert!(to.is_empty());
-        to.stamped().restamp(Leased { range, lease: lease(5) });
+        to.stamped().restamp(Leased { range, lease: lease(5) }, 77);
         assert_eq!(set(&to, "a", 5, 11), Ok(Some(10)));
         to.stamped().revoke(&[Leased { range, lease: lease(5) }]);
         assert!(to.is_empty());
+    }
+
+    #[test]
+    fn what_an_earlier_move_left_behind_never_comes_back() {
+        // The token of the later move may be the smaller or the larger one.
+        for (given_up, done) in [(1, 2), (2, 1)] {
+            let items = Items::new();
+            let range = KeyRange::point(KeyHash::of(b"a"));
+            items.stage(given_up, vec![(b"a".to_vec(), 10), (b"b".to_vec(), 20)]);
+            items.stage(done, vec![(b"a".to_vec(), 11)]);
+            items.stamped().restamp(Leased { range, lease: lease(5) }, done);
+            assert_eq!(set(&items, "a", 5, 12), Ok(Some(11)), "{given_up} {done}");
+            let other = KeyRange::point(KeyHash::of(b"b"));
+            items.stamped().restamp(Leased { range: other, lease: lease(6) }, given_up);
+            assert_eq!(set(&items, "b", 6, 21), Ok(Some(20)), "what lies elsewhere is left alone");
+            items.stamped().restamp(Leased { range, lease: lease(7) }, given_up);
+            assert_eq!(set(&items, "a", 7, 13), Ok(None), "the older state is gone");
+        }
     }
 
     #[test]

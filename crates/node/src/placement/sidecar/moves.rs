@@ -101,7 +101,7 @@ impl HandOver for Moves {
         self.bump();
     }
 
-    fn restamp(&self, _: Leased) {
+    fn restamp(&self, _: Leased, _: u64) {
         // The application restamps when it sees the new number.
     }
 }

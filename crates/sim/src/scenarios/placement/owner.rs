@@ -171,7 +171,8 @@ impl Host {
             self.states.retain(|key, (under, _)| *under != leased.lease || !leased.range.contains(place(*key)));
             out.put(Effect::Fact(Fact::Dropped { life, leased }));
         }
-        for (leased, clean) in change.granted {
+        for (leased, token) in change.granted {
+            let clean = token.is_some();
             let mut states = Vec::new();
             for key in keys_of(leased) {
                 let came = self.arrived.iter().rev().find(|(_, arrived)| arrived.range.contains(place(key)));

@@ -61,6 +61,7 @@ impl Pool {
         let until = self.now + honoured;
         let starts = self.table.of_owner(index);
         let draining = self.members.get(&index).is_some_and(|member| member.record.draining);
+        let committed = self.members.get(&index).is_some_and(|member| member.committed);
         answer.drained = draining && starts.is_empty();
         for start in starts {
             let Some(range) = self.table.get(start).copied() else { continue };
@@ -70,6 +71,8 @@ impl Pool {
             let leased = Leased { range: arc(start, &range), lease: range.lease };
             match range.holder {
                 Holder::Nobody | Holder::Committing => continue,
+                // F4: meant for the process before it, when its record changed. It waits for its own to be in the cell.
+                Holder::Fresh if !committed => continue,
                 Holder::Fresh | Holder::Sent(_) => {
                     let (token, clean) = (range.token.unwrap_or_default(), range.token.is_some());
                     answer.grants.push(v1::Grant { range: Some(leased.into()), token, clean });

@@ -15,6 +15,9 @@ use tidings_wire::v1;
 /// The longest name or address of an owner.
 const MAX_NAME: usize = 256;
 
+/// The longest part of a proof (F4): so many owners fit a file.
+const MAX_PROOF: usize = 128;
+
 /// The pause after a race: random, so that the two do not meet again.
 const CALM: (u64, u64) = (20, 100);
 
@@ -334,7 +337,7 @@ fn is_address(address: &str) -> bool {
 fn check(poll: &v1::OwnerPoll) -> Result<(), Error> {
     let bad = |what: &str| {
         Err(Error::new("placement.bad_owner", Class::Invalid, format!("the owner's {what} cannot be used"))
-            .hint(format!("Owners have a name of 1 to {MAX_NAME} bytes, and an incarnation above 0.")))
+            .hint(format!("Owners have a name of 1 to {MAX_NAME} bytes, an incarnation above 0, and short proofs.")))
     };
     if poll.owner.is_empty() || poll.owner.len() > MAX_NAME {
         return bad("name");
@@ -343,6 +346,10 @@ fn check(poll: &v1::OwnerPoll) -> Result<(), Error> {
         let address: String = poll.address.chars().take(80).collect();
         return Err(Error::new("placement.bad_address", Class::Invalid, format!("`{address}` is not an address"))
             .hint("Use `host:port` or a URL, of at most 256 bytes."));
+    }
+    let long = |proof: &v1::ExclusivityProof| proof.boot_id.len().max(proof.lock_id.len()) > MAX_PROOF;
+    if poll.proof.as_ref().is_some_and(long) {
+        return bad("proof");
     }
     if poll.incarnation == 0 {
         return bad("incarnation");

@@ -86,10 +86,10 @@ pub(super) struct Commits {
     lsn_end: u64,
     /// LSNs of commits under way: what is published ends before the smallest.
     inflight: BTreeSet<u64>,
-    /// Operators that wait for `meta`.
-    waiting: Vec<(OpId, Message)>,
-    /// Those whose wish is in the commit of `meta` that is under way.
-    answering: Vec<(OpId, Message)>,
+    /// Operators that wait for a file.
+    waiting: Vec<(Kind, OpId, Message)>,
+    /// Those whose wish is in the commit of it that is under way.
+    answering: Vec<(Kind, OpId, Message)>,
 }
 
 impl Commits {
@@ -148,14 +148,14 @@ impl Commits {
         !self.going.is_empty()
     }
 
-    /// An operator waits until `meta` is committed.
-    pub(super) fn reply_after_meta(&mut self, op: OpId, message: Message) {
-        self.waiting.push((op, message));
-        self.want(Kind::Meta);
+    /// An operator waits until a file is committed as it is now.
+    pub(super) fn reply_after(&mut self, kind: Kind, op: OpId, message: Message) {
+        self.waiting.push((kind, op, message));
+        self.want(kind);
     }
 
     pub(super) fn waiting_ops(&mut self) -> impl Iterator<Item = OpId> {
-        self.answering.drain(..).chain(self.waiting.drain(..)).map(|(op, _)| op)
+        self.answering.drain(..).chain(self.waiting.drain(..)).map(|(_, op, _)| op)
     }
 
     /// The highest LSN below which everything is committed.
@@ -211,13 +211,11 @@ impl Pool {
     /// What to commit, and under which condition.
     pub(super) fn begin_commit(&mut self, kind: Kind) -> (Option<u64>, Bytes) {
         self.commits.wanted.remove(&kind);
+        // Whoever asks later waits for the next one: what it wants is not in this.
+        let asked = self.commits.waiting.extract_if(.., |(of, ..)| *of == kind);
+        self.commits.answering.extend(asked);
         let inflight = match kind {
-            Kind::Meta => {
-                // Whoever asks later waits for the next one: what it wants is not in this.
-                let waiting = std::mem::take(&mut self.commits.waiting);
-                self.commits.answering.extend(waiting);
-                self.encode_meta()
-            }
+            Kind::Meta => self.encode_meta(),
             Kind::Owners(n) => self.encode_owners(n),
             Kind::Segment(n) => self.encode_segment(n),
         };
@@ -311,16 +309,22 @@ impl Pool {
                     }
                     (self.meta.next_lease, self.meta.next_lsn) = (meta.next_lease, meta.next_lsn);
                 }
-                return std::mem::take(&mut self.commits.answering);
             }
             Kind::Owners(_) => {
                 // A later process may have registered since: nothing is granted to it before its own record is there, or
                 // the next leader would take the earlier one's word for what it holds.
                 for record in done.owners {
                     let member = self.members.get_mut(&record.index).filter(|member| !member.committed);
-                    if let Some(member) = member.filter(|member| member.record.incarnation == record.incarnation) {
+                    // Indices are used again: the name counts, too.
+                    let same = |now: &v1::TableOwner| (&now.id, now.incarnation) == (&record.id, record.incarnation);
+                    if let Some(member) = member.filter(|member| same(&member.record)) {
                         member.committed = true;
                         self.idle.extend(self.parked.remove(&record.index).unwrap_or_default());
+                        // An answer without grants would only make it pause before it asks for those that follow.
+                        let waits = |start: &KeyHash| self.table.get(*start).is_some_and(|r| r.holder == Holder::Fresh);
+                        if self.table.of_owner(record.index).iter().any(waits) {
+                            self.news(record.index);
+                        }
                     }
                 }
             }
@@ -337,7 +341,8 @@ impl Pool {
                 }
             }
         }
-        Vec::new()
+        let heard = self.commits.answering.extract_if(.., |(of, ..)| *of == kind);
+        heard.map(|(_, op, message)| (op, message)).collect()
     }
 
     fn installed(&mut self, change: &Change) {

@@ -18,8 +18,8 @@ pub const ROW: usize = 48;
 /// The most rows of a segment.
 pub const MAX_ROWS: usize = 5_400;
 
-/// Owners in one file.
-pub const OWNERS_PER_FILE: u32 = 512;
+/// Owners in one file: of the longest names, addresses and proofs 256 fit 256 KiB.
+pub const OWNERS_PER_FILE: u32 = 256;
 
 /// A file of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

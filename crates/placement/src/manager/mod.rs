@@ -354,9 +354,9 @@ impl Manager {
 
     fn owner(&mut self, now: Now, op: OpId, poll: v1::OwnerPoll, out: &mut Outbox<Output>) {
         let Some(epoch) = self.epoch() else { return fail(out, op, not_leader()) };
+        // F2: it has heard of a later leader, or says so. Who leads is for the cell to say: one owner's word deposes nobody.
         if poll.epoch > epoch {
-            fail(out, op, not_leader());
-            return self.step_down(out);
+            return fail(out, op, not_leader());
         }
         let namespace = poll.namespace.clone();
         let Some(pool) = self.pools.get_mut(&namespace).filter(|pool| !pool.is_deleted()) else {

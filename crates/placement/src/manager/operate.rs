@@ -1,8 +1,9 @@
 //! What operators ask: namespaces, tables, owners, drains, rebalancing.
 
-use super::claims::MAX_VIRTUAL_NODES;
+use super::claims::{MAX_VIRTUAL_NODES, owners_file};
+use super::file::Kind;
 use super::lookups::table_range;
-use super::pool::Pool;
+use super::pool::{Member, Pool};
 use super::table::{Holder, arc};
 use super::{MAX_NAMESPACES, Manager, Output, fail, no_namespace, not_leader};
 use crate::config::Times;
@@ -10,6 +11,9 @@ use crate::policy;
 use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
+
+/// The shortest pause between two rounds of a policy, and the shortest drain: less is all work and no use.
+const LEAST_PAUSE_MS: u32 = 1_000;
 
 /// The longest name of a namespace.
 const MAX_NAME: usize = 200;
@@ -29,7 +33,10 @@ impl Manager {
             Message::OwnerList(list) => self
                 .pool(&list.namespace)
                 .map(|pool| Message::OwnerListReply(v1::OwnerListReply { owners: pool.owners(now.mono) })),
-            Message::OwnerDrain(drain) => self.drain(now, &drain, out),
+            Message::OwnerDrain(drain) => match self.drain(now, op, &drain, out) {
+                Ok(()) => return,
+                Err(error) => Err(error),
+            },
             Message::Rebalance(rebalance) => self.rebalance(now, &rebalance, out),
             _ => Err(Error::new("placement.unsupported", Class::Invalid, "this manager does not take this request")),
         };
@@ -60,6 +67,18 @@ impl Manager {
                     Error::new("placement.namespace_exists", Class::Refused, format!("`{name}` exists already"));
                 return fail(out, op, there.hint("`tidings place namespaces` lists them."));
             }
+            // The next leader counts what is recorded by the new times alone, so what was promised by the old ones must
+            // not outlast them.
+            Some(pool) if times.lease < pool.times.lease && now.mono < pool.last_end() => {
+                let what = format!("owners of the earlier `{name}` may hold leases that are longer");
+                let wait = pool.last_end().since(now.mono).as_secs() + 1;
+                return fail(
+                    out,
+                    op,
+                    Error::new("placement.leases_run", Class::Refused, what)
+                        .hint(format!("Create it in {wait} s, or with leases that are not shorter.")),
+                );
+            }
             // F8: numbers go on where the earlier one of that name left off; what its owners still hold runs out first.
             Some(pool) => {
                 let meta = v1::PlacementMeta { instance, config: Some(config), deleted: false, ..pool.meta.clone() };
@@ -68,7 +87,9 @@ impl Manager {
             }
             None if full => {
                 let full = Error::new("placement.too_many_namespaces", Class::Refused, "there is no room for another");
-                return fail(out, op, full.hint("Delete namespaces that are not used."));
+                return fail(out, op, full.hint(
+                    "Deleted ones count, for their numbers go on (F8): create one under a name that was used before.",
+                ));
             }
             None => {
                 let hash = KeyHash::FUNCTION.to_owned();
@@ -100,12 +121,13 @@ impl Manager {
 
     fn reply_after_meta(&mut self, now: Now, op: OpId, name: &str, out: &mut Outbox<Output>) {
         if let Some(pool) = self.pools.get_mut(name) {
-            pool.commits.reply_after_meta(op, Message::Done(v1::PlacementDone {}));
+            pool.commits.reply_after(Kind::Meta, op, Message::Done(v1::PlacementDone {}));
         }
         self.work(now, name, out);
     }
 
-    fn drain(&mut self, now: Now, drain: &v1::OwnerDrain, out: &mut Outbox<Output>) -> Result<Message, Error> {
+    /// Like all that is to last, a drain is answered when it is in the cell.
+    fn drain(&mut self, now: Now, op: OpId, drain: &v1::OwnerDrain, out: &mut Outbox<Output>) -> Result<(), Error> {
         let pool = self.pools.get_mut(&drain.namespace).filter(|pool| !pool.is_deleted());
         let pool = pool.ok_or_else(|| no_namespace(&drain.namespace))?;
         let index = pool.by_id.get(&drain.owner).copied().ok_or_else(|| {
@@ -118,8 +140,9 @@ impl Manager {
         } else {
             pool.drain(index);
         }
+        pool.commits.reply_after(owners_file(index), op, Message::Done(v1::PlacementDone {}));
         self.work(now, &drain.namespace, out);
-        Ok(Message::Done(v1::PlacementDone {}))
+        Ok(())
     }
 
     fn rebalance(&mut self, now: Now, request: &v1::Rebalance, out: &mut Outbox<Output>) -> Result<Message, Error> {
@@ -156,12 +179,12 @@ impl Pool {
         v1::TableReply {
             info: Some(self.info(epoch)),
             ranges: ranges.collect(),
-            owners: self.members.values().map(|member| member.record.clone()).collect(),
+            owners: self.members.values().map(shown).collect(),
         }
     }
 
     fn owners(&self, now: Mono) -> Vec<v1::OwnerInfo> {
-        let info = |member: &super::pool::Member| {
+        let info = |member: &Member| {
             let index = member.record.index;
             let mine = self.table.of_owner(index).into_iter();
             let mine = mine.filter_map(|start| self.table.get(start).map(|range| (start, range)));
@@ -169,7 +192,7 @@ impl Pool {
             let points: u128 = mine.iter().map(|(start, range)| KeyRange::new(*start, range.last).len()).sum();
             let until = mine.iter().map(|(_, range)| range.until).max().unwrap_or_default();
             v1::OwnerInfo {
-                owner: Some(member.record.clone()),
+                owner: Some(shown(member)),
                 ranges: mine.len() as u32,
                 share_ppm: (points * 1_000_000 / KeyRange::FULL.len()) as u32,
                 rate: member.rate,
@@ -179,6 +202,11 @@ impl Pool {
         };
         self.members.values().map(info).collect()
     }
+}
+
+/// An owner as operators see it: whoever knew its proof could take its place (F4).
+fn shown(member: &Member) -> v1::TableOwner {
+    v1::TableOwner { proof: None, ..member.record.clone() }
 }
 
 fn check_config(config: &v1::NamespaceConfig) -> Result<(), Error> {
@@ -192,14 +220,20 @@ fn check_config(config: &v1::NamespaceConfig) -> Result<(), Error> {
         return Err(Error::new("placement.bad_virtual_nodes", Class::Invalid, what)
             .hint(format!("Use at most {MAX_VIRTUAL_NODES}; 64 are the default.")));
     }
+    if [config.rebalance_ms, config.drain_ms].iter().any(|ms| (1..LEAST_PAUSE_MS).contains(ms)) {
+        return Err(Error::new("placement.bad_times", Class::Invalid, "rounds or drains are too short")
+            .hint(format!("Use at least {LEAST_PAUSE_MS} ms; 0 is the default of 60 s.")));
+    }
     Ok(())
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
-    let fits = (1..=MAX_NAME).contains(&name.len()) && !name.contains(char::is_control) && name != "leader";
+    // They are parts of paths in the cell.
+    let taken = ["leader", ".", ".."].contains(&name);
+    let fits = (1..=MAX_NAME).contains(&name.len()) && !name.contains(char::is_control) && !taken;
     if fits {
         return Ok(());
     }
     Err(Error::new("placement.bad_namespace", Class::Invalid, "this cannot name a namespace")
-        .hint(format!("Use 1 to {MAX_NAME} bytes without control characters.")))
+        .hint(format!("Use 1 to {MAX_NAME} bytes without control characters; not `leader`, `.` or `..`.")))
 }

@@ -20,8 +20,8 @@ use std::time::Duration;
 use tidings_base::{KeyHash, Mono, OpId, Timers};
 use tidings_wire::v1;
 
-/// Files of owners: 16 of 512 are 8,192 owners, far more than a cluster has (§2.4: a thousand machines or fewer).
-pub(super) const MAX_OWNER_FILES: usize = 16;
+/// Files of owners: 32 of 256 are 8,192 owners, far more than a cluster has (§2.4: a thousand machines or fewer).
+pub(super) const MAX_OWNER_FILES: usize = 32;
 
 /// While more of an owner's grants are on their way to the cell, its answer waits so long for them.
 const GATHER: Duration = Duration::from_millis(5);
@@ -226,6 +226,11 @@ impl Pool {
         self.meta.deleted
     }
 
+    /// When the last lease of all ends.
+    pub(super) fn last_end(&self) -> Mono {
+        self.table.iter().map(|(_, range)| range.until).max().unwrap_or_default()
+    }
+
     /// Takes a file as it was read; whether it can be understood.
     pub(super) fn load(&mut self, kind: Kind, contents: Option<(u64, Bytes)>) -> bool {
         let Some((generation, bytes)) = contents else { return true };
@@ -312,10 +317,10 @@ impl Pool {
         [self.due.deadline(), expiry, self.lookups.deadline()].into_iter().flatten().min()
     }
 
-    /// Sets until when a range is leased.
+    /// Sets until when a range is leased; what was promised is never shortened.
     pub(super) fn lease_until(&mut self, start: KeyHash, until: Mono) {
         let fresh = self.table.get(start).is_some_and(|range| range.until == Mono(0));
-        self.table.update(start, |range| range.until = until);
+        self.table.update(start, |range| range.until = range.until.max(until));
         if fresh {
             self.expiry.insert((until, start));
         }

@@ -61,8 +61,15 @@ fn a_namespaces_configuration_is_checked_by_name() {
         (v1::NamespaceConfig { lease_ms: 5_000, ..good.clone() }, "placement.bad_times"),
         (v1::NamespaceConfig { policy: "magic".into(), ..good.clone() }, "placement.bad_policy"),
         (v1::NamespaceConfig { virtual_nodes: 5_000, ..good.clone() }, "placement.bad_virtual_nodes"),
+        (v1::NamespaceConfig { rebalance_ms: 1, ..good.clone() }, "placement.bad_times"),
+        (v1::NamespaceConfig { drain_ms: 999, ..good.clone() }, "placement.bad_times"),
     ] {
         assert_eq!(world.operate(create(config)).unwrap_err().code, code);
+    }
+    for name in ["", "leader", ".", ".."] {
+        let create = v1::NamespaceCreate { namespace: name.into(), config: Some(good.clone()) };
+        let refused = world.operate(Message::NamespaceCreate(create)).unwrap_err();
+        assert_eq!(refused.code, "placement.bad_namespace", "{name}");
     }
     world.operate(create(good)).unwrap();
 }
@@ -346,4 +353,136 @@ fn what_is_recalled_before_its_owner_took_it_goes_where_it_is_wanted() {
     // Nothing is claimed: the grant crossed a message, so it was never in use.
     hand.say(&mut world, b()).unwrap();
     assert!(world.share(0) > 0.2, "a has {}", world.share(0));
+}
+
+#[test]
+fn a_namespace_that_is_made_again_never_shortens_what_was_promised() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    let delete = || Message::NamespaceDelete(v1::NamespaceDelete { namespace: "n".into() });
+    let create = |lease_ms| {
+        let config = v1::NamespaceConfig { lease_ms, renew_ms: 500, ..Default::default() };
+        Message::NamespaceCreate(v1::NamespaceCreate { namespace: "n".into(), config: Some(config) })
+    };
+    world.operate(delete()).unwrap();
+    // Longer leases do no harm: the next leader waits longer than it must.
+    world.operate(create(30_000)).unwrap();
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.share(0), 1.0);
+    world.operate(delete()).unwrap();
+    assert_eq!(world.operate(create(10_000)).unwrap_err().code, "placement.leases_run");
+    // A leader that was elected since knows of it, too: the owner is silent and holds its leases still.
+    world.owners[0].up = false;
+    world.depose();
+    world.elect(1);
+    assert_eq!(world.operate(create(10_000)).unwrap_err().code, "placement.leases_run");
+    world.pass(Duration::from_secs(34));
+    assert_eq!(world.covered(), 0.0);
+    world.operate(create(10_000)).unwrap();
+}
+
+#[test]
+fn a_later_lease_of_a_range_never_ends_before_an_earlier_one() {
+    let mut pool = pool::Pool::create(Mono(1), "n".into(), v1::PlacementMeta::default());
+    pool.lease_until(KeyHash(0), Mono(90));
+    pool.lease_until(KeyHash(0), Mono(50));
+    assert_eq!(pool.table.get(KeyHash(0)).unwrap().until, Mono(90));
+}
+
+#[test]
+fn a_process_is_granted_nothing_before_its_own_record_is_in_the_cell() {
+    let mut pool = pool::Pool::create(Mono(1), "n".into(), v1::PlacementMeta::default());
+    (pool.now, pool.mutant) = (Mono(1), None);
+    let (mut rng, mut out) = (Seeded::new(1), Outbox::new());
+    let mut seq = 0;
+    let mut told = |pool: &mut pool::Pool, commit: bool| {
+        seq += 1;
+        let epoch = u64::from(seq > 1);
+        let said = v1::OwnerPoll { seq, heard: seq - 1, epoch, ..poll("a", "a:1") };
+        pool.hear(1, OpId(seq), said, &mut rng, None, &mut out).unwrap();
+        if commit {
+            pool.begin_commit(Kind::Owners(0));
+            pool.commit_done(Kind::Owners(0), 1);
+        } else {
+            pool.news(1);
+        }
+        pool.answer(1, true, None, &mut out);
+        match out.drain().last() {
+            Some(Output::Answer { message: Message::OwnerAnswer(answer), .. }) => answer.grants.len(),
+            other => panic!("no answer: {other:?}"),
+        }
+    };
+    assert_eq!(told(&mut pool, false), 0, "hello");
+    // It was recorded for the process before this one, which has gone meanwhile.
+    let range = *pool.table.get(KeyHash(0)).unwrap();
+    pool.table.put(KeyHash(0), table::Range { owner: 1, holder: table::Holder::Fresh, ..range });
+    assert_eq!(told(&mut pool, false), 0, "the next leader would not know of this process");
+    assert_eq!(told(&mut pool, true), 1, "told at once when it is there");
+    // An index is used again while the record of the owner that had it is on its way.
+    let member = |pool: &mut pool::Pool, id: &str| {
+        let record = v1::TableOwner { index: 1, id: id.into(), incarnation: 1, ..Default::default() };
+        pool.members.insert(1, pool::Member::new(record));
+    };
+    member(&mut pool, "b");
+    pool.begin_commit(Kind::Owners(0));
+    member(&mut pool, "c");
+    pool.commit_done(Kind::Owners(0), 2);
+    assert!(!pool.members[&1].committed, "the record of another");
+}
+
+#[test]
+fn one_owners_word_deposes_no_leader() {
+    let mut world = World::new();
+    let refused = ask(&mut world, v1::OwnerPoll { epoch: 99, ..poll("a", "a:1") }).unwrap().unwrap_err();
+    assert_eq!(refused.code, "placement.not_leader");
+    assert!(world.managers[0].leads());
+}
+
+#[test]
+fn a_full_file_of_owners_fits_the_cell() {
+    let mut world = World::new();
+    let long = "x".repeat(128);
+    let proof = |boot_id: &str| Some(v1::ExclusivityProof { boot_id: boot_id.into(), lock_id: long.clone() });
+    let refused = ask(&mut world, v1::OwnerPoll { proof: proof(&"x".repeat(129)), ..poll("a", "a:1") });
+    assert_eq!(refused.unwrap().unwrap_err().code, "placement.bad_owner");
+    let mut pool = pool::Pool::create(Mono(1), "n".into(), v1::PlacementMeta::default());
+    for index in 0..file::OWNERS_PER_FILE {
+        let name = "x".repeat(256);
+        let record = v1::TableOwner {
+            index: u32::MAX - index,
+            id: name.clone(),
+            address: name,
+            incarnation: u64::MAX,
+            draining: true,
+            virtual_nodes: u32::MAX,
+            proof: proof(&long),
+        };
+        pool.members.insert(index, pool::Member::new(record));
+    }
+    let (_, bytes) = pool.begin_commit(Kind::Owners(0));
+    assert!((200_000..256 * 1_024).contains(&bytes.len()), "{}", bytes.len());
+}
+
+#[test]
+fn a_drain_is_answered_when_it_is_in_the_cell_and_no_proof_is_shown() {
+    let mut world = World::new();
+    let proof = Some(v1::ExclusivityProof { boot_id: "boot".into(), lock_id: "dir".into() });
+    world.add_owner(owner::Options { proof, ..owner_options("a", 1) }, None);
+    world.pass(Duration::from_secs(1));
+    let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into() })).unwrap();
+    let Message::OwnerListReply(list) = list else { panic!("not a list") };
+    let table = world.operate(Message::TableGet(v1::TableGet { namespace: "n".into() })).unwrap();
+    let Message::TableReply(table) = table else { panic!("not a table") };
+    let shown = list.owners.into_iter().filter_map(|info| info.owner).chain(table.owners);
+    assert_eq!(shown.map(|owner| owner.proof).collect::<Vec<_>>(), [None, None]);
+    world.mute = true;
+    let op = world.op(Asker::Operator);
+    let drain = v1::OwnerDrain { namespace: "n".into(), owner: "a".into(), cancel: false };
+    world.feed(0, Input::Operate { op, request: Message::OwnerDrain(drain) });
+    let answered = |world: &World| world.answers.iter().any(|(answered, _)| *answered == op);
+    assert!(!answered(&world), "nobody knows whether it is there");
+    world.mute = false;
+    world.pass(Duration::from_secs(1));
+    assert!(answered(&world));
 }

@@ -16,8 +16,9 @@ use tokio::time::{sleep, timeout};
 /// time does.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// How long the last message may take to leave once it is over: nobody waits for its answer.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the last message may take to leave once it is over: nobody waits for its answer. A node that speaks for an
+/// application holds it back until the application believes nothing any more, which takes up to 2.2 s (F12).
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// A request on its way to the transport.
 pub(crate) struct Ask {

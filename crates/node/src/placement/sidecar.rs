@@ -20,7 +20,7 @@ use crate::authorize::Action;
 use crate::clock::Clock;
 use crate::gate::Gate;
 use crate::principal::Principal;
-use beliefs::Beliefs;
+use beliefs::{Beliefs, Telling};
 use moves::Moves;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -78,9 +78,18 @@ pub struct HttpOwner {
     moves: Arc<Moves>,
     /// Counts changes of what the application should know.
     version: watch::Receiver<u64>,
-    /// What it was told last, and under which version.
-    told: Mutex<(u64, Vec<Leased>)>,
+    /// The last picture that it was given.
+    told: Mutex<Given>,
     use_: Mutex<Use>,
+}
+
+/// A picture that was given.
+#[derive(Debug, Default)]
+struct Given {
+    version: u64,
+    /// Which of all answers it was.
+    count: u64,
+    held: Vec<Leased>,
 }
 
 #[derive(Debug)]
@@ -213,7 +222,8 @@ impl Sidecar {
         Ok((full, name.to_owned()))
     }
 
-    /// F12: a change of the instance releases everything, whatever the request wanted.
+    /// F12: a change of the instance releases everything, whatever the request wanted. The earlier run may live still: its
+    /// release waits until it believes nothing any more.
     fn known(&self, place: &Place, instance: &str) -> Option<Arc<HttpOwner>> {
         let mut owners = self.owners.lock();
         let owner = owners.get(place)?.clone();
@@ -222,7 +232,7 @@ impl Sidecar {
         }
         owners.remove(place);
         drop(owners);
-        owner.leave();
+        owner.owner.leave();
         None
     }
 
@@ -259,10 +269,10 @@ impl Sidecar {
             }
         });
         let use_ = Mutex::new(Use { callers: 0, last: self.clock.now().mono });
-        let told = Mutex::new((0, Vec::new()));
+        let told = Mutex::new(Given::default());
         let owner = Arc::new(HttpOwner { instance: new.instance, owner, beliefs, moves, version, told, use_ });
         if let Some(before) = owners.insert(place, owner.clone()) {
-            before.leave();
+            before.owner.leave();
         }
         Ok(owner)
     }
@@ -305,8 +315,8 @@ impl HttpOwner {
     pub async fn picture(&self, now: impl Fn() -> Mono, knows: Option<u64>, wait: Duration) -> Picture {
         if let Some(version) = knows {
             let told = self.told.lock();
-            if told.0 == version {
-                self.beliefs.only(&told.1);
+            if told.version == version {
+                self.beliefs.only(&told.held, told.count);
             }
         }
         let mut version = self.version.clone();
@@ -319,8 +329,8 @@ impl HttpOwner {
             }
         }
         let version = *version.borrow_and_update();
-        let held = self.beliefs.tell(now(), || self.owner.held());
-        *self.told.lock() = (version, held.iter().map(|(leased, _)| *leased).collect());
+        let Telling { count, held } = self.beliefs.tell(now(), || self.owner.held());
+        *self.told.lock() = Given { version, count, held: held.iter().map(|(leased, _)| *leased).collect() };
         Picture {
             version,
             state: self.owner.state(),
@@ -334,7 +344,7 @@ impl HttpOwner {
     /// Whether the application holds a point of the ring, and for how long it may believe so, dated from before its
     /// request.
     pub fn check(&self, now: Mono, hash: KeyHash) -> Option<(Leased, Duration)> {
-        self.beliefs.tell(now, || self.owner.remaining(hash).into_iter().collect()).pop()
+        self.beliefs.tell(now, || self.owner.remaining(hash).into_iter().collect()).held.pop()
     }
 
     /// The application has handed a range over, or could not.
@@ -358,7 +368,8 @@ impl HttpOwner {
         self.owner.report_load(load);
     }
 
-    /// The run of the application is over, or says that it gives everything up: nobody believes anything any more.
+    /// The run of the application is silent for longer than it may believe anything, or says itself that it gives everything
+    /// up: nobody believes anything any more.
     fn leave(&self) {
         self.beliefs.clear();
         self.owner.leave();

@@ -122,7 +122,11 @@ async fn an_application_holds_leases_by_http_and_another_run_of_it_begins_anew()
         (hint["address"] == "one.test:80" && hint["lease"] == held["lease"]).then_some(())
     })
     .await;
-    // Another run is another process: whatever it asks, all that the first one held is released.
+    // Another run is another process: whatever it asks, all that the first one held is released, and nobody holds it before
+    // the first one, which may live still, believes nothing any more.
+    let asked = Instant::now();
+    let last = get(&nodes, &check("first")).await;
+    let believed = asked + Duration::from_millis(last["remaining_ms"].as_u64().unwrap());
     assert_eq!(nodes.get(&check("second")).await.error(), (404, "placement.not_registered".into()));
     assert_eq!(nodes.get(&check("first")).await.error(), (404, "placement.not_registered".into()));
     assert_eq!(register(&nodes, "one", "second", false).await.status, 201);
@@ -131,6 +135,7 @@ async fn an_application_holds_leases_by_http_and_another_run_of_it_begins_anew()
         held["lease"].as_u64().filter(|lease| *lease > greatest)
     })
     .await;
+    assert!(Instant::now() >= believed, "the first run believed that it held the key");
     let release = format!("{OWNERS}/one?instance=second");
     assert_eq!(ask(&nodes, Method::DELETE, &release, None).await.status, 204);
     assert_eq!(ask(&nodes, Method::DELETE, &release, None).await.error(), (404, "placement.not_registered".into()));

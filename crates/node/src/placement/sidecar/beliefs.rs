@@ -18,44 +18,72 @@ pub(super) const HORIZON: Duration = Duration::from_secs(2);
 /// What an application believes. At most as many entries as its owner has held in the last two seconds.
 #[derive(Default)]
 pub(super) struct Beliefs {
-    until: Mutex<BTreeMap<Leased, Mono>>,
+    told: Mutex<Told>,
     /// The application knows more.
     changed: Notify,
     /// The lease of the namespace in microseconds, as a manager told it; 0 = not yet.
     lease_us: AtomicU64,
 }
 
+#[derive(Default)]
+struct Told {
+    /// How often something was told.
+    count: u64,
+    until: BTreeMap<Leased, Belief>,
+}
+
+struct Belief {
+    end: Mono,
+    /// When it was told last, by the count.
+    told: u64,
+}
+
+/// What was told in one answer.
+pub(super) struct Telling {
+    /// Which answer it was.
+    pub(super) count: u64,
+    /// What is held, and for how long that may be believed.
+    pub(super) held: Vec<(Leased, Duration)>,
+}
+
 impl Beliefs {
     /// Tells what is held, and for how long that may be believed on a clock that may run slow by ρ. What is held is
     /// looked at under the same lock that a release looks at: either the release finds the belief, or the look finds
     /// nothing.
-    pub(super) fn tell(&self, now: Mono, held: impl FnOnce() -> Vec<Held>) -> Vec<(Leased, Duration)> {
-        let mut until = self.until.lock();
-        let told = held().into_iter().map(|held| (held.leased, shortened(held.remaining).min(HORIZON)));
-        let told: Vec<(Leased, Duration)> = told.collect();
-        for (leased, belief) in &told {
+    pub(super) fn tell(&self, now: Mono, held: impl FnOnce() -> Vec<Held>) -> Telling {
+        let mut told = self.told.lock();
+        let Told { count, until } = &mut *told;
+        *count += 1;
+        let held = held().into_iter().map(|held| (held.leased, shortened(held.remaining).min(HORIZON)));
+        let held: Vec<(Leased, Duration)> = held.collect();
+        for (leased, belief) in &held {
             let end = now + stretched(*belief);
-            let known = until.entry(*leased).or_insert(end);
-            *known = (*known).max(end);
+            let known = until.entry(*leased).or_insert(Belief { end, told: *count });
+            *known = Belief { end: known.end.max(end), told: *count };
         }
-        told
+        Telling { count: *count, held }
     }
 
-    /// The application knows that it holds nothing but these.
-    pub(super) fn only(&self, held: &[Leased]) {
-        self.until.lock().retain(|leased, _| held.contains(leased));
+    /// The application took an answer to its word: it holds nothing but these. What it was told after that answer, by a
+    /// check meanwhile, it may still believe.
+    pub(super) fn only(&self, held: &[Leased], count: u64) {
+        let held: Vec<v1::LeasedRange> = held.iter().map(|leased| (*leased).into()).collect();
+        self.told.lock().until.retain(|leased, belief| belief.told > count || covered(&held, *leased));
         self.changed.notify_waiters();
     }
 
     /// The application knows that it does not hold this.
     pub(super) fn forget(&self, leased: Leased) {
-        self.until.lock().retain(|believed, _| !leased.range.covers(believed.range) || believed.lease != leased.lease);
+        self.told
+            .lock()
+            .until
+            .retain(|believed, _| !leased.range.covers(believed.range) || believed.lease != leased.lease);
         self.changed.notify_waiters();
     }
 
     /// The application believes nothing.
     pub(super) fn clear(&self) {
-        self.until.lock().clear();
+        self.told.lock().until.clear();
         self.changed.notify_waiters();
     }
 
@@ -75,9 +103,9 @@ impl Beliefs {
 
     /// When the last belief ends that the claims do not cover.
     fn last_beyond(&self, claims: &[v1::LeasedRange], now: Mono) -> Option<Mono> {
-        let mut until = self.until.lock();
-        until.retain(|_, end| now < *end);
-        until.iter().filter(|(leased, _)| !covered(claims, **leased)).map(|(_, end)| *end).max()
+        let until = &mut self.told.lock().until;
+        until.retain(|_, belief| now < belief.end);
+        until.iter().filter(|(leased, _)| !covered(claims, **leased)).map(|(_, belief)| belief.end).max()
     }
 
     /// A manager said how long leases are.
@@ -136,18 +164,37 @@ mod tests {
         let remaining = Duration::from_secs(60);
         let one = Held { leased: leased(0, 9, 1), remaining };
         let told = beliefs.tell(SystemClock.now().mono, || vec![one]);
-        assert_eq!(told, [(one.leased, HORIZON)], "nothing is believed for long");
+        assert_eq!(told.held, [(one.leased, HORIZON)], "nothing is believed for long");
         // What is still claimed is not released.
         beliefs.within(&[claim(0, 9, 1)], &SystemClock).await;
         let released = beliefs.within(&[], &SystemClock);
         let mut released = std::pin::pin!(released);
         assert!(tokio::time::timeout(Duration::from_millis(50), &mut released).await.is_err());
-        beliefs.only(&[]);
+        beliefs.only(&[], told.count);
         tokio::time::timeout(Duration::from_secs(1), released).await.expect("it was acknowledged");
         let short = Held { remaining: Duration::from_millis(40), ..one };
         let told = beliefs.tell(SystemClock.now().mono, || vec![short]);
-        assert!(told[0].1 < short.remaining, "the application's clock may be slow");
+        assert!(told.held[0].1 < short.remaining, "the application's clock may be slow");
         let ended = tokio::time::timeout(Duration::from_secs(1), beliefs.within(&[], &SystemClock)).await;
         assert!(ended.is_ok(), "a belief ends by itself");
+    }
+
+    #[test]
+    fn an_acknowledgement_ends_no_belief_that_was_told_after_what_it_acknowledges() {
+        let beliefs = Beliefs::default();
+        let held = |leased| Held { leased, remaining: Duration::from_secs(60) };
+        let now = SystemClock.now().mono;
+        let picture = beliefs.tell(now, || vec![held(leased(0, 4, 1)), held(leased(5, 9, 1))]);
+        // A check finds a range that was granted meanwhile.
+        let checked = beliefs.tell(now, || vec![held(leased(20, 29, 2))]);
+        let of_picture: Vec<Leased> = picture.held.iter().map(|(leased, _)| *leased).collect();
+        beliefs.only(&of_picture, picture.count);
+        assert!(beliefs.last_beyond(&[claim(0, 9, 1)], now).is_some(), "the check's word is believed still");
+        beliefs.only(&of_picture, checked.count);
+        assert!(beliefs.last_beyond(&[claim(0, 9, 1)], now).is_none(), "it was taken back");
+        // The ranges of a picture were one when a check spoke of them: it is still believed.
+        let joined = beliefs.tell(now, || vec![held(leased(0, 9, 1))]);
+        beliefs.only(&of_picture, joined.count);
+        assert!(beliefs.last_beyond(&[], now).is_some());
     }
 }

@@ -312,6 +312,9 @@ pub struct CellGuard {
     /// Where deadlines come from: an inherited pipe
     #[arg(long)]
     pub control: PathBuf,
+    /// Tell errors as JSON
+    #[arg(long)]
+    pub json: bool,
     /// The command and its arguments
     #[arg(last = true, required = true)]
     pub command: Vec<std::ffi::OsString>,

@@ -7,7 +7,7 @@
 //! R10 holds all the same: no new deadline means death at the last one, and a closed pipe means death now.
 
 use crate::cli::CellGuard;
-use crate::output::broken;
+use crate::output::{self, broken};
 use rustix::process::{Signal, getpgrp, kill_process_group};
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -83,7 +83,9 @@ async fn guard(args: CellGuard) -> Result<ExitCode, Error> {
     let mut child = match Command::new(program).args(arguments).spawn() {
         Ok(child) => child,
         Err(error) => {
-            eprintln!("error: cannot run {}: {error}", program.to_string_lossy());
+            let what = format!("cannot run {}", program.to_string_lossy());
+            let told = broken(what, &error).hint("Name a program that exists and may be run, after `--`.");
+            output::tell(&told, args.json);
             let missing = error.kind() == std::io::ErrorKind::NotFound;
             return Ok(ExitCode::from(if missing { NO_COMMAND } else { CANNOT_RUN }));
         }

@@ -38,7 +38,7 @@ pub fn lock(args: &Args) -> Result<ExitCode, Error> {
         let told = tokio::spawn(tell_jeopardy(cell.clone()));
         let mut held = OfLock { cell, lock: &lock };
         let environment = environment(path, lock.sequencer().to_string());
-        let ended = guarded(&args.command, environment, args.holding).run(&mut held).await;
+        let ended = guarded(&args.command, environment, args.holding, args.remote.json).run(&mut held).await;
         told.abort();
         released(path, ended?, lock.release(), args.remote.json).await
     })
@@ -71,7 +71,7 @@ pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
         let told = tokio::spawn(tell_jeopardy(cell.clone()));
         let mut held = OfLeadership { cell, leadership: &leadership };
         let environment = environment(&args.path, sequencer);
-        let ended = guarded(&args.command, environment, args.holding).run(&mut held).await;
+        let ended = guarded(&args.command, environment, args.holding, args.remote.json).run(&mut held).await;
         told.abort();
         released(&args.path, ended?, leadership.resign(), args.remote.json).await
     })
@@ -125,8 +125,8 @@ fn environment(path: &str, sequencer: String) -> Environment {
     vec![("TIDINGS_SEQUENCER", sequencer), ("TIDINGS_LOCK_PATH", path.to_owned())]
 }
 
-fn guarded(command: &[String], environment: Environment, holding: Holding) -> Guarded<'_> {
-    Guarded { command, environment, lock_delay: holding.lock_delay, kill_after: holding.kill_after }
+fn guarded(command: &[String], environment: Environment, holding: Holding, json: bool) -> Guarded<'_> {
+    Guarded { command, environment, lock_delay: holding.lock_delay, kill_after: holding.kill_after, json }
 }
 
 fn ended_as(path: &str, ended: Ended, json: bool) -> ExitCode {
@@ -150,10 +150,12 @@ async fn released(
     json: bool,
 ) -> Result<ExitCode, Error> {
     if let Ended::Exited(_) = ended {
-        match tokio::time::timeout(FAREWELL, release).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => eprintln!("the lock was not released: {error}"),
-            Err(_) => eprintln!("the lock was not released in time; it is freed when the session's lease ends"),
+        let released = tokio::time::timeout(FAREWELL, release).await;
+        let late = || Err(Error::new("cell.not_released", Class::OutcomeUnknown, "the lock was not released in time"));
+        if let Err(error) = released.unwrap_or_else(|_| late()) {
+            let message = format!("the lock of {path} was not released: {}", error.message);
+            let hint = "Nothing needs to be done: it is freed when the session's lease ends, at the latest.";
+            output::tell(&Error { message, ..error }.hint(hint), json);
         }
     }
     Ok(ended_as(path, ended, json))

@@ -42,6 +42,8 @@ pub struct Guarded<'a> {
     pub lock_delay: Duration,
     /// Between SIGTERM and SIGKILL, at most.
     pub kill_after: Duration,
+    /// Errors are told as JSON.
+    pub json: bool,
 }
 
 /// How it ended.
@@ -105,7 +107,9 @@ impl Guarded<'_> {
         // A group in the background that reads from a terminal is stopped.
         let stdin = if std::io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() };
         let child = Command::new(std::env::current_exe().map_err(no_guard)?)
-            .args(["cell-guard", "--control", &format!("/dev/fd/{}", read.as_raw_fd()), "--"])
+            .args(["cell-guard", "--control", &format!("/dev/fd/{}", read.as_raw_fd())])
+            .args(self.json.then_some("--json"))
+            .arg("--")
             .args(self.command)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(stdin)
@@ -149,7 +153,7 @@ mod tests {
 
     fn guarded(lock_delay: u64, kill_after: u64) -> Guarded<'static> {
         let (lock_delay, kill_after) = (Duration::from_secs(lock_delay), Duration::from_secs(kill_after));
-        Guarded { command: &[], environment: Vec::new(), lock_delay, kill_after }
+        Guarded { command: &[], environment: Vec::new(), lock_delay, kill_after, json: false }
     }
 
     const fn at(milliseconds: u64) -> Mono {

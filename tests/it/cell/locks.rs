@@ -60,6 +60,8 @@ fn a_command_runs_with_a_sequencer_and_its_exit_code_is_passed_on() {
     assert_eq!(code(&["true"]), 0);
     assert_eq!(code(&["there-is-no-such-command"]), 127);
     assert_eq!(code(&["/etc/passwd"]), 126);
+    let missing = server.run(&["cell", "lock", "/l/lock", "--json", "--", "there-is-no-such-command"]);
+    assert_eq!(missing.failed_json(127)["code"], "cli.failed");
     assert_eq!(code(&["sh", "-c", "kill -9 $$"]), 137);
     // A later holder's sequencer is newer, and that can be told offline.
     let later = server.run(&["cell", "lock", "/l/lock", "--", "sh", "-c", "echo $TIDINGS_SEQUENCER"]).out;

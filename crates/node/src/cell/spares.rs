@@ -9,8 +9,9 @@ use crate::services::Peers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::{Mono, NodeId};
-use tidings_consensus::Group;
+use tidings_base::{GroupId, Mono, NodeId};
+use tidings_consensus::{Group, MemberStatus};
+use tidings_wire::v1;
 
 /// How often members are looked at: often enough to notice one that answers now and then, seldom enough to be free.
 const LOOKS: u32 = 20;
@@ -74,8 +75,7 @@ pub(crate) async fn watch(groups: Vec<Group>, spares: Spares, after: Duration, c
 
 async fn replace(group: &Group, dead: NodeId, spares: &Spares) {
     let status = group.status();
-    let is_voter = |node: NodeId| status.members.iter().any(|member| member.node == node && member.voter);
-    let Some(spare) = spares.find(is_voter).await else {
+    let Some(spare) = spares.find(status.group, &status.members).await else {
         tracing::warn!(group = %status.group, %dead, "a member stays dead and no spare answers; looking again later");
         return;
     };
@@ -94,9 +94,10 @@ impl Spares {
     }
 
     /// The first spare that answers and is no member: those that are configured, then those that names stand for.
-    async fn find(&self, is_member: impl Fn(NodeId) -> bool) -> Option<Spare> {
-        for spare in self.nodes.iter().filter(|spare| !is_member(spare.node)) {
-            match self.peers.node_at(&spare.address, ANSWERS).await {
+    async fn find(&self, group: GroupId, members: &[MemberStatus]) -> Option<Spare> {
+        let is_voter = |node: NodeId| members.iter().any(|member| member.node == node && member.voter);
+        for spare in self.nodes.iter().filter(|spare| !is_voter(spare.node)) {
+            match self.peers.status_at(&spare.address, ANSWERS).await.map(|status| NodeId(status.node)) {
                 Ok(node) if node == spare.node => return Some(spare.clone()),
                 Ok(node) => {
                     tracing::warn!(spare = %spare.node, address = spare.address, %node, "another node is there")
@@ -106,15 +107,28 @@ impl Spares {
         }
         for name in &self.names {
             for address in resolve(name).await {
-                match self.peers.node_at(&address, ANSWERS).await {
-                    Ok(node) if !is_member(node) => return Some(Spare { node, address }),
-                    Ok(_) => {}
+                match self.peers.status_at(&address, ANSWERS).await {
+                    Ok(there) if is_voter(NodeId(there.node)) => {}
+                    Ok(there) if is_free(&there, group, members) => {
+                        return Some(Spare { node: NodeId(there.node), address });
+                    }
+                    Ok(there) => tracing::warn!(name, address, node = there.node, "it belongs to another cell"),
                     Err(error) => tracing::warn!(name, address, %error, "a spare is silent"),
                 }
             }
         }
         None
     }
+}
+
+/// Whether a node that a name stands for may be taken: it is in no such group, or in ours. Names are wider than lists: a
+/// member of another cell that answers there must not lose its log to this one.
+fn is_free(there: &v1::StatusReply, group: GroupId, members: &[MemberStatus]) -> bool {
+    let ours = |theirs: &v1::MemberStatus| {
+        members.iter().any(|member| member.node.0 == theirs.node && member.address == theirs.address)
+    };
+    let mut same_group = there.groups.iter().filter(|theirs| theirs.group == group.0);
+    same_group.all(|theirs| theirs.members.is_empty() || theirs.members.iter().any(ours))
 }
 
 /// The addresses that a name stands for now. A name that nobody knows is looked up again at the next look.
@@ -141,6 +155,30 @@ async fn resolve(name: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_of_another_cell_is_no_spare() {
+        let (group, at) = (GroupId(1), |node: u64, host: &str| (node, format!("{host}{node}:1")));
+        let ours = [1, 2, 3].map(|node| {
+            let (node, address) = at(node, "a");
+            MemberStatus { node: NodeId(node), address, voter: true, lag: None }
+        });
+        let there = |of: u32, members: &[(u64, String)]| {
+            let member = |(node, address): &(u64, String)| v1::MemberStatus {
+                node: *node,
+                address: address.clone(),
+                ..Default::default()
+            };
+            let groups = vec![v1::GroupStatus {
+                group: of,
+                members: members.iter().map(member).collect(),
+                ..Default::default()
+            }];
+            is_free(&v1::StatusReply { groups, ..Default::default() }, group, &ours)
+        };
+        assert!(there(1, &[]) && there(1, &[at(2, "a"), at(9, "a")]) && there(2, &[at(1, "b")]));
+        assert!(!there(1, &[at(1, "b"), at(2, "b"), at(3, "b")]), "the same numbers at other addresses");
+    }
 
     #[test]
     fn only_who_is_silent_at_every_look_for_long_enough_is_dead() {

@@ -67,14 +67,12 @@ impl Peers {
         client.call(Request::new(request).within(within).retry(Retry::Never)).await
     }
 
-    /// The number of the node at `address`, which may be no member and be asked this once.
-    pub async fn node_at(&self, address: &str, within: Duration) -> Result<NodeId, Error> {
+    /// What the node at `address` says of itself; it may be no member and be asked this once.
+    pub async fn status_at(&self, address: &str, within: Duration) -> Result<v1::StatusReply, Error> {
         let status = admin_message::Message::Status(v1::StatusRequest {});
         let request = Body::Admin(v1::AdminMessage { message: Some(status) });
         match self.connect(address)?.call(Request::new(request).within(within)).await? {
-            Body::Admin(v1::AdminMessage { message: Some(admin_message::Message::StatusReply(reply)) }) => {
-                Ok(NodeId(reply.node))
-            }
+            Body::Admin(v1::AdminMessage { message: Some(admin_message::Message::StatusReply(reply)) }) => Ok(reply),
             _ => Err(Error::new("node.malformed", Class::Failed, "the node's answer is no status")),
         }
     }

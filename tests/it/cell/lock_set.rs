@@ -1,5 +1,6 @@
 //! Processes that count in a file, one at a time by a lock, and that are stopped for longer than their leases: with
-//! sequencers checked nobody interferes; without, somebody does. A lock alone cannot prevent it.
+//! sequencers checked nobody interferes; without, somebody does. A lock alone cannot prevent it (etcd
+//! #11788: an example of fencing that does not fence).
 
 use crate::process::{Running, Server, turn, until};
 use rustix::process::Signal;

@@ -15,6 +15,7 @@ TIDINGS_SEEDS=200..206 cargo test --workspace --quiet --test it -- --ignored the
 tidings sim store --seeds 1..200
 tidings sim cell --seeds 1..20
 tidings sim cell-directed --seeds 1..6
+tidings sim placement --seeds 2..6
 left=$((minutes * 60 - (SECONDS - begin)))
 if ((left > 10)); then
   tidings sim store --seeds 1001..1000000 --minutes "$(awk "BEGIN { print $left / 60 }")"

@@ -131,6 +131,29 @@ fn kill_loop() {
 }
 
 #[test]
+fn a_directory_that_has_a_cluster_enters_no_other() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("node-4.toml");
+    let told = |joins: bool| {
+        let port = free_port();
+        let toml = format!("node = 4\ndata = \"data-4\"\nlisten = \"127.0.0.1:{port}\"\njoins = {joins}\n");
+        std::fs::write(&config, toml).unwrap();
+    };
+    // Made for a cluster that runs, it does not become one of its own by a forgotten flag.
+    told(true);
+    run(&["serve", "--config", config.to_str().unwrap()]).failed(4, "node.empty_member");
+    told(false);
+    let alone = spawn(&config, &[]);
+    alone.wait_ready();
+    alone.kill();
+    run(&["serve", "--config", config.to_str().unwrap(), "--join"]).failed(4, "node.entered_already");
+    let again = spawn(&config, &[]);
+    again.wait_ready();
+    again.kill();
+}
+
+#[test]
 fn a_member_that_lost_its_data_does_not_vote_again_but_is_replaced() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();

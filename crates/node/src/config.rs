@@ -51,6 +51,9 @@ pub struct Config {
     /// the data directory is new; later changes go through `tidings cell member`
     /// and `POST /v1/admin/groups/1/members`.
     pub members: Vec<Member>,
+    /// This node was made for a cluster that runs (`tidings init DIR --add`): with an empty data directory it starts with
+    /// `--join` alone. Off: a node that is told nothing is a cluster of its own.
+    pub joins: bool,
     /// How a node with an empty data directory enters its cluster. Said by a flag, once, never by a file: see
     /// [`Entry`].
     #[serde(skip)]
@@ -302,6 +305,7 @@ impl Default for Config {
             insecure_listen: false,
             public_metrics: false,
             members: Vec::new(),
+            joins: false,
             entry: None,
             tls: None,
             auth: Auth::default(),

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   <data>/FORMAT          the format's number; a newer one than ours is refused, never guessed at
+//!   <data>/ENTRY           how the node entered its cluster: `found` or `join`
 //!   <data>/LOCK            held while a node runs
 //!   <data>/group-0/log     the agreed log of the cell, its vote and snapshots: its state is in memory
 //!   <data>/group-1/log     the agreed log of the store and its vote
 //!   <data>/group-1/state   the state that the log feeds
 //! ```
 
+use crate::config::Entry;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -78,6 +80,42 @@ impl DataDir {
     /// The directory of a group's state; made if it is not there.
     pub fn state_of(&self, group: GroupId) -> Result<PathBuf, Error> {
         self.group(group, "state")
+    }
+
+    /// Whether no group has begun its log.
+    pub fn is_new(&self) -> Result<bool, Error> {
+        for group in [GroupId::CELL, GroupId::STORE] {
+            let log = self.log_of(group)?;
+            if fs::read_dir(&log).map_err(|e| cannot(&log, "read", &e))?.next().is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// How the node entered its cluster, if the directory says so: those of earlier versions do not.
+    pub fn entered(&self) -> Result<Option<Entry>, Error> {
+        let file = self.path.join("ENTRY");
+        match fs::read_to_string(&file) {
+            Ok(text) if text.trim_end() == "found" => Ok(Some(Entry::Found)),
+            Ok(text) if text.trim_end() == "join" => Ok(Some(Entry::Join)),
+            Ok(_) => {
+                let message = format!("{} does not say how the node entered its cluster", file.display());
+                Err(Error::new("node.bad_format", Class::Failed, message)
+                    .hint("It holds `found` or `join`; restore it from a backup."))
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(cannot(&file, "read", &e)),
+        }
+    }
+
+    /// Writes down how the node enters its cluster.
+    pub fn enter(&self, entry: Entry) -> Result<(), Error> {
+        let text = match entry {
+            Entry::Found => "found\n",
+            Entry::Join => "join\n",
+        };
+        write_whole(&self.path, "ENTRY", text)
     }
 
     fn group(&self, group: GroupId, what: &str) -> Result<PathBuf, Error> {
@@ -176,11 +214,14 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
 
 /// Marks a directory as ours.
 fn begin_format(path: &Path) -> Result<(), Error> {
-    let file = path.join("FORMAT");
-    // Written beside and renamed: a crash leaves no half-written number.
-    let temporary = path.join("FORMAT.new");
+    write_whole(path, "FORMAT", &format!("{FORMAT_MARK}{FORMAT}\n"))
+}
+
+/// Writes a small file beside its place and renames it: a crash leaves no half of it.
+fn write_whole(path: &Path, name: &str, text: &str) -> Result<(), Error> {
+    let (file, temporary) = (path.join(name), path.join(format!("{name}.new")));
     let written = File::create(&temporary)
-        .and_then(|mut new| writeln!(new, "{FORMAT_MARK}{FORMAT}").and_then(|()| new.sync_all()))
+        .and_then(|mut new| new.write_all(text.as_bytes()).and_then(|()| new.sync_all()))
         .and_then(|()| fs::rename(&temporary, &file))
         .and_then(|()| File::open(path)?.sync_all());
     written.map_err(|e| cannot(&file, "write", &e))

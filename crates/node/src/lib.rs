@@ -237,9 +237,13 @@ async fn start_services(
     clock: Arc<dyn Clock>,
 ) -> Result<NodeServices, Error> {
     let peers = Arc::new(Peers::new(config)?);
+    check_entry(config, data)?;
     // Both are looked at before either is begun.
     let (cell, store) =
         (group_config(config, data, bound, GroupId::CELL)?, group_config(config, data, bound, GroupId::STORE)?);
+    if data.is_new()? {
+        data.enter(config.entry.unwrap_or(Entry::Found))?;
+    }
     let kv = FjallKv::open(&data.state_of(GroupId::STORE)?, Default::default())?;
     let state = StoreState::open(kv).map_err(|e| Error::new("node.bad_data_dir", Class::Failed, e.to_string()))?;
     let store = StoreGroup::start(store, state, peers.clone(), clock.clone()).await?;
@@ -266,7 +270,7 @@ fn group_config(config: &Config, data: &DataDir, bound: SocketAddr, group: Group
     let log = data.log_of(group)?;
     let disk = RealDisk::open(&log).map_err(|e| failed(format!("cannot open {}: {e}", log.display())))?;
     let is_new = disk.list().map_err(|e| failed(format!("cannot read {}: {e}", log.display())))?.is_empty();
-    if is_new && config.entry.is_none() && config.members.len() > 1 {
+    if is_new && config.entry.is_none() && (config.members.len() > 1 || config.joins) {
         return Err(entry_unsaid(&log));
     }
     let members = if config.entry == Some(Entry::Join) {
@@ -285,6 +289,28 @@ fn group_config(config: &Config, data: &DataDir, bound: SocketAddr, group: Group
         },
         ..GroupConfig::new(group, config.node_id(), members, Arc::new(disk))
     })
+}
+
+/// A directory that has a cluster cannot enter another: its log and its votes are not of that one, and members who took
+/// them for theirs would follow a stranger.
+fn check_entry(config: &Config, data: &DataDir) -> Result<(), Error> {
+    if data.is_new()? {
+        return Ok(());
+    }
+    let (did, hint) = match (data.entered()?, config.entry) {
+        (Some(Entry::Found), Some(Entry::Join)) => (
+            "has founded a cluster of its own, and cannot join another",
+            "Give the node an empty directory (--data) to join with, under a number that the cluster never knew. To go on \
+             with the cluster that is in this one, start without --join.",
+        ),
+        (Some(Entry::Join), Some(Entry::Found)) => (
+            "has joined a cluster, and cannot found another",
+            "Start without --found to go on as its member, or give the node an empty directory (--data).",
+        ),
+        _ => return Ok(()),
+    };
+    let message = format!("{} {did}", data.path().display());
+    Err(Error::new("node.entered_already", Class::Refused, message).hint(hint))
 }
 
 fn entry_unsaid(log: &Path) -> Error {

@@ -57,13 +57,13 @@ pub fn init(dir: &Path, nodes: &[Member], now: Wall) -> Result<Summary, Error> {
     let ca = Ca { issuer: Issuer::from_ca_cert_pem(&certificate, key).map_err(failed)?, certificate };
     let operator_hash = operator.hash()?;
     for node in nodes {
-        ca.write_node(&mut writer, dir, node, nodes, &operator_hash, now)?;
+        ca.write_node(&mut writer, dir, node, nodes, false, &operator_hash, now)?;
     }
     Ok(Summary { files: writer.files, operator_key: operator.reveal() })
 }
 
 /// Makes what one more node needs, with the CA that [`init`] made. Its configuration names all `members`, itself
-/// included, if they are several; the operator's key is the one of the directory.
+/// included, if they are several; otherwise it is a node that joins. The operator's key is the one of the directory.
 pub fn add_node(dir: &Path, node: &Member, members: &[Member], now: Wall) -> Result<Vec<PathBuf>, Error> {
     let read = |name: &str| {
         let path = dir.join(name);
@@ -76,7 +76,7 @@ pub fn add_node(dir: &Path, node: &Member, members: &[Member], now: Wall) -> Res
     let operator = Key::parse(read("operator.key")?.trim()).ok_or_else(|| bad("operator.key holds no key"))?;
     let ca = Ca { issuer: Issuer::from_ca_cert_pem(&certificate, key).map_err(failed)?, certificate };
     let mut writer = Writer { files: Vec::new() };
-    ca.write_node(&mut writer, dir, node, members, &operator.hash()?, now)?;
+    ca.write_node(&mut writer, dir, node, members, members.len() == 1, &operator.hash()?, now)?;
     Ok(writer.files)
 }
 
@@ -86,12 +86,14 @@ struct Ca {
 }
 
 impl Ca {
+    #[allow(clippy::too_many_arguments)] // What one folder is made of; two callers.
     fn write_node(
         &self,
         writer: &mut Writer,
         dir: &Path,
         node: &Member,
         members: &[Member],
+        joins: bool,
         operator_hash: &str,
         now: Wall,
     ) -> Result<(), Error> {
@@ -103,7 +105,7 @@ impl Ca {
         writer.file(&folder.join("node.pem"), &certificate.pem(), 0o644)?;
         writer.file(&folder.join("node.key"), &key.serialize_pem(), 0o600)?;
         writer.file(&folder.join("ca.pem"), &self.certificate, 0o644)?;
-        writer.file(&folder.join("node.toml"), &node_toml(node, members, operator_hash), 0o600)
+        writer.file(&folder.join("node.toml"), &node_toml(node, members, joins, operator_hash), 0o600)
     }
 }
 
@@ -155,7 +157,7 @@ fn host_of(address: &str) -> Result<&str, Error> {
 }
 
 /// The node's configuration as a file that explains itself.
-fn node_toml(node: &Member, members: &[Member], operator_hash: &str) -> String {
+fn node_toml(node: &Member, members: &[Member], joins: bool, operator_hash: &str) -> String {
     let port = node.address.rsplit_once(':').map_or("7400", |(_, port)| port);
     // A name may resolve to anything, so a node that is known by name listens everywhere.
     let host = host_of(&node.address).ok().and_then(|host| host.parse::<IpAddr>().ok());
@@ -164,13 +166,15 @@ fn node_toml(node: &Member, members: &[Member], operator_hash: &str) -> String {
         Some(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
         None => format!("0.0.0.0:{port}"),
     };
+    let flag = if joins { " --join` the first time, then without `--join" } else { "" };
     let mut toml = format!(
-        "# Node {id} of a Tidings cluster. Start it with `tidings serve --config node.toml`.\n\
+        "# Node {id} of a Tidings cluster. Start it with `tidings serve --config node.toml{flag}`.\n\
          # Relative paths are seen from this file's directory.\n\
          node = {id}\n\
          data = \"data\"\n\
          listen = \"{listen}\"\n\
          advertise = \"{address}\"\n\
+         {joins}\
          \n\
          [tls]\n\
          certificate = \"node.pem\"\n\
@@ -182,6 +186,7 @@ fn node_toml(node: &Member, members: &[Member], operator_hash: &str) -> String {
          operator_key_hash = \"{operator_hash}\"\n",
         id = node.node,
         address = node.address,
+        joins = if joins { "joins = true\n" } else { "" },
     );
     if members.len() > 1 {
         for member in members {

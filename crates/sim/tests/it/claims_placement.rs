@@ -57,6 +57,9 @@ fn judge(facts: &[(u32, Fact)]) -> Option<String> {
     claims.conclude().err().map(|violation| violation.invariant)
 }
 
+/// The claim that must be broken, if one must, and the facts, with their hosts.
+type Case = (Option<&'static str>, Vec<(u32, Fact)>);
+
 #[test]
 fn every_claim_is_broken_by_the_facts_that_break_it() {
     let half = |start: u64, last: u64, lease| Leased {
@@ -64,7 +67,7 @@ fn every_claim_is_broken_by_the_facts_that_break_it() {
         lease: number(lease),
     };
     let served = |host, lease, state| (host, Fact::Served { life: life(host), key: 3, lease: number(lease), state });
-    let cases: Vec<(Option<&str>, Vec<(u32, Fact)>)> = vec![
+    let cases: Vec<Case> = vec![
         (Some("one_believer_per_key"), vec![published(1, &[(leased(1), 9)], 0), published(2, &[(leased(2), 9)], 0)]),
         (
             Some("one_believer_per_key"),

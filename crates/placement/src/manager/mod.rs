@@ -203,6 +203,8 @@ enum Errand {
     Commit(File),
     /// Reading to learn what became of a commit.
     Resolve(File),
+    /// Reading to learn why a commit that was put there twice was refused: by itself, or since somebody else leads.
+    Clash(File),
 }
 
 /// A manager.
@@ -424,7 +426,8 @@ impl Manager {
             Outcome::Conflict if !pool.sent_again(file.kind) => self.step_down(out),
             Outcome::Conflict | Outcome::Unknown => {
                 // F3: until it is read again nobody hears of what it changes.
-                let id = self.errand(Errand::Resolve(file.clone()));
+                let clash = outcome == Outcome::Conflict;
+                let id = self.errand(if clash { Errand::Clash(file.clone()) } else { Errand::Resolve(file.clone()) });
                 out.put(Output::Read { id, file });
             }
         }
@@ -457,7 +460,15 @@ impl Manager {
             (Errand::Load(_), Err(_)) => self.step_down(out),
             (Errand::Load(file), Ok(contents)) => self.loaded(now, file, contents, out),
             (Errand::Resolve(file), Ok(contents)) => self.resolved(now, file, contents, out),
-            (Errand::Resolve(file), Err(_)) => {
+            (Errand::Clash(file), Ok(contents)) => {
+                // Unchanged, and refused: not by itself, so the sequencer is stale.
+                let pool = self.pools.get(&file.namespace);
+                match pool.map(|pool| pool.resolve(file.kind, contents.clone())) {
+                    Some(commits::Resolved::Done { .. }) => self.resolved(now, file, contents, out),
+                    _ => self.step_down(out),
+                }
+            }
+            (Errand::Resolve(file) | Errand::Clash(file), Err(_)) => {
                 self.timers.set(Timer::Retry(file), now.mono + std::time::Duration::from_millis(200));
             }
             (Errand::Commit(_), _) => {}

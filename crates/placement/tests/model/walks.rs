@@ -53,7 +53,7 @@ fn walk(setup: &Setup, seed: u64) -> Result<(), String> {
 fn nothing_goes_wrong_on_long_walks() {
     for hands_over in [false, true] {
         let setup = setup(None, hands_over);
-        for seed in 0..2 {
+        for seed in 0..60 {
             if let Err(wrong) = walk(&setup, seed) {
                 panic!("{wrong}");
             }

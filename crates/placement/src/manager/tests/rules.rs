@@ -256,8 +256,8 @@ fn a_loss_is_told_even_if_a_later_clean_move_waits_for_an_earlier_commit() {
     assert_eq!((answer.lsn, told), (7, vec![(0, 5)]), "the other's loss is told once, when it is published");
 }
 
-#[test]
-fn a_commit_that_was_put_twice_may_conflict_with_itself() {
+/// A commit of unknown outcome is put there again and refused; whether the first one had come through.
+fn put_twice(came: bool) -> Vec<Output> {
     let mut manager = Manager::new(Options::default());
     let mut feed = |input| {
         let (now, mut out) = (Now { mono: Mono(1), wall: Wall(0) }, Outbox::new());
@@ -276,8 +276,21 @@ fn a_commit_that_was_put_twice_may_conflict_with_itself() {
     // The first one had come through late.
     let read = feed(Input::Committed { id, outcome: Outcome::Conflict });
     let [Output::Read { id, .. }] = read[..] else { panic!("it gives up: {read:?}") };
-    let done = feed(Input::FileRead { id, contents: Ok(Some((1, bytes))) });
+    let contents = if came { Some((1, bytes)) } else { None };
+    feed(Input::FileRead { id, contents: Ok(contents) })
+}
+
+#[test]
+fn a_commit_that_was_put_twice_may_conflict_with_itself() {
+    let done = put_twice(true);
     assert!(done.iter().any(|output| matches!(output, Output::Answer { op: OpId(1), .. })), "{done:?}");
+}
+
+#[test]
+fn a_commit_that_conflicts_with_nothing_is_a_deposed_leader_s() {
+    // Put there again and again it would be refused again and again.
+    let done = put_twice(false);
+    assert!(done.contains(&Output::StepDown), "{done:?}");
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub struct Script {
     principals: Arc<[String]>,
     prepared: usize,
     stopped: bool,
+    /// It asked for the end of its session: nothing is done under it any more.
+    leaving: bool,
     answered: u64,
     wishes: Vec<Wish>,
 }
@@ -101,6 +103,7 @@ impl Script {
             principals: habits.principals.clone(),
             prepared: 0,
             stopped: false,
+            leaving: false,
             answered: 0,
             wishes: Vec::new(),
         }
@@ -148,7 +151,7 @@ impl Script {
 
     /// When it wants to be woken.
     pub fn deadline(&self) -> Option<Mono> {
-        if self.condition != Condition::Safe {
+        if self.condition != Condition::Safe || self.leaving {
             return None;
         }
         let touch = self.held.as_ref().map(|held| held.next_touch);
@@ -231,7 +234,7 @@ impl Script {
 
     /// The application goes on.
     pub fn wake(&mut self, now: Now, cache: &Cache) {
-        if self.condition != Condition::Safe {
+        if self.condition != Condition::Safe || self.leaving {
             return;
         }
         self.hold(now);
@@ -294,9 +297,15 @@ impl Script {
             96..=97 if self.free(Slot::Read) => self.check(),
             // Rarely: everybody's cache is emptied by it.
             98 if self.rng.one_in(4) && self.free(Slot::Change) => self.shut_doors(),
-            99 if self.rng.one_in(12) && self.open.is_empty() => self.wishes.push(Wish::Feed(Input::Close)),
+            99 if self.rng.one_in(12) && self.open.is_empty() => self.leave(),
             _ => {}
         }
+    }
+
+    fn leave(&mut self) {
+        self.leaving = true;
+        self.held = None;
+        self.wishes.push(Wish::Feed(Input::Close));
     }
 
     /// What everybody relies on is made by whoever comes first: directories, files whose locks are taken, an access list

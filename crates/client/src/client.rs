@@ -219,6 +219,11 @@ impl Client {
         }
     }
 
+    /// A connection to any node, for an operation that goes on for as long as it lasts.
+    pub(crate) async fn home(&self, within: Duration) -> Result<Arc<Link>, Error> {
+        self.home_link(&Attempt::new(Part::Control, Instant::now() + within, Retry::Redirected)).await
+    }
+
     /// A connection for this attempt: where it was redirected to, where its part was found last, or any.
     async fn link(&self, attempt: &mut Attempt) -> Result<Arc<Link>, Error> {
         if attempt.target.is_none() {

@@ -11,12 +11,12 @@
 //! have happened ends with class `outcome_unknown`, unless its caller says that twice is as good as once.
 //!
 //! [`cell`] is the client of the lock service: sessions, files, locks, elections. [`placement`] is for pools of servers:
-//! owners, who hold leases on keys, and lookups, who know whom to ask.
+//! owners, who hold leases on keys, and lookups, who know whom to ask. [`notify`] tells of the latest versions of objects.
 //!
 //! [`link`] is one live connection, for either end: nodes accept connections with the same driver. [`grpc`] and [`ws`]
 //! are its carriers.
 //!
-//! What it deliberately does not do: know what the messages mean (but for the cell's and placement's), or keep anything beyond the
+//! What it deliberately does not do: know what the messages mean (but for the cell's, placement's and Notify's), or keep anything beyond the
 //! process.
 
 mod backoff;
@@ -27,6 +27,7 @@ mod dial;
 pub mod grpc;
 mod keeper;
 pub mod link;
+pub mod notify;
 pub mod placement;
 pub mod ws;
 

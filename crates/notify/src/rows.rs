@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use tidings_base::{Error, KeyHash, KeyRange};
 use tidings_wire::v1;
 
-/// The registrars' rows.
-pub const REGISTRAR: &[u8] = b"notify/registrar";
+/// The registrars' rows. No application can have a name that begins with a dot, so none can reach them.
+pub const REGISTRAR: &[u8] = b".notify/registrar";
 /// The matchers' rows.
-pub const MATCHER: &[u8] = b"notify/matcher";
+pub const MATCHER: &[u8] = b".notify/matcher";
 /// The bridges' rows (F11).
-pub const SCRATCH: &[u8] = b"notify/scratch";
+pub const SCRATCH: &[u8] = b".notify/scratch";
 
 pub(crate) const CREATED: &[u8] = b"created";
 pub(crate) const SESSION: &[u8] = b"session";

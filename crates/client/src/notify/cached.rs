@@ -1,0 +1,124 @@
+//! A value that is always fresh: fetched when its object has a new version, or an unknown one.
+
+use super::{Event, Listener, ListenerOptions};
+use crate::Client;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{Error, Seeded};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// The pause after a fetch that failed, doubled up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// How a cached value behaves.
+#[derive(Debug)]
+pub struct CachedOptions {
+    /// How its listener behaves.
+    pub listener: ListenerOptions,
+    /// After an unknown the fetch is spread over this long, so that a loss of the servers' state does not bring everybody
+    /// to the backend at once. 2 s.
+    pub jitter: Duration,
+}
+
+impl Default for CachedOptions {
+    fn default() -> CachedOptions {
+        CachedOptions { listener: ListenerOptions::default(), jitter: Duration::from_secs(2) }
+    }
+}
+
+/// A value that is fetched anew whenever its object changes. Cheap to clone; it stops with the last clone.
+#[derive(Clone, Debug)]
+pub struct Cached<T> {
+    value: watch::Receiver<Option<Arc<T>>>,
+    _task: Arc<AbortOnDrop>,
+}
+
+#[derive(Debug)]
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl<T: Send + Sync + 'static> Cached<T> {
+    /// Fetches the value, and again whenever the object has a new or an unknown version. A fetch that fails is tried
+    /// again; until one succeeds the value is what it was.
+    pub fn start<F>(
+        client: Client,
+        object: impl Into<Bytes>,
+        options: CachedOptions,
+        fetch: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Result<Cached<T>, Error>
+    where
+        F: Future<Output = Result<T, Error>> + Send,
+    {
+        let object = object.into();
+        let (listener, mut events) = Listener::start(client, options.listener)?;
+        let (sender, value) = watch::channel(None);
+        let mut rng = Seeded::new(getrandom::u64().unwrap_or_default()).fork("cached");
+        let jitter = u64::try_from(options.jitter.as_millis()).unwrap_or(u64::MAX).max(1);
+        let task = tokio::spawn(async move {
+            store(&sender, &fetch).await;
+            while let Some(event) = events.next().await {
+                match event {
+                    Event::Reissue => {
+                        listener.register(object.clone(), 0);
+                        listener.reissued();
+                    }
+                    Event::Notify(news) => {
+                        store(&sender, &fetch).await;
+                        news.ack();
+                    }
+                    Event::Unknown(unknown) => {
+                        tokio::time::sleep(Duration::from_millis(rng.below(jitter))).await;
+                        store(&sender, &fetch).await;
+                        unknown.ack();
+                    }
+                    _ => {}
+                }
+            }
+        });
+        Ok(Cached { value, _task: Arc::new(AbortOnDrop(task.abort_handle())) })
+    }
+
+    /// The value, if it has been fetched yet.
+    pub fn get(&self) -> Option<Arc<T>> {
+        self.value.borrow().clone()
+    }
+
+    /// Waits for the first value.
+    pub async fn ready(&mut self) -> Option<Arc<T>> {
+        self.value.wait_for(Option::is_some).await.ok()?.clone()
+    }
+
+    /// Waits until the value was fetched again.
+    pub async fn changed(&mut self) -> Option<Arc<T>> {
+        self.value.changed().await.ok()?;
+        self.get()
+    }
+}
+
+async fn store<T, F>(sender: &watch::Sender<Option<Arc<T>>>, fetch: &impl Fn() -> F)
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match fetch().await {
+            Ok(value) => {
+                sender.send_replace(Some(Arc::new(value)));
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "notify: a fetch failed");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What the application hears: a mailbox in which versions of one object collapse into the last.
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use tidings_notify::client::{Event as Said, Input};
+use tidings_wire::v1::{NotifyRefused, NotifyTimes};
+use tokio::sync::mpsc::WeakUnboundedSender;
+
+/// What an application hears.
+#[derive(Debug)]
+pub enum Event {
+    /// An object has this version, or a later one.
+    Notify(Notification),
+    /// An object may have any version: fetch it.
+    Unknown(Unknown),
+    /// A registration is complete (`true`), or its end.
+    Registered {
+        /// The object.
+        object: Bytes,
+        /// Whether it is registered.
+        registered: bool,
+    },
+    /// A registration was refused. If that is transient it is tried again; otherwise the object is intended no more.
+    Failed {
+        /// The object.
+        object: Bytes,
+        /// Whether that may change.
+        transient: bool,
+    },
+    /// Register everything again, then say [`Listener::reissued`](super::Listener::reissued). At every start.
+    Reissue,
+    /// The servers refuse this client as it is; it starts anew where that helps.
+    Refused(NotifyRefused),
+}
+
+/// An object has a version.
+#[derive(Debug)]
+pub struct Notification {
+    /// The object.
+    pub object: Bytes,
+    /// Its version.
+    pub version: u64,
+    /// What rode along; usually nothing, and never to be relied on.
+    pub payload: Bytes,
+    /// Where it was when, if it came the fast way.
+    pub times: Option<NotifyTimes>,
+    ack: Ack,
+}
+
+impl Notification {
+    /// The application has dealt with it.
+    pub fn ack(&self) {
+        self.ack.done();
+    }
+}
+
+/// An object's version is not known.
+#[derive(Debug)]
+pub struct Unknown {
+    /// The object.
+    pub object: Bytes,
+    ack: Ack,
+}
+
+impl Unknown {
+    /// The application has fetched the object, and began to do so after it heard of this.
+    pub fn ack(&self) {
+        self.ack.done();
+    }
+}
+
+/// Acknowledges one notification.
+#[derive(Clone, Debug)]
+pub struct Ack {
+    inputs: WeakUnboundedSender<Input>,
+    object: Bytes,
+    version: u64,
+    unknown: u64,
+}
+
+impl Ack {
+    /// The application has dealt with it. Twice is as good as once.
+    pub fn done(&self) {
+        let object = self.object.clone();
+        let input = match self.unknown {
+            0 => Input::Acked { object, version: self.version },
+            number => Input::AckedUnknown { object, number },
+        };
+        if let Some(inputs) = self.inputs.upgrade() {
+            // Without a task nobody is told anything any more.
+            let _ = inputs.send(input);
+        }
+    }
+}
+
+/// What waits under one name is told once, in its last form.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Slot {
+    Notify(Bytes),
+    Unknown(Bytes),
+    Registration(Bytes),
+    Reissue,
+    Refused,
+}
+
+/// What waits for the application: at most three things for each object.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    inner: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    order: VecDeque<Slot>,
+    events: BTreeMap<Slot, Said>,
+    ended: bool,
+    reader: Option<Waker>,
+}
+
+impl Mailbox {
+    pub(super) fn tell(&self, said: Said) {
+        let slot = match &said {
+            Said::Notify { object, .. } => Slot::Notify(object.clone()),
+            Said::NotifyUnknown { object, .. } => Slot::Unknown(object.clone()),
+            Said::RegistrationStatus { object, .. } | Said::RegistrationFailure { object, .. } => {
+                Slot::Registration(object.clone())
+            }
+            Said::Reissue => Slot::Reissue,
+            Said::Refused { .. } => Slot::Refused,
+        };
+        self.change(|waiting| {
+            if waiting.events.insert(slot.clone(), said).is_none() {
+                waiting.order.push_back(slot);
+            }
+        });
+    }
+
+    pub(super) fn end(&self) {
+        self.change(|waiting| waiting.ended = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Waiting)) {
+        let mut waiting = self.inner.lock();
+        change(&mut waiting);
+        let reader = waiting.reader.take();
+        drop(waiting);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Said>> {
+        let mut waiting = self.inner.lock();
+        while let Some(slot) = waiting.order.pop_front() {
+            if let Some(said) = waiting.events.remove(&slot) {
+                return Poll::Ready(Some(said));
+            }
+        }
+        if waiting.ended {
+            return Poll::Ready(None);
+        }
+        waiting.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// What the application hears, one after the other.
+#[derive(Debug)]
+pub struct Events {
+    mailbox: Arc<Mailbox>,
+    inputs: WeakUnboundedSender<Input>,
+}
+
+impl Events {
+    pub(super) fn new(mailbox: Arc<Mailbox>, inputs: WeakUnboundedSender<Input>) -> Events {
+        Events { mailbox, inputs }
+    }
+
+    /// The next event; `None` once all [`Listener`](super::Listener)s are gone. Notifications come again until they are
+    /// acknowledged.
+    pub async fn next(&mut self) -> Option<Event> {
+        let said = poll_fn(|cx| self.mailbox.poll(cx)).await?;
+        Some(self.event(said))
+    }
+
+    /// Hands every event to `handle`, and acknowledges each notification when `handle` is done with it.
+    pub async fn run(mut self, mut handle: impl AsyncFnMut(Event)) {
+        while let Some(event) = self.next().await {
+            let ack = match &event {
+                Event::Notify(news) => Some(news.ack.clone()),
+                Event::Unknown(unknown) => Some(unknown.ack.clone()),
+                _ => None,
+            };
+            handle(event).await;
+            if let Some(ack) = ack {
+                ack.done();
+            }
+        }
+    }
+
+    fn event(&self, said: Said) -> Event {
+        let ack = |object: &Bytes, version, unknown| Ack {
+            inputs: self.inputs.clone(),
+            object: object.clone(),
+            version,
+            unknown,
+        };
+        match said {
+            Said::Notify { object, version, payload, times } => {
+                let ack = ack(&object, version, 0);
+                Event::Notify(Notification { object, version, payload, times, ack })
+            }
+            Said::NotifyUnknown { object, number } => {
+                let ack = ack(&object, 0, number);
+                Event::Unknown(Unknown { object, ack })
+            }
+            Said::RegistrationStatus { object, registered } => Event::Registered { object, registered },
+            Said::RegistrationFailure { object, transient } => Event::Failed { object, transient },
+            Said::Reissue => Event::Reissue,
+            Said::Refused { reason } => Event::Refused(reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::mpsc;
+
+    fn notify(object: &'static str, version: u64) -> Said {
+        Said::Notify { object: object.into(), version, payload: Bytes::new(), times: None }
+    }
+
+    #[tokio::test]
+    async fn versions_of_one_object_collapse_and_unknowns_stay_apart() {
+        let mailbox = Arc::new(Mailbox::default());
+        let (inputs, mut queue) = mpsc::unbounded_channel();
+        for version in 1..=1_000 {
+            mailbox.tell(notify("a", version));
+        }
+        mailbox.tell(notify("b", 1));
+        mailbox.tell(Said::NotifyUnknown { object: "a".into(), number: 7 });
+        mailbox.end();
+        let mut heard = Vec::new();
+        Events::new(mailbox, inputs.downgrade())
+            .run(async |event| match event {
+                Event::Notify(news) => heard.push((news.object, news.version)),
+                Event::Unknown(unknown) => heard.push((unknown.object, 0)),
+                other => panic!("{other:?}"),
+            })
+            .await;
+        assert_eq!(heard, [("a".into(), 1_000), ("b".into(), 1), ("a".into(), 0)]);
+        assert!(matches!(queue.try_recv(), Ok(Input::Acked { version: 1_000, .. })));
+        assert!(matches!(queue.try_recv(), Ok(Input::Acked { version: 1, .. })));
+        assert!(matches!(queue.try_recv(), Ok(Input::AckedUnknown { number: 7, .. })));
+    }
+}

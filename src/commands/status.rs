@@ -7,11 +7,12 @@ use serde::Serialize;
 use std::time::Duration;
 use tidings_base::Error;
 use tidings_wire::v1::admin_message::Message;
-use tidings_wire::v1::{GroupStatus, StatusReply, StatusRequest};
+use tidings_wire::v1::{GroupStatus, MemberStatus, StatusReply, StatusRequest};
 
 #[derive(Serialize)]
 struct Status {
     node: u64,
+    cluster: Option<String>,
     version: String,
     address: String,
     uptime_ms: u64,
@@ -47,11 +48,12 @@ struct Member {
     address: String,
     voter: bool,
     lag: u64,
+    silent: bool,
 }
 
 /// Asks one node and prints what it says.
 pub fn run(remote: Remote) -> Result<(), Error> {
-    let reply = ask(&remote, Asked::Admin(Message::Status(StatusRequest {})), |answer| match answer {
+    let reply = ask(&remote, Asked::Admin(Message::Status(StatusRequest::default())), |answer| match answer {
         Asked::Admin(Message::StatusReply(reply)) => Some(reply),
         _ => None,
     })?;
@@ -68,6 +70,7 @@ impl From<StatusReply> for Status {
     fn from(reply: StatusReply) -> Status {
         Status {
             node: reply.node,
+            cluster: Some(reply.cluster).filter(|cluster| !cluster.is_empty()),
             version: reply.version,
             address: reply.address,
             uptime_ms: reply.uptime_ms,
@@ -94,16 +97,23 @@ impl From<GroupStatus> for Group {
             epoch: group.epoch,
             applied: group.applied,
             committed: group.committed,
-            members: members.map(|m| Member { node: m.node, address: m.address, voter: m.voter, lag: m.lag }).collect(),
+            members: members.map(Member::from).collect(),
         }
+    }
+}
+
+impl From<MemberStatus> for Member {
+    fn from(m: MemberStatus) -> Member {
+        Member { node: m.node, address: m.address, voter: m.voter, lag: m.lag, silent: m.silent }
     }
 }
 
 fn print(status: &Status) {
     output::line(format_args!(
-        "node {} at {} · tidings {} · up {} · {} connections",
+        "node {} at {} · cluster {} · tidings {} · up {} · {} connections",
         status.node,
         status.address,
+        status.cluster.as_deref().unwrap_or("not known yet"),
         status.version,
         uptime(Duration::from_millis(status.uptime_ms)),
         status.connections
@@ -111,10 +121,11 @@ fn print(status: &Status) {
     output::table(
         ["GROUP", "ROLE", "LEADER", "EPOCH", "APPLIED", "MEMBERS"],
         status.groups.iter().map(|group| {
-            let member = |m: &Member| match (m.voter, m.lag) {
-                (true, 0) => m.node.to_string(),
-                (true, lag) => format!("{} ({lag} behind)", m.node),
-                (false, lag) => format!("{} (learner, {lag} behind)", m.node),
+            let member = |m: &Member| match (m.silent, m.voter, m.lag) {
+                (true, _, _) => format!("{} (silent)", m.node),
+                (false, true, 0) => m.node.to_string(),
+                (false, true, lag) => format!("{} ({lag} behind)", m.node),
+                (false, false, lag) => format!("{} (learner, {lag} behind)", m.node),
             };
             [
                 format!("{} {}", group.group, group.name),

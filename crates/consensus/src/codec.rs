@@ -1,6 +1,7 @@
 //! Between openraft's types and the messages of `raft.proto`. What comes from the network or the disk is checked here
 //! and nowhere else; openraft never sees a gap in entries or a membership without voters.
 
+use crate::identity::ClusterId;
 use crate::types::{self, Command, Entry, LogId, Membership, StoredMembership, TypeConfig, Vote};
 use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse};
@@ -8,7 +9,7 @@ use openraft::{BasicNode, EntryPayload};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_base::agreed::MAX_COMMAND;
-use tidings_wire::v1;
+use tidings_wire::v1::{self, raft_entry::Payload};
 
 /// A message or record that this program cannot have written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,8 +71,9 @@ pub(crate) fn membership(wire: &v1::RaftMembership) -> Decoded<Membership> {
 pub(crate) fn wire_entry(entry: &Entry) -> v1::RaftEntry {
     let payload = match &entry.payload {
         EntryPayload::Blank => None,
-        EntryPayload::Normal(command) => Some(v1::raft_entry::Payload::Command(command.0.clone())),
-        EntryPayload::Membership(m) => Some(v1::raft_entry::Payload::Membership(wire_membership(m))),
+        EntryPayload::Normal(Command::State(bytes)) => Some(Payload::Command(bytes.clone())),
+        EntryPayload::Normal(Command::Cluster(cluster)) => Some(Payload::Cluster(cluster.get())),
+        EntryPayload::Membership(m) => Some(Payload::Membership(wire_membership(m))),
     };
     v1::RaftEntry { id: Some(wire_id(&entry.log_id)), payload }
 }
@@ -80,11 +82,15 @@ pub(crate) fn entry(wire: v1::RaftEntry) -> Decoded<Entry> {
     let log_id = log_id(&required(wire.id, "id")?)?;
     let payload = match wire.payload {
         None => EntryPayload::Blank,
-        Some(v1::raft_entry::Payload::Command(command)) if command.len() > MAX_COMMAND => {
+        Some(Payload::Command(command)) if command.len() > MAX_COMMAND => {
             return malformed(format!("a command of {} bytes is larger than allowed", command.len()));
         }
-        Some(v1::raft_entry::Payload::Command(command)) => EntryPayload::Normal(Command(command)),
-        Some(v1::raft_entry::Payload::Membership(m)) => EntryPayload::Membership(membership(&m)?),
+        Some(Payload::Command(command)) => EntryPayload::Normal(Command::State(command)),
+        Some(Payload::Cluster(number)) => {
+            let cluster = required(ClusterId::new(number), "cluster")?;
+            EntryPayload::Normal(Command::Cluster(cluster))
+        }
+        Some(Payload::Membership(m)) => EntryPayload::Membership(membership(&m)?),
     };
     Ok(Entry { log_id, payload })
 }

@@ -1,5 +1,6 @@
 //! What a group is told when it starts.
 
+use crate::identity::{ClusterId, Identity};
 use crate::mutant::Mutant;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,10 @@ pub struct GroupConfig {
     pub members: Vec<Member>,
     /// The directory of this replica in this group.
     pub disk: Arc<dyn Disk>,
+    /// Which cluster the node belongs to; one for all groups of the node.
+    pub identity: Arc<Identity>,
+    /// What the cluster is called if this replica leads before it has a number. `None` where another group sees to that.
+    pub candidate: Option<ClusterId>,
     /// How long things take.
     pub timings: Timings,
     /// How much may wait, and how often the log is cut.
@@ -65,6 +70,8 @@ impl GroupConfig {
             node,
             members,
             disk,
+            identity: Arc::default(),
+            candidate: None,
             timings: Timings::default(),
             limits: Limits::default(),
             seed: None,

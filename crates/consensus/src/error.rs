@@ -1,9 +1,20 @@
 //! The refusals of this crate's calls, each with a sentence that says what to do.
 
 use crate::codec::Malformed;
+use crate::identity::ClusterId;
 use std::io;
 use tidings_base::agreed::{Refusal, StateFailure};
 use tidings_base::{Class, Error, LogIndex, NodeId};
+
+/// What a node says of another one that is not of its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node {node} belongs to another cluster ({cluster})")]
+pub struct OtherCluster {
+    /// The other node.
+    pub node: NodeId,
+    /// Its cluster.
+    pub cluster: ClusterId,
+}
 
 /// Why a group did not start.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +143,9 @@ pub enum ChangeError {
         /// How far it is behind.
         lag: u64,
     },
+    /// Whoever is there is no node of this cluster; it was not added.
+    #[error("{0}, and was not added")]
+    OtherCluster(OtherCluster),
     /// The change was begun and its end was not seen.
     #[error("the change was begun and its outcome is unknown; look at the members before you repeat it")]
     Unknown,
@@ -150,6 +164,7 @@ impl From<ChangeError> for Error {
             ChangeError::NoMember(_) => ("raft.no_member", Class::NotFound),
             ChangeError::LastVoter(_) => ("raft.last_voter", Class::Refused),
             ChangeError::TooSlow { .. } => ("raft.too_slow", Class::Failed),
+            ChangeError::OtherCluster(_) => ("raft.other_cluster", Class::Refused),
             ChangeError::Unknown => ("raft.outcome_unknown", Class::OutcomeUnknown),
             ChangeError::Stopped => ("raft.stopped", Class::Unreachable),
         };
@@ -161,6 +176,9 @@ impl From<ChangeError> for Error {
                 "`tidings status` lists the members."
             }
             ChangeError::LastVoter(_) => "A group without voters could never agree on anything again.",
+            ChangeError::OtherCluster(_) => {
+                "Start it with an empty data directory and --join, under a number that this cluster never knew."
+            }
             ChangeError::TooSlow { .. } => "Look whether it runs and can be reached, then add it again.",
         };
         Error::new(code, class, e.to_string()).hint(hint)

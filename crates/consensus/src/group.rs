@@ -1,7 +1,7 @@
 //! One replica of one group.
 
 use crate::barrier::Barriers;
-use crate::config::{Clock, Flush, GroupConfig, Timings};
+use crate::config::{Clock, Flush, GroupConfig, Member, Timings};
 use crate::error::{ProposeError, StartError};
 use crate::log_store::LogStore;
 use crate::membership::finish_changes;
@@ -32,6 +32,10 @@ use tokio::task::JoinHandle;
 
 /// How many proposals are handed to openraft before others get a turn.
 const PUMP_BATCH: usize = 256;
+
+/// A member that answered nothing for so many leases is missed: without a leader all are asked for their votes about once a
+/// lease.
+const MISSED_LEASES: u32 = 4;
 
 /// How long stopping waits for the last hold on the disk to be let go.
 const LET_GO: Duration = Duration::from_secs(5);
@@ -139,6 +143,25 @@ impl Group {
         let members = self.inner.members();
         let others = members.voter_ids().filter(|node| *node != shared.node.0 && !heard.contains(node));
         Some(others.map(NodeId).collect())
+    }
+
+    /// The other voters that answered nothing lately, if this replica knows no leader or leads without a majority: those
+    /// that are missed. `None` while all is well.
+    pub fn missed(&self) -> Option<Vec<Member>> {
+        let shared = &self.inner.shared;
+        let leaderless = matches!(*self.role().borrow(), Role::Follower { leader: None });
+        if !leaderless && self.in_touch() {
+            return None;
+        }
+        let (now, lately) = (shared.now(), shared.timings.lease * MISSED_LEASES);
+        let answered = shared.answered.lock().clone();
+        let members = self.inner.members();
+        let missed = members
+            .voter_ids()
+            .map(NodeId)
+            .filter(|node| *node != shared.node && answered.get(node).is_none_or(|at| now.since(*at) > lately));
+        let address = |node: NodeId| members.get_node(&node.0).map_or(String::new(), |at| at.addr.clone());
+        Some(missed.map(|node| Member { node, address: address(node) }).collect())
     }
 
     /// The address of a member, as the group has agreed on it.
@@ -343,7 +366,7 @@ async fn pace(queue: tidings_log::GroupCommit, round: Duration) {
 
 /// Founds a new group. All first members do it with the same list, which is safe; one after the other, so that usually
 /// the first one's election is the only one.
-async fn found(raft: Raft, members: Vec<crate::config::Member>, node: NodeId, timings: Timings) {
+async fn found(raft: Raft, members: Vec<Member>, node: NodeId, timings: Timings) {
     let mut nodes: Vec<NodeId> = members.iter().map(|m| m.node).collect();
     nodes.sort_unstable();
     let rank = nodes.iter().position(|n| *n == node).unwrap_or(0) as u32;
@@ -392,7 +415,8 @@ async fn pump(shared: Arc<Shared>, raft: Raft, mut proposed: mpsc::UnboundedRece
             let settle = shared.clone();
             let responder = Completion::new(move |result| settle.proposals.settle(number, outcome(&settle, result)));
             // Only under the leadership that it was asked under: a later one of this replica is another epoch.
-            let write = raft.write(Command(command)).responder(responder).with_leader(CommittedLeaderId::new(term));
+            let write =
+                raft.write(Command::State(command)).responder(responder).with_leader(CommittedLeaderId::new(term));
             if write.await.is_err() {
                 // openraft has stopped and dropped the completion, which has answered.
                 tracing::debug!(group = shared.group.0, "a proposal came after the replica had stopped");

@@ -10,7 +10,7 @@
 //!          roles, leases, barriers     Network ──▶ Transport ──▶ … other members … ──▶ Group::receive
 //! ```
 //! - `log_store`, `state`, `snapshot`: what is on disk. `codec`: every byte that comes in is checked there.
-//! - `network`, `receive`: calls to and from other members.
+//! - `network`, `receive`: calls to and from other members. `identity`: that they are of the same cluster.
 //! - `lease`: promises and leases on our own clock; openraft's lease is trusted for nothing.
 //! - `roles`, `barrier`, `proposals`, `announce`: from openraft's events to what a machine hears.
 //! - `membership`: members and leadership change while the group serves. `metrics`: what to look at.
@@ -24,6 +24,7 @@ mod codec;
 mod config;
 mod error;
 mod group;
+mod identity;
 mod lease;
 mod log_store;
 mod membership;
@@ -43,8 +44,9 @@ mod types;
 
 pub use codec::Malformed;
 pub use config::{Clock, Flush, GroupConfig, Limits, Member, Timings};
-pub use error::{ChangeError, ProposeError, StartError};
+pub use error::{ChangeError, OtherCluster, ProposeError, StartError};
 pub use group::Group;
+pub use identity::{ClusterId, Identity, Stranger};
 pub use log_store::check;
 pub use metrics::{MemberStatus, Standing, Status};
 #[doc(hidden)]

@@ -51,7 +51,7 @@ struct Recent {
 }
 
 fn weight(entry: &Entry) -> usize {
-    let command = if let EntryPayload::Normal(command) = &entry.payload { command.0.len() } else { 0 };
+    let command = if let EntryPayload::Normal(command) = &entry.payload { command.for_state().len() } else { 0 };
     command + size_of::<Entry>()
 }
 

@@ -1,8 +1,9 @@
 //! Members come and go while the group serves: first as learners that only listen, as voters when they have caught
 //! up. And leadership moves on request, after the lease has run out.
 
-use crate::error::ChangeError;
+use crate::error::{ChangeError, OtherCluster};
 use crate::group::{Group, Inner, forward_to};
+use crate::identity::Stranger;
 use crate::shared::Shared;
 use crate::types::{TypeConfig, index_or_zero};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -136,6 +137,9 @@ impl Group {
     }
 
     async fn add_learner(&self, node: NodeId, address: &str) -> Changed {
+        let identity = &self.inner.shared.identity;
+        identity.forgive(node);
+        let mut strangers = identity.watch();
         let at = BasicNode { addr: address.into() };
         let written = self.inner.raft.add_learner(node.0, at, false);
         let joined = match tokio::time::timeout(self.inner.shared.timings.answer, written).await {
@@ -155,12 +159,25 @@ impl Group {
                 if lag <= CAUGHT_UP && matched.is_some_and(|id| id.index >= joined.index) {
                     return Ok(());
                 }
-                if metrics.changed().await.is_err() {
+                let stranger = strangers.borrow_and_update().get(&node).copied();
+                if let Some(Stranger { cluster, .. }) = stranger {
+                    return Err(ChangeError::OtherCluster(OtherCluster { node, cluster }));
+                }
+                let changed = tokio::select! {
+                    changed = metrics.changed() => changed.is_ok(),
+                    changed = strangers.changed() => changed.is_ok(),
+                };
+                if !changed {
                     return Err(ChangeError::Stopped);
                 }
             }
         };
         match tokio::time::timeout(self.inner.shared.timings.catch_up, caught_up).await {
+            Ok(Err(stranger @ ChangeError::OtherCluster(_))) => {
+                // It will never be a member; a leader that fails here leaves a learner that says so in its status.
+                let removed = self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await;
+                removed.and(Err(stranger))
+            }
             Ok(outcome) => outcome,
             Err(_) => {
                 let members = self.status().members;

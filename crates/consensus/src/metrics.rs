@@ -1,6 +1,8 @@
 //! What a replica says about itself: a plain struct for status pages, and gauges. All names of gauges are here.
 
+use crate::error::OtherCluster;
 use crate::group::Group;
+use crate::identity::ClusterId;
 use crate::shared::Shared;
 use crate::types::{Raft, index_or_zero};
 use openraft::ServerState;
@@ -22,6 +24,13 @@ pub const PROPOSALS: &str = "tidings_raft_proposals_waiting";
 pub const PROPOSAL_BYTES: &str = "tidings_raft_proposal_bytes_waiting";
 /// For each other member, as the leader sees it: entries that it lacks.
 pub const LAG: &str = "tidings_raft_member_lag";
+
+/// Messages that were refused since they are of another cluster.
+pub const STRANGERS: &str = "tidings_raft_other_cluster_total";
+
+pub(crate) fn refused_stranger(group: GroupId) {
+    metrics::counter!(STRANGERS, "group" => group.0.to_string()).increment(1);
+}
 
 /// What a replica is in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +105,17 @@ impl Group {
     /// What this replica says about itself now.
     pub fn status(&self) -> Status {
         status(&self.inner.shared, &self.inner.raft)
+    }
+
+    /// The cluster that this node belongs to, if it knows.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.inner.shared.identity.known()
+    }
+
+    /// Nodes of other clusters that this node was told to speak to, or that spoke to it, within the last minute.
+    pub fn strangers(&self) -> Vec<OtherCluster> {
+        let strangers = self.inner.shared.identity.strangers(self.inner.shared.now());
+        strangers.into_iter().map(|(node, stranger)| OtherCluster { node, cluster: stranger.cluster }).collect()
     }
 }
 

@@ -83,7 +83,8 @@ fn nonsense(why: Malformed) -> RPCError<TypeConfig> {
 
 impl Peer {
     async fn call(&self, body: Body, action: RPCTypes, limit: Duration) -> Rpc<Body> {
-        let message = v1::RaftMessage { group: self.shared.group.0, from: self.shared.node.0, body: Some(body) };
+        let (group, from, cluster) = (self.shared.group.0, self.shared.node.0, self.shared.identity.wire());
+        let message = v1::RaftMessage { group, from, body: Some(body), cluster };
         let call = self.transport.call(NodeId(self.target), &self.address, message);
         let reply = match tokio::time::timeout(limit, call).await {
             Ok(Ok(reply)) => reply,
@@ -93,6 +94,8 @@ impl Peer {
                 return Err(RPCError::Timeout(Timeout { action, id, target, timeout: limit }));
             }
         };
+        self.shared.same_cluster(NodeId(self.target), reply.cluster).map_err(unreachable)?;
+        self.shared.answered.lock().insert(NodeId(self.target), self.shared.now());
         match reply.body {
             Some(Body::Unavailable(u)) => Err(unreachable(u.reason)),
             Some(body) => Ok(body),

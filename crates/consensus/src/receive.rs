@@ -1,6 +1,8 @@
 //! Calls from other members.
 
 use crate::codec::{self, Malformed};
+use crate::error::OtherCluster;
+use crate::identity::ClusterId;
 use crate::mutant::Mutant;
 use crate::shared::Shared;
 use crate::snapshot::{SnapshotFiles, SnapshotWriter};
@@ -10,6 +12,7 @@ use openraft::raft::AppendEntriesResponse;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tidings_base::NodeId;
 use tidings_wire::v1::{self, raft_message::Body};
 use tokio::sync::Mutex;
 
@@ -46,6 +49,8 @@ enum Fault {
     Unknown,
     #[error("this call is for another group")]
     OtherGroup,
+    #[error(transparent)]
+    OtherCluster(#[from] OtherCluster),
 }
 
 impl Receiver {
@@ -58,21 +63,32 @@ impl Receiver {
             }
             Body::Unavailable(v1::RaftUnavailable { reason: fault.to_string() })
         });
-        v1::RaftMessage { group, from, body: Some(body) }
+        v1::RaftMessage { group, from, body: Some(body), cluster: self.shared.identity.wire() }
     }
 
     async fn answer(&self, message: v1::RaftMessage) -> Result<Body, Fault> {
-        let from = message.from;
+        let (from, cluster) = (message.from, message.cluster);
+        self.shared.same_cluster(NodeId(from), cluster)?;
         match message.body {
-            Some(Body::Append(append)) => self.append(append).await,
+            Some(Body::Append(append)) => self.append(cluster, append).await,
             Some(Body::Vote(vote)) => self.vote(vote).await,
-            Some(Body::Snapshot(chunk)) => self.chunk(from, chunk).await,
+            Some(Body::Snapshot(chunk)) => self.chunk(from, cluster, chunk).await,
             Some(Body::Transfer(transfer)) => self.transfer(transfer).await,
             _ => Err(Fault::Unknown),
         }
     }
 
-    async fn append(&self, wire: v1::RaftAppend) -> Result<Body, Fault> {
+    /// This replica follows a leader of that cluster: from now on it belongs to it.
+    fn joined(&self, cluster: u64) -> Result<(), Fault> {
+        match ClusterId::new(cluster) {
+            Some(cluster) if self.shared.identity.known().is_none() => {
+                Ok(crate::shared::blocking(|| self.shared.identity.adopt(cluster))?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn append(&self, cluster: u64, wire: v1::RaftAppend) -> Result<Body, Fault> {
         let request = codec::append(wire)?;
         let (received, term) = (self.shared.now(), request.vote.leader_id.term);
         let reply = self.raft.append_entries(request).await.map_err(|e| Fault::Stopped(e.to_string()))?;
@@ -81,6 +97,9 @@ impl Receiver {
         if accepted && !self.shared.leases.lock().promise(received, term) && !counted {
             // The leader would count on a promise that is not given; it asks again, and hears of the new term.
             return Err(Fault::Promised);
+        }
+        if accepted {
+            self.joined(cluster)?;
         }
         Ok(Body::AppendReply(codec::wire_append_reply(&reply)))
     }
@@ -120,7 +139,7 @@ impl Receiver {
         Ok(Body::TransferReply(v1::RaftTransferReply { accepted: reply.is_ok(), reason }))
     }
 
-    async fn chunk(&self, from: u64, chunk: v1::RaftSnapshotChunk) -> Result<Body, Fault> {
+    async fn chunk(&self, from: u64, cluster: u64, chunk: v1::RaftSnapshotChunk) -> Result<Body, Fault> {
         let ballot = codec::required(chunk.ballot, "ballot")?;
         let vote = codec::vote(&ballot);
         let ours = openraft::async_runtime::watch::WatchReceiver::borrow_watched(&self.raft.metrics()).vote;
@@ -145,6 +164,9 @@ impl Receiver {
         let reply = self.raft.install_full_snapshot(vote, snapshot).await.map_err(|e| Fault::Stopped(e.to_string()))?;
         // Installed, the file has another name or is gone; one that came too late is of no use.
         let _ = self.files.discard(&left);
+        if reply.vote == vote {
+            self.joined(cluster)?;
+        }
         Ok(snapshot_reply(codec::ballot(&reply.vote), false))
     }
 

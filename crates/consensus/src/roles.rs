@@ -1,8 +1,9 @@
 //! Watches openraft and tells the machine of roles and leases.
 
 use crate::metrics;
+use crate::proposals::Completion;
 use crate::shared::Shared;
-use crate::types::{Raft, term_of};
+use crate::types::{Command, CommittedLeaderId, Raft, term_of};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ pub(crate) async fn pulse(shared: Arc<Shared>, raft: Raft, quiet: bool) {
     let mut ticks = tokio::time::interval(shared.timings.heartbeat);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut quiet = quiet;
-    let mut told = Mono(0);
+    let (mut told, mut named) = (Mono(0), 0);
     loop {
         ticks.tick().await;
         let now = shared.now();
@@ -85,8 +86,22 @@ pub(crate) async fn pulse(shared: Arc<Shared>, raft: Raft, quiet: bool) {
         shared.proposals.expire(now);
         if let Some(term) = shared.leading_term() {
             announce_lease(&shared, term, &mut told);
+            if term != named {
+                named = term;
+                name_cluster(&shared, &raft, term).await;
+            }
         }
         metrics::publish(&shared, &raft);
+    }
+}
+
+/// A leader whose cluster has no number proposes one, once in a term: it has applied all that was agreed before it, so it
+/// would know. Should two leaders do so one after the other, the first entry counts for all.
+async fn name_cluster(shared: &Shared, raft: &Raft, term: u64) {
+    let Some(cluster) = shared.candidate.filter(|_| shared.identity.known().is_none()) else { return };
+    let write = raft.write(Command::Cluster(cluster)).responder(Completion::new(|_| ()));
+    if write.with_leader(CommittedLeaderId::new(term)).await.is_err() {
+        tracing::debug!(group = shared.group.0, "the replica stopped before its cluster had a number");
     }
 }
 

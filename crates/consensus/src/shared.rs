@@ -2,11 +2,14 @@
 
 use crate::announce::Announcer;
 use crate::config::{Clock, GroupConfig, Limits, Timings};
+use crate::error::OtherCluster;
+use crate::identity::{ClusterId, Identity};
 use crate::lease::Leases;
 use crate::mutant::Mutant;
 use crate::proposals::Proposals;
 use crate::types::{LogId, index_or_zero};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidings_base::{GroupId, LogIndex, Mono, NodeId};
@@ -15,10 +18,15 @@ use tokio::sync::watch;
 pub(crate) struct Shared {
     pub group: GroupId,
     pub node: NodeId,
+    pub identity: Arc<Identity>,
+    /// What the cluster is called if this replica leads before it has a number.
+    pub candidate: Option<ClusterId>,
     pub timings: Timings,
     pub limits: Limits,
     pub clock: Arc<dyn Clock>,
     pub leases: Mutex<Leases>,
+    /// When each other member last answered a call of this replica; as many as there are and were members.
+    pub answered: Mutex<BTreeMap<NodeId, Mono>>,
     /// The last entry that the state here has applied.
     pub applied: watch::Sender<Option<LogId>>,
     pub announcer: Arc<Announcer>,
@@ -31,15 +39,18 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn new(config: &GroupConfig, clock: Arc<dyn Clock>) -> Arc<Shared> {
-        let GroupConfig { group, node, timings, limits, mutant, .. } = *config;
+        let GroupConfig { group, node, candidate, timings, limits, mutant, .. } = *config;
         let announcer = Arc::new(Announcer::default());
         Arc::new(Shared {
             group,
             node,
+            identity: config.identity.clone(),
+            candidate,
             timings,
             limits,
             clock,
             leases: Mutex::new(Leases::new(node.0, timings.lease, mutant)),
+            answered: Mutex::default(),
             applied: watch::Sender::new(None),
             proposals: Proposals::new(limits, announcer.clone()),
             announcer,
@@ -64,6 +75,19 @@ impl Shared {
 
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
+    }
+}
+
+impl Shared {
+    /// Refuses what comes from another cluster than this node's, and says so where people look.
+    pub fn same_cluster(&self, from: NodeId, theirs: u64) -> Result<(), OtherCluster> {
+        let Some((cluster, news)) = self.identity.refuses(from, theirs, self.now()) else { return Ok(()) };
+        crate::metrics::refused_stranger(self.group);
+        if news {
+            let group = self.group.0;
+            tracing::warn!(group, node = from.0, %cluster, "a node of another cluster was refused");
+        }
+        Err(OtherCluster { node: from, cluster })
     }
 }
 

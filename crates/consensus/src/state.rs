@@ -8,7 +8,7 @@ use crate::codec::Applied;
 use crate::error::StartError;
 use crate::shared::{Shared, blocking};
 use crate::snapshot::{SnapshotFiles, StoredSnapshot};
-use crate::types::{Answer, Entry, SnapshotMeta, StoredMembership, TypeConfig, index_of, index_or_zero};
+use crate::types::{Answer, Command, Entry, SnapshotMeta, StoredMembership, TypeConfig, index_of, index_or_zero};
 use futures::{Stream, StreamExt};
 use openraft::entry::RaftEntry;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
@@ -104,7 +104,13 @@ impl StateMachine {
         let mut entries = Vec::with_capacity(batch.len());
         for (entry, _) in &batch {
             let command = match &entry.payload {
-                EntryPayload::Normal(command) => &command.0[..],
+                EntryPayload::Normal(command) => {
+                    if let Command::Cluster(cluster) = command {
+                        // Written down before it counts as applied: the entry may be cut off the log after that.
+                        blocking(|| self.shared.identity.adopt(*cluster))?;
+                    }
+                    command.for_state()
+                }
                 EntryPayload::Membership(membership) => {
                     applied.membership = StoredMembership::new(Some(entry.log_id()), membership.clone());
                     &[]
@@ -194,7 +200,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
             if let EntryPayload::Normal(command) = &entry.payload {
-                bytes += command.0.len();
+                bytes += command.for_state().len();
             }
             batch.push((entry, responder));
             if batch.len() >= APPLY_ENTRIES || bytes >= APPLY_BYTES {

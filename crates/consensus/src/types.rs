@@ -1,5 +1,6 @@
 //! openraft's types as this binding chooses them, and the two ways to count entries.
 
+use crate::identity::ClusterId;
 use crate::proposals::Completion;
 use crate::runtime::Runtime;
 use bytes::Bytes;
@@ -48,13 +49,31 @@ pub(crate) type StoredMembership = openraft::StoredMembership<CommittedLeaderId,
 pub(crate) type SnapshotMeta = openraft::SnapshotMeta<CommittedLeaderId, u64, openraft::BasicNode>;
 pub(crate) type Raft = openraft::Raft<TypeConfig, crate::state::StateMachine>;
 
-/// A command on its way into the log; opaque.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Command(pub Bytes);
+/// A command on its way into the log.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Command {
+    /// For the state; opaque.
+    State(Bytes),
+    /// What the cluster is called, unless it has a number already.
+    Cluster(ClusterId),
+}
+
+impl Command {
+    /// What the state is to apply: nothing, if it is not for the state.
+    pub fn for_state(&self) -> &[u8] {
+        match self {
+            Command::State(bytes) => bytes,
+            Command::Cluster(_) => &[],
+        }
+    }
+}
 
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.0.len())
+        match self {
+            Command::State(bytes) => write!(f, "{} bytes", bytes.len()),
+            Command::Cluster(cluster) => write!(f, "cluster {cluster}"),
+        }
     }
 }
 

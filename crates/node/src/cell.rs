@@ -19,6 +19,7 @@ use crate::driver::{self, Handle, NotTaken, Perform};
 use crate::gate::Answers;
 use crate::group::{LogClock, Refused};
 use crate::metrics;
+use crate::services::admin;
 use crate::waiting::{Cancelling, Wait, Waiting};
 use futures::StreamExt;
 use parking_lot::Mutex;
@@ -212,7 +213,7 @@ impl Shared {
                 // Only what certainly did not happen may be asked elsewhere as if it were new.
                 let leader = refused.leader.filter(|_| refused.error.class == Class::Unreachable);
                 let redirect = leader.and_then(|leader| self.group.address(leader));
-                Err(Refused { error: refused.error.redirect(redirect), leader })
+                Err(Refused { error: admin::explain(&self.group, refused.error.redirect(redirect)), leader })
             }
             None => Err(let_go().into()),
         }
@@ -223,7 +224,7 @@ impl Shared {
         let error = Error::new("cell.not_master", Class::Unreachable, "This node is not the master of the cell.")
             .hint("Ask the master; `tidings status` names it.")
             .redirect(redirect);
-        Refused { error, leader }
+        Refused { error: admin::explain(&self.group, error), leader }
     }
 }
 

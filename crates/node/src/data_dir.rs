@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   <data>/FORMAT          the format's number; a newer one than ours is refused, never guessed at
-//!   <data>/ENTRY           how the node entered its cluster: `found` or `join`
+//!   <data>/ENTRY           how the node entered its cluster, `found` or `join`; and which: `cluster 0123456789abcdef`
 //!   <data>/LOCK            held while a node runs
 //!   <data>/group-0/log     the agreed log of the cell, its vote and snapshots: its state is in memory
 //!   <data>/group-1/log     the agreed log of the store and its vote
@@ -16,6 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidings_base::{Class, Error, GroupId};
+use tidings_consensus::{ClusterId, Identity};
 use tidings_log::{DirLock, LockError};
 
 /// The format that this version writes and the newest it reads.
@@ -40,6 +41,58 @@ pub struct DataDir {
 #[derive(Debug)]
 pub struct Look {
     _lock: Option<DirLock>,
+}
+
+/// What a directory says of the node's cluster. Those of earlier versions say nothing, or not which it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entered {
+    /// How the node entered it.
+    pub entry: Option<Entry>,
+    /// Which it is; unknown until its members have agreed on a number, or one of them has spoken to this node.
+    pub cluster: Option<ClusterId>,
+}
+
+const ENTRY: &str = "ENTRY";
+
+impl Entered {
+    /// What the directory at `path` says.
+    pub fn read(path: &Path) -> Result<Entered, Error> {
+        let file = path.join(ENTRY);
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Entered::default()),
+            Err(e) => return Err(cannot(&file, "read", &e)),
+        };
+        let mut entered = Entered::default();
+        for line in text.lines() {
+            match line.split_once(' ').unwrap_or((line, "")) {
+                ("found", "") => entered.entry = Some(Entry::Found),
+                ("join", "") => entered.entry = Some(Entry::Join),
+                ("cluster", digits) if digits.parse::<ClusterId>().is_ok() => entered.cluster = digits.parse().ok(),
+                _ => return Err(unreadable_entry(&file)),
+            }
+        }
+        if entered == Entered::default() {
+            return Err(unreadable_entry(&file));
+        }
+        Ok(entered)
+    }
+
+    fn write(&self, path: &Path) -> Result<(), Error> {
+        let entry = match self.entry {
+            Some(Entry::Found) => "found\n",
+            Some(Entry::Join) => "join\n",
+            None => "",
+        };
+        let cluster = self.cluster.map_or(String::new(), |cluster| format!("cluster {cluster}\n"));
+        write_whole(path, ENTRY, &format!("{entry}{cluster}"))
+    }
+}
+
+fn unreadable_entry(file: &Path) -> Error {
+    let message = format!("{} does not say how the node entered its cluster", file.display());
+    Error::new("node.bad_format", Class::Failed, message)
+        .hint("It holds `found` or `join`, and `cluster` with 16 hexadecimal digits; restore it from a backup.")
 }
 
 impl DataDir {
@@ -93,29 +146,24 @@ impl DataDir {
         Ok(true)
     }
 
-    /// How the node entered its cluster, if the directory says so: those of earlier versions do not.
-    pub fn entered(&self) -> Result<Option<Entry>, Error> {
-        let file = self.path.join("ENTRY");
-        match fs::read_to_string(&file) {
-            Ok(text) if text.trim_end() == "found" => Ok(Some(Entry::Found)),
-            Ok(text) if text.trim_end() == "join" => Ok(Some(Entry::Join)),
-            Ok(_) => {
-                let message = format!("{} does not say how the node entered its cluster", file.display());
-                Err(Error::new("node.bad_format", Class::Failed, message)
-                    .hint("It holds `found` or `join`; restore it from a backup."))
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(cannot(&file, "read", &e)),
-        }
+    /// What the directory says of the node's cluster.
+    pub fn entered(&self) -> Result<Entered, Error> {
+        Entered::read(&self.path)
     }
 
     /// Writes down how the node enters its cluster.
     pub fn enter(&self, entry: Entry) -> Result<(), Error> {
-        let text = match entry {
-            Entry::Found => "found\n",
-            Entry::Join => "join\n",
-        };
-        write_whole(&self.path, "ENTRY", text)
+        Entered { entry: Some(entry), cluster: None }.write(&self.path)
+    }
+
+    /// Which cluster the node belongs to; what it learns of that is written down here.
+    pub fn identity(&self) -> Result<Identity, Error> {
+        let path = self.path.clone();
+        Ok(Identity::new(self.entered()?.cluster, move |cluster| {
+            let kept =
+                Entered::read(&path).and_then(|entered| Entered { cluster: Some(cluster), ..entered }.write(&path));
+            kept.map_err(io::Error::other)
+        }))
     }
 
     fn group(&self, group: GroupId, what: &str) -> Result<PathBuf, Error> {
@@ -277,6 +325,28 @@ mod tests {
         {
             fs::write(path.join("FORMAT"), text).unwrap();
             assert_eq!(code(DataDir::open(&path)), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_keeps_how_and_which_cluster_was_entered() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("data");
+        let dir = DataDir::open(&path).unwrap();
+        assert_eq!(dir.entered(), Ok(Entered::default()), "a directory of an earlier version");
+        let cluster = ClusterId::new(0x2f);
+        for (text, entry, number) in
+            [("join\n", Some(Entry::Join), None), ("found\ncluster 000000000000002f\n", Some(Entry::Found), cluster)]
+        {
+            fs::write(path.join(ENTRY), text).unwrap();
+            assert_eq!(dir.entered(), Ok(Entered { entry, cluster: number }));
+            dir.entered().unwrap().write(&path).unwrap();
+            assert_eq!(fs::read_to_string(path.join(ENTRY)).unwrap(), text);
+            assert_eq!(dir.identity().unwrap().known(), number);
+        }
+        for damaged in ["", "founded\n", "join\ncluster 2f\n", "found\ncluster 0000000000000000\n"] {
+            fs::write(path.join(ENTRY), damaged).unwrap();
+            assert_eq!(dir.entered().unwrap_err().code, "node.bad_format", "{damaged:?}");
         }
     }
 

@@ -9,6 +9,7 @@
 
 use crate::clock::Clock;
 use crate::driver::{self, Handle, Perform};
+use crate::services::admin;
 use crate::waiting::{Cancelling, Waiting};
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -115,7 +116,7 @@ impl StoreGroup {
             Answer::Read(query) => Ok(self.read(query).await?),
             Answer::Reply(Reply::Error { error, leader }) => {
                 let redirect = leader.and_then(|leader| self.shared.group.address(leader));
-                Err(Refused { error: error.redirect(redirect), leader })
+                Err(Refused { error: admin::explain(&self.shared.group, error.redirect(redirect)), leader })
             }
             Answer::Reply(reply) => Ok(vec![reply]),
         }

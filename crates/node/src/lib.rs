@@ -72,7 +72,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::disk::Disk;
 use tidings_base::{Class, Error, GroupId, NodeId};
-use tidings_consensus::{GroupConfig, Member, Timings};
+use tidings_consensus::{ClusterId, GroupConfig, Member, Timings};
 use tidings_log::RealDisk;
 use tidings_store::state::StoreState;
 use tidings_store_local::FjallKv;
@@ -239,17 +239,20 @@ async fn start_services(
     let peers = Arc::new(Peers::new(config)?);
     check_entry(config, data)?;
     // Both are looked at before either is begun.
-    let (cell, store) =
+    let (mut cell, mut store) =
         (group_config(config, data, bound, GroupId::CELL)?, group_config(config, data, bound, GroupId::STORE)?);
     if data.is_new()? {
         data.enter(config.entry.unwrap_or(Entry::Found))?;
     }
+    let identity = Arc::new(data.identity()?);
+    (cell.identity, store.identity) = (identity.clone(), identity);
+    // One group gives the cluster its number; the other hears of it.
+    cell.candidate = ClusterId::new(getrandom::u64().map_err(no_randomness)?);
     let kv = FjallKv::open(&data.state_of(GroupId::STORE)?, Default::default())?;
     let state = StoreState::open(kv).map_err(|e| Error::new("node.bad_data_dir", Class::Failed, e.to_string()))?;
     let store = StoreGroup::start(store, state, peers.clone(), clock.clone()).await?;
     let mut secret = [0; 32];
-    getrandom::fill(&mut secret)
-        .map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))?;
+    getrandom::fill(&mut secret).map_err(no_randomness)?;
     let options = config.cell.options(config, secret);
     let cell = CellGroup::start(cell, options, peers.clone(), clock.clone()).await?;
     let told = placement::Told {
@@ -262,6 +265,10 @@ async fn start_services(
     let spares = cell::Spares { nodes: nodes.collect(), names: config.cell.spare_names.clone(), peers: peers.clone() };
     let services = NodeServices::new(cell, store, peers, clock.clone()).with_placement(told)?;
     Ok(services.with_spares(spares, config.cell.replace_after.into(), clock))
+}
+
+fn no_randomness(e: getrandom::Error) -> Error {
+    Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}"))
 }
 
 /// What a group of this node is told: all of them have the same members at first.
@@ -297,7 +304,7 @@ fn check_entry(config: &Config, data: &DataDir) -> Result<(), Error> {
     if data.is_new()? {
         return Ok(());
     }
-    let (did, hint) = match (data.entered()?, config.entry) {
+    let (did, hint) = match (data.entered()?.entry, config.entry) {
         (Some(Entry::Found), Some(Entry::Join)) => (
             "has founded a cluster of its own, and cannot join another",
             "Give the node an empty directory (--data) to join with, under a number that the cluster never knew. To go on \

@@ -127,7 +127,7 @@ impl Nodes {
 
     /// What a node says of a group.
     pub async fn group_status(&self, at: usize, name: &str) -> Option<v1::GroupStatus> {
-        let status = v1::admin_message::Message::Status(v1::StatusRequest {});
+        let status = v1::admin_message::Message::Status(v1::StatusRequest::default());
         let asked = Body::Admin(v1::AdminMessage { message: Some(status) });
         match self.client(at).call(Request::new(asked).within(Duration::from_secs(2))).await.ok()? {
             Body::Admin(v1::AdminMessage { message: Some(v1::admin_message::Message::StatusReply(reply)) }) => {

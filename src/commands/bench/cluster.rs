@@ -90,7 +90,7 @@ impl Cluster {
 /// Who leads the cell, as this node says.
 async fn leads(url: &str) -> Option<u64> {
     let client = Client::connect(ClientConfig::new([url])).await.ok()?;
-    let ask = Body::Admin(AdminMessage { message: Some(Message::Status(StatusRequest {})) });
+    let ask = Body::Admin(AdminMessage { message: Some(Message::Status(StatusRequest::default())) });
     let Body::Admin(AdminMessage { message: Some(Message::StatusReply(status)) }) = client.call(ask).await.ok()? else {
         return None;
     };

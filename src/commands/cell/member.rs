@@ -90,7 +90,7 @@ fn told(remote: &Remote, what: &str, node: u64) {
 }
 
 async fn cell(caller: &Caller) -> Result<GroupStatus, Error> {
-    let groups = caller.ask(Asked::Admin(Message::Status(StatusRequest {})), |answer| match answer {
+    let groups = caller.ask(Asked::Admin(Message::Status(StatusRequest::default())), |answer| match answer {
         Asked::Admin(Message::StatusReply(reply)) => Some(reply.groups),
         _ => None,
     });

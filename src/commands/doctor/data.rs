@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tidings_base::Error;
 use tidings_log::{RealDisk, verify};
 use tidings_node::Config;
-use tidings_node::data_dir::DataDir;
+use tidings_node::data_dir::{DataDir, Entered};
 
 const NAME: &str = "data directory";
 
@@ -31,7 +31,12 @@ pub fn check(config: &Config) -> Vec<Check> {
         Err(error) => return vec![Check::from_error(NAME, error)],
     };
     remove_leftovers(data);
-    let mut checks = vec![Check::ok(NAME, format!("{} is ours and not in use", data.display()))];
+    let cluster = match Entered::read(data) {
+        Ok(Entered { cluster: Some(cluster), .. }) => format!(", of cluster {cluster}"),
+        Ok(_) => ", of no cluster yet".to_owned(),
+        Err(error) => return vec![Check::from_error(NAME, error)],
+    };
+    let mut checks = vec![Check::ok(NAME, format!("{} is ours{cluster}, and not in use", data.display()))];
     match groups(data) {
         Ok(groups) => {
             for group in groups {

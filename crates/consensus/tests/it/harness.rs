@@ -11,7 +11,8 @@ use std::time::Duration;
 use tidings_base::agreed::{AgreedState, Ask, Entry, Heard, Position, Role, SnapshotChunks, StateFailure};
 use tidings_base::{Epoch, GroupId, LogIndex, Mono, NodeId, OpId, Seeded};
 use tidings_consensus::{
-    Clock, Flush, Group, GroupConfig, Limits, Member, Mutant, StartError, Timings, Transport, TransportError,
+    Clock, ClusterId, Flush, Group, GroupConfig, Identity, Limits, Member, Mutant, StartError, Timings, Transport,
+    TransportError,
 };
 use tidings_log::testing::SimDisk;
 use tidings_sim::conformance::{Cluster, ListState, ListView, Told};
@@ -157,6 +158,8 @@ struct Host {
     /// What a durable state has flushed.
     flushed: Arc<Mutex<Flushed>>,
     told: Arc<Mutex<Vec<Told>>>,
+    /// Which cluster it has written down that it belongs to.
+    cluster: Arc<Mutex<Option<ClusterId>>>,
     group: Option<Group>,
     starts: u64,
 }
@@ -177,6 +180,8 @@ pub struct World {
     pub mutant: Option<Mutant>,
     /// Whether the states of replicas that start from now on survive restarts themselves.
     pub durable: bool,
+    /// Whether replicas that start from now on give their cluster a number.
+    pub named: bool,
     seed: u64,
 }
 
@@ -205,6 +210,7 @@ impl World {
                 view: ListView::new(),
                 flushed: Arc::default(),
                 told: Arc::default(),
+                cluster: Arc::default(),
                 group: None,
                 starts: 0,
             };
@@ -226,6 +232,7 @@ impl World {
             flush: Flush::Inline,
             mutant: None,
             durable: false,
+            named: false,
             seed,
         }
     }
@@ -245,6 +252,16 @@ impl World {
         world
     }
 
+    /// Lets these found a group of their own when they start next.
+    pub fn founders(&mut self, nodes: &[u64]) {
+        self.members = nodes.iter().copied().map(NodeId).collect();
+    }
+
+    /// The cluster that a host has written down.
+    pub fn cluster(&self, node: NodeId) -> Option<ClusterId> {
+        *self.hosts[&node].cluster.lock()
+    }
+
     pub fn start(&mut self, node: NodeId) {
         self.try_start(node).unwrap_or_else(|e| panic!("{node} did not start: {e}"));
     }
@@ -259,6 +276,12 @@ impl World {
         config.limits = self.limits;
         config.flush = self.flush;
         config.mutant = self.mutant;
+        config.candidate = ClusterId::new(u64::from(self.named) * (node.0 << 32 | host.starts));
+        let (known, kept) = (*host.cluster.lock(), host.cluster.clone());
+        config.identity = Arc::new(Identity::new(known, move |cluster| {
+            *kept.lock() = Some(cluster);
+            Ok(())
+        }));
         config.seed = Some(Seeded::new(self.seed).fork(&format!("{node} {}", host.starts)).next_u64());
         let list = ListState::new(host.view.clone());
         let state: Box<dyn AgreedState> =

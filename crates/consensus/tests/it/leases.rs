@@ -286,7 +286,7 @@ fn append_beside_vote(mutant: Option<Mutant>) {
     };
     let group = world.group(follower);
     let term = group.status().term;
-    let message = |from: NodeId, body| RaftMessage { group: 7, from: from.0, body: Some(body) };
+    let message = |from: NodeId, body| RaftMessage { group: 7, from: from.0, body: Some(body), cluster: 0 };
     let append = || {
         let ballot = v1::RaftBallot { term, node: leader.0, committed: true };
         message(leader, Body::Append(v1::RaftAppend { ballot: Some(ballot), ..Default::default() }))

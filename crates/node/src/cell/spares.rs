@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{GroupId, Mono, NodeId};
-use tidings_consensus::{Group, MemberStatus};
+use tidings_consensus::{ClusterId, Group, MemberStatus};
 use tidings_wire::v1;
 
 /// How often members are looked at: often enough to notice one that answers now and then, seldom enough to be free.
@@ -75,7 +75,7 @@ pub(crate) async fn watch(groups: Vec<Group>, spares: Spares, after: Duration, c
 
 async fn replace(group: &Group, dead: NodeId, spares: &Spares) {
     let status = group.status();
-    let Some(spare) = spares.find(status.group, &status.members).await else {
+    let Some(spare) = spares.find(group.cluster(), status.group, &status.members).await else {
         tracing::warn!(group = %status.group, %dead, "a member stays dead and no spare answers; looking again later");
         return;
     };
@@ -94,7 +94,7 @@ impl Spares {
     }
 
     /// The first spare that answers and is no member: those that are configured, then those that names stand for.
-    async fn find(&self, group: GroupId, members: &[MemberStatus]) -> Option<Spare> {
+    async fn find(&self, cluster: Option<ClusterId>, group: GroupId, members: &[MemberStatus]) -> Option<Spare> {
         let is_voter = |node: NodeId| members.iter().any(|member| member.node == node && member.voter);
         for spare in self.nodes.iter().filter(|spare| !is_voter(spare.node)) {
             match self.peers.status_at(&spare.address, ANSWERS).await.map(|status| NodeId(status.node)) {
@@ -109,7 +109,7 @@ impl Spares {
             for address in resolve(name).await {
                 match self.peers.status_at(&address, ANSWERS).await {
                     Ok(there) if is_voter(NodeId(there.node)) => {}
-                    Ok(there) if is_free(&there, group, members) => {
+                    Ok(there) if is_free(&there, cluster, group, members) => {
                         return Some(Spare { node: NodeId(there.node), address });
                     }
                     Ok(there) => tracing::warn!(name, address, node = there.node, "it belongs to another cell"),
@@ -121,9 +121,12 @@ impl Spares {
     }
 }
 
-/// Whether a node that a name stands for may be taken: it is in no such group, or in ours. Names are wider than lists: a
+/// Whether a node that a name stands for may be taken: it is in no such group, or in ours, and of no other cluster. Names are wider than lists: a
 /// member of another cell that answers there must not lose its log to this one.
-fn is_free(there: &v1::StatusReply, group: GroupId, members: &[MemberStatus]) -> bool {
+fn is_free(there: &v1::StatusReply, cluster: Option<ClusterId>, group: GroupId, members: &[MemberStatus]) -> bool {
+    if there.cluster.parse().is_ok_and(|theirs: ClusterId| cluster.is_some_and(|ours| ours != theirs)) {
+        return false;
+    }
     let ours = |theirs: &v1::MemberStatus| {
         members.iter().any(|member| member.node.0 == theirs.node && member.address == theirs.address)
     };
@@ -174,10 +177,15 @@ mod tests {
                 members: members.iter().map(member).collect(),
                 ..Default::default()
             }];
-            is_free(&v1::StatusReply { groups, ..Default::default() }, group, &ours)
+            is_free(&v1::StatusReply { groups, ..Default::default() }, None, group, &ours)
         };
         assert!(there(1, &[]) && there(1, &[at(2, "a"), at(9, "a")]) && there(2, &[at(1, "b")]));
         assert!(!there(1, &[at(1, "b"), at(2, "b"), at(3, "b")]), "the same numbers at other addresses");
+        let says = |cluster: &str| {
+            let there = v1::StatusReply { cluster: cluster.to_owned(), ..Default::default() };
+            is_free(&there, "000000000000002f".parse().ok(), group, &ours)
+        };
+        assert!(says("") && says("000000000000002f") && !says("0000000000000030"));
     }
 
     #[test]

@@ -17,6 +17,9 @@ use utoipa::ToSchema;
 pub(super) struct Status {
     /// Its number.
     node: u64,
+    /// The number by which the cluster knows its own; absent while the node does not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<String>,
     version: String,
     /// Where others reach it.
     address: String,
@@ -54,6 +57,9 @@ struct MemberStatus {
     voter: bool,
     /// Entries behind the leader, as the leader sees it.
     lag: u64,
+    /// It did not answer the node that was asked.
+    #[serde(default)]
+    silent: bool,
 }
 
 /// An application and its keys.
@@ -138,9 +144,10 @@ fn other(answer: Message) -> Refusal {
     (status = 200, body = Status), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn status(State(app): State<App>, caller: Caller) -> Result<Json<Status>, Refusal> {
-    match ask(&app, &caller, Message::Status(v1::StatusRequest {})).await? {
+    match ask(&app, &caller, Message::Status(v1::StatusRequest::default())).await? {
         Message::StatusReply(reply) => Ok(Json(Status {
             node: reply.node,
+            cluster: Some(reply.cluster).filter(|cluster| !cluster.is_empty()),
             version: reply.version,
             address: reply.address,
             uptime_ms: reply.uptime_ms,
@@ -158,7 +165,13 @@ pub(super) async fn status(State(app): State<App>, caller: Caller) -> Result<Jso
 }
 
 fn group(group: v1::GroupStatus) -> Group {
-    let member = |m: v1::MemberStatus| MemberStatus { node: m.node, address: m.address, voter: m.voter, lag: m.lag };
+    let member = |m: v1::MemberStatus| MemberStatus {
+        node: m.node,
+        address: m.address,
+        voter: m.voter,
+        lag: m.lag,
+        silent: m.silent,
+    };
     Group {
         group: group.group,
         name: group.name,

@@ -13,6 +13,36 @@ use tidings_wire::{error, v1};
 /// Entries that a member may lack before the status speaks of it: some rounds of replication under full load.
 const WORTH_MENTIONING: u64 = 10_000;
 
+/// An error of a group that this node cannot send anybody elsewhere with: if the group has no majority, it says so, names who
+/// is missed, and what to do. Its code and class stay.
+pub fn explain(log: &Group, mut error: Error) -> Error {
+    let unanswered = matches!(error.class, Class::Unreachable | Class::OutcomeUnknown) && error.redirect.is_none();
+    let Some(missed) = log.missed().filter(|_| unanswered) else { return error };
+    let name = name(log);
+    if log.status().members.is_empty() {
+        error.message = format!("This node is no member of the {name}'s group, and knows none.");
+        error.hint = "Let an operator add it with `tidings member add`, or ask another node.".to_owned();
+        return error;
+    }
+    let unknown = if error.class == Class::OutcomeUnknown { " Whether it happened is not known." } else { "" };
+    let who = match missed.as_slice() {
+        [] => "its members are about to elect a leader".to_owned(),
+        missed => {
+            let shown: Vec<String> = missed.iter().map(|m| format!("node {} ({})", m.node, m.address)).collect();
+            format!("no answer from {}", shown.join(" and "))
+        }
+    };
+    error.message = format!("The {name}'s group has no majority: {who}.{unknown}");
+    error.hint = match missed.is_empty() {
+        true => "Ask again in a moment; `tidings status` says who leads.",
+        false => {
+            "Start what is down, or mend the network between; then it goes on by itself. `tidings status` names all."
+        }
+    }
+    .to_owned();
+    error
+}
+
 /// Answers a message about the cluster itself.
 pub async fn call(logs: &[&Group], store: &StoreGroup, clock: &dyn Clock, message: Message) -> Result<Message, Error> {
     match message {
@@ -62,7 +92,17 @@ async fn member_change(log: &Group, change: v1::MemberChange) -> Result<Message,
 }
 
 fn status(logs: &[&Group]) -> v1::StatusReply {
-    let mut reply = v1::StatusReply::default();
+    let cluster = logs.iter().find_map(|log| log.cluster()).map_or(String::new(), |cluster| cluster.to_string());
+    let mut reply = v1::StatusReply { cluster, ..v1::StatusReply::default() };
+    if let Some(log) = logs.first() {
+        // All groups of a node share what it knows of strangers.
+        reply.problems.extend(log.strangers().into_iter().map(|stranger| {
+            format!(
+                "A message of another cluster was refused: {stranger}. Remove that node if it was added here by mistake, \
+                 and start it with an empty data directory and --join to add it."
+            )
+        }));
+    }
     for log in logs {
         let status = log.status();
         problems(log, &status, &mut reply.problems);
@@ -77,6 +117,7 @@ fn group(name: &str, status: Status) -> v1::GroupStatus {
         address: member.address.clone(),
         voter: member.voter,
         lag: member.lag.unwrap_or_default(),
+        silent: false,
     });
     v1::GroupStatus {
         group: status.group.0,

@@ -8,11 +8,12 @@
 //!                         └─ admin ───────▶ status, members, incarnation; Apps on the keys in the store
 //! ```
 
-mod admin;
+pub(crate) mod admin;
 mod cells;
 mod keys;
 mod peers;
 mod placed;
+mod roll_call;
 
 pub use cells::Cells;
 pub use peers::Peers;
@@ -36,6 +37,7 @@ use tidings_base::{Class, Error, GroupId};
 use tidings_consensus::Group;
 use tidings_store::front::{Reply, Request};
 use tidings_store::read::join_frames;
+use tidings_wire::v1::admin_message::Message as Admin;
 use tidings_wire::v1::cell_message::Message as CellMessage;
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::store_message::Message as StoreMessage;
@@ -121,12 +123,24 @@ impl NodeServices {
         [self.stored.store.log(), self.cells.here().log()]
     }
 
-    /// A status with what only placement knows.
-    fn described(&self, mut answer: v1::admin_message::Message) -> v1::admin_message::Message {
-        if let (v1::admin_message::Message::StatusReply(status), Some(placed)) = (&mut answer, &self.placed) {
-            status.placement = Some(placed.here().status());
+    /// A status with what only placement and the other members know.
+    async fn described(&self, mut answer: Admin, alone: bool) -> Admin {
+        if let Admin::StatusReply(status) = &mut answer {
+            status.placement = self.placed.as_ref().map(|placed| placed.here().status());
+            if !alone {
+                roll_call::add(&self.stored.peers, status).await;
+            }
         }
         answer
+    }
+
+    /// Asks placement; its state is in the cell, so nobody can lead it without a majority there.
+    async fn place<F>(&self, asked: impl FnOnce(&Placed) -> F) -> Result<Body, Error>
+    where
+        F: Future<Output = Result<v1::PlacementMessage, Error>>,
+    {
+        let answer = asked(self.placed()?).await;
+        answer.map(Body::Placement).map_err(|error| admin::explain(self.cells.here().log(), error))
     }
 
     fn stop_placement(&self) {
@@ -153,18 +167,25 @@ impl Services for NodeServices {
                 None => Err(admin::no_group(message.group)),
             },
             Body::Admin(v1::AdminMessage { message: Some(message) }) => {
+                let alone = matches!(message, Admin::Status(v1::StatusRequest { alone: true }));
                 let answer = match self.apps.call(&message).await {
                     Some(answer) => answer?,
                     None => admin::call(&self.logs(), &self.stored.store, &*self.clock, message).await?,
                 };
-                let answer = self.described(answer);
+                let answer = self.described(answer, alone).await;
                 Ok(Body::Admin(v1::AdminMessage { message: Some(answer) }))
             }
             Body::Cell(message) => {
                 let answer = self.cells.here().request(message).await;
                 answer.map(Body::Cell).map_err(|refused| refused.error)
             }
-            Body::Placement(message) => self.placed()?.here().request(message).await.map(Body::Placement),
+            Body::Placement(message) => {
+                self.place(|placed| {
+                    let here = placed.here().clone();
+                    async move { here.request(message).await }
+                })
+                .await
+            }
             request => one(self.stored.here(request).await.map_err(|refused| refused.error)?),
         }
     }
@@ -173,7 +194,13 @@ impl Services for NodeServices {
         match request {
             Body::Store(_) | Body::Feed(_) => one(self.stored.anywhere(request).await?),
             Body::Cell(message) => self.cells.anywhere(message, HELD).await.map(Body::Cell),
-            Body::Placement(message) => self.placed()?.anywhere(message, HELD).await.map(Body::Placement),
+            Body::Placement(message) => {
+                self.place(|placed| {
+                    let placed = placed.clone();
+                    async move { placed.anywhere(message, HELD).await }
+                })
+                .await
+            }
             request => self.call(caller, request).await,
         }
     }

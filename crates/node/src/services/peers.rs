@@ -69,12 +69,17 @@ impl Peers {
 
     /// What the node at `address` says of itself; it may be no member and be asked this once.
     pub async fn status_at(&self, address: &str, within: Duration) -> Result<v1::StatusReply, Error> {
-        let status = admin_message::Message::Status(v1::StatusRequest {});
-        let request = Body::Admin(v1::AdminMessage { message: Some(status) });
-        match self.connect(address)?.call(Request::new(request).within(within)).await? {
-            Body::Admin(v1::AdminMessage { message: Some(admin_message::Message::StatusReply(reply)) }) => Ok(reply),
-            _ => Err(Error::new("node.malformed", Class::Failed, "the node's answer is no status")),
-        }
+        status_of(&self.connect(address)?, within).await
+    }
+
+    /// What a member says of itself.
+    pub async fn status_of_member(&self, address: &str, within: Duration) -> Result<v1::StatusReply, Error> {
+        status_of(&self.client(Lane::Requests, address)?, within).await
+    }
+
+    /// Which node this is.
+    pub fn node(&self) -> NodeId {
+        self.node
     }
 
     fn client(&self, lane: Lane, address: &str) -> Result<Client, Error> {
@@ -111,6 +116,15 @@ impl Transport for Peers {
             Body::Raft(reply) => Ok(reply),
             _ => Err(TransportError("the answer is none of Raft".into())),
         }
+    }
+}
+
+async fn status_of(client: &Client, within: Duration) -> Result<v1::StatusReply, Error> {
+    let status = admin_message::Message::Status(v1::StatusRequest { alone: true });
+    let request = Request::new(Body::Admin(v1::AdminMessage { message: Some(status) }));
+    match client.call(request.within(within)).await? {
+        Body::Admin(v1::AdminMessage { message: Some(admin_message::Message::StatusReply(reply)) }) => Ok(reply),
+        _ => Err(Error::new("node.malformed", Class::Failed, "the node's answer is no status")),
     }
 }
 

@@ -32,7 +32,7 @@ fn trusting(node: &ScriptedNode, dir: &Path) -> ClientConfig {
 }
 
 fn raft() -> Body {
-    Body::Raft(v1::RaftMessage { group: 1, from: 2, body: None })
+    Body::Raft(v1::RaftMessage { group: 1, from: 2, body: None, cluster: 0 })
 }
 
 #[tokio::test]

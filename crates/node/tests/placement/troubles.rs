@@ -10,7 +10,7 @@ use tidings_wire::{Body, v1};
 async fn leader(nodes: &Nodes) -> (usize, u64) {
     until("a node leads placement", async || {
         for at in (0..nodes.nodes.len()).filter(|at| nodes.nodes[*at].is_some()) {
-            let status = v1::admin_message::Message::Status(v1::StatusRequest {});
+            let status = v1::admin_message::Message::Status(v1::StatusRequest::default());
             let asked = Body::Admin(v1::AdminMessage { message: Some(status) });
             let request = tidings_client::Request::new(asked).within(Duration::from_secs(2));
             if let Ok(Body::Admin(v1::AdminMessage { message: Some(answer) })) = nodes.client(at).call(request).await

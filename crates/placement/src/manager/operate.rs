@@ -198,6 +198,10 @@ impl Pool {
                 rate: member.rate,
                 remaining_ms: until.since(now).as_millis() as u64,
                 live: member.live_until > now,
+                heard_ms: (member.live_until > Mono(0)).then(|| {
+                    let heard = self.times.honoured().saturating_sub(member.live_until.since(now));
+                    heard.as_millis() as u64
+                }),
             }
         };
         self.members.values().map(info).collect()

@@ -1,0 +1,56 @@
+//! The backend, and the feed that takes its versions to the bridges.
+
+use super::{APP, DEVICES, FIRST_GENERATION, Happening, Input, MS, NODES, OBJECTS, Role, World, object};
+use crate::model::Made;
+use prost::Message;
+use tidings_notify::bridge;
+use tidings_wire::v1;
+
+impl World {
+    pub(super) fn publish(&mut self) {
+        let object = object(self.rng.below(OBJECTS as u64));
+        let base = if self.realm.generations.is_empty() { FIRST_GENERATION } else { 0 };
+        let latest = self.latest.entry(object.clone()).or_insert(base);
+        *latest += self.rng.between(1, 3);
+        let version = *latest;
+        let maker = self.rng.one_in(2).then(|| self.rng.below(DEVICES as u64) as usize);
+        // Two that share a name cannot be told apart: they publish without it.
+        let shared =
+            |at: usize| self.devices.iter().filter(|other| other.source == self.devices[at].source).count() > 1;
+        let maker = maker.filter(|at| !shared(*at));
+        if let Some(at) = maker {
+            self.devices[at].seen.entry(object.clone()).or_default().made.insert(version);
+        }
+        let publication = v1::Publication {
+            app: APP.into(),
+            object: object.clone(),
+            version,
+            source: maker.map(|at| self.devices[at].source.clone()).unwrap_or_default(),
+            generation: self.realm.generation(APP),
+            ..Default::default()
+        };
+        self.called.insert((object.clone(), version));
+        self.made.entry(object).or_default().push(Made { version, at: self.now });
+        self.next_entry += 1;
+        self.feed.insert(self.next_entry, publication.encode_to_vec().into());
+        self.counts.published += 1;
+        let (number, delay) = (self.next_entry, self.delay());
+        self.deliver(number, delay);
+    }
+
+    pub(super) fn deliver(&mut self, number: u64, delay: u64) {
+        let Some(entry) = self.feed.get(&number).cloned() else { return };
+        let node = self.rng.below(NODES as u64) as usize;
+        let who = self.who(node, Role::Bridge);
+        self.after(delay, Happening::Input(who, Input::Bridge(bridge::Input::Fed(vec![(number, entry)]))));
+    }
+
+    pub(super) fn deliver_feed(&mut self) {
+        let left: Vec<u64> = self.feed.keys().copied().take(50).collect();
+        for number in left {
+            let delay = self.delay();
+            self.deliver(number, delay);
+        }
+        self.after(700 * MS, Happening::Feed);
+    }
+}

@@ -1,6 +1,7 @@
 //! What can be typed. Names are stable: scripts depend on them.
 
 pub mod cell;
+pub mod notify;
 pub mod place;
 mod typed;
 
@@ -47,6 +48,9 @@ pub enum Command {
     /// Who owns which key: pools of servers, their leases and hand-overs
     #[command(subcommand)]
     Place(place::Place),
+    /// Tell clients of the latest versions of objects
+    #[command(subcommand)]
+    Notify(notify::Notify),
     /// Rows of the store
     #[command(subcommand)]
     Store(Store),

@@ -7,6 +7,7 @@ mod completions;
 mod doctor;
 mod feed;
 mod init;
+mod notify;
 mod place;
 mod probe;
 mod remote;
@@ -33,6 +34,7 @@ pub fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Init(args) => init::run(args),
         Command::App(command) => app::run(command),
         Command::Place(command) => place::run(command),
+        Command::Notify(command) => notify::run(command),
         Command::Store(command) => store::run(command),
         Command::Feed(command) => feed::run(command),
         Command::Sim(args) => sim::run(args),

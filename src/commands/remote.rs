@@ -11,7 +11,8 @@ use tidings_base::{Class, Error};
 use tidings_client::{Answers, Client, ClientConfig, Request, Tls};
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::{
-    AdminMessage, CellMessage, FeedMessage, StoreMessage, admin_message, cell_message, feed_message, store_message,
+    AdminMessage, CellMessage, FeedMessage, NotifyMessage, StoreMessage, admin_message, cell_message, feed_message,
+    notify_message, store_message,
 };
 
 /// The most that `-` or `@FILE` may bring: more than the largest command of the agreed log would be refused anyway.
@@ -24,6 +25,7 @@ pub enum Asked {
     Cell(cell_message::Message),
     Store(store_message::Message),
     Feed(feed_message::Message),
+    Notify(notify_message::Message),
 }
 
 impl From<Asked> for Body {
@@ -33,6 +35,7 @@ impl From<Asked> for Body {
             Asked::Cell(message) => Body::Cell(CellMessage { message: Some(message), ..CellMessage::default() }),
             Asked::Store(message) => Body::Store(StoreMessage { message: Some(message) }),
             Asked::Feed(message) => Body::Feed(FeedMessage { message: Some(message) }),
+            Asked::Notify(message) => Body::Notify(NotifyMessage { caller: None, message: Some(message) }),
         }
     }
 }
@@ -44,6 +47,7 @@ impl Asked {
             Body::Cell(CellMessage { message, .. }) => message.map(Asked::Cell),
             Body::Store(StoreMessage { message }) => message.map(Asked::Store),
             Body::Feed(FeedMessage { message }) => message.map(Asked::Feed),
+            Body::Notify(NotifyMessage { message, .. }) => message.map(Asked::Notify),
             _ => None,
         }
     }

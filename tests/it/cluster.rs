@@ -17,6 +17,11 @@ pub struct Cluster {
 impl Cluster {
     /// Founds a cluster and waits until all take calls.
     pub fn start(dir: &Path) -> Cluster {
+        Cluster::start_with(dir, "")
+    }
+
+    /// The same with more in the configuration of each node.
+    pub fn start_with(dir: &Path, more: &str) -> Cluster {
         let ports = [free_port(), free_port(), free_port()];
         let members: String = (1..)
             .zip(ports)
@@ -27,7 +32,7 @@ impl Cluster {
             .map(|(node, port)| {
                 let path = dir.join(format!("node-{node}.toml"));
                 let own = format!("node = {node}\ndata = \"data-{node}\"\nlisten = \"127.0.0.1:{port}\"\n");
-                std::fs::write(&path, own + &members).unwrap();
+                std::fs::write(&path, own + &members + more).unwrap();
                 path
             })
             .collect();

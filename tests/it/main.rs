@@ -9,6 +9,7 @@ mod durability;
 mod examples;
 mod health;
 mod load;
+mod notify;
 mod placement;
 mod process;
 mod security;

@@ -6,11 +6,13 @@
 
 mod cell;
 mod human;
+mod notify;
 mod placement;
 mod read;
 
 pub use cell::Cell;
 pub use human::Time;
+pub use notify::Notify;
 pub use placement::Placement;
 
 use crate::authorize::Action;
@@ -70,6 +72,8 @@ pub struct Config {
     pub cell: Cell,
     /// Who owns which key.
     pub placement: Placement,
+    /// Who is told of what.
+    pub notify: Notify,
     /// What is written about what happens.
     pub log: Log,
 }
@@ -313,6 +317,7 @@ impl Default for Config {
             timings: Timings::default(),
             cell: Cell::default(),
             placement: Placement::default(),
+            notify: Notify::default(),
             log: Log::default(),
         }
     }
@@ -426,7 +431,8 @@ impl Config {
         self.check_issuers()?;
         self.check_limits()?;
         self.cell.check(self)?;
-        self.placement.check()
+        self.placement.check()?;
+        self.notify.check()
     }
 
     fn check_node(&self) -> Result<(), Error> {

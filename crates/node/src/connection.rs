@@ -345,6 +345,10 @@ impl GateDispatcher {
 impl Dispatcher for GateDispatcher {
     fn open(&self, context: &Arc<ConnectionContext>, operation: Operation) -> Option<BoxFuture<'static, ()>> {
         let Operation { body, rest, responder } = operation;
+        let body = match body {
+            Body::Notify(message) => return self.gate.notify(context.principal(), message, rest, responder),
+            body => body,
+        };
         if rest.is_some() {
             responder.fail(error::unsupported());
             return None;

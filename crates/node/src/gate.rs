@@ -8,12 +8,13 @@
 //! Carriers hold a [`Gate`], never the [`Services`] themselves, so none of them can forget a check.
 
 mod cell;
+mod notify;
 mod placement;
 
 pub(crate) use cell::caller as cell_caller;
 
 use crate::authorize::{Action, Resource, authorize};
-use crate::connection::Responder;
+use crate::connection::{Requests, Responder};
 use crate::principal::{AppName, Principal};
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -53,6 +54,18 @@ pub trait Services: Send + Sync + 'static {
     /// as small as it can be, and is cancelled when that is dropped.
     fn cell(&self, request: v1::CellMessage, responder: Responder) -> Option<BoxFuture<'static, ()>> {
         drop(request);
+        responder.fail(tidings_wire::error::unsupported());
+        None
+    }
+
+    /// Begins to answer a request of Notify, some of which go on: a client's channel, batches between nodes.
+    fn notify(
+        &self,
+        request: v1::NotifyMessage,
+        rest: Option<Requests>,
+        responder: Responder,
+    ) -> Option<BoxFuture<'static, ()>> {
+        drop((request, rest));
         responder.fail(tidings_wire::error::unsupported());
         None
     }
@@ -134,6 +147,23 @@ impl Gate {
     ) -> Option<BoxFuture<'static, ()>> {
         match cell::admit(caller, &mut request) {
             Ok(()) => self.services.cell(request, responder),
+            Err(error) => {
+                responder.fail(error);
+                None
+            }
+        }
+    }
+
+    /// Begins to answer a request of Notify.
+    pub fn notify(
+        &self,
+        caller: &Principal,
+        mut request: v1::NotifyMessage,
+        rest: Option<Requests>,
+        responder: Responder,
+    ) -> Option<BoxFuture<'static, ()>> {
+        match notify::admit(caller, &mut request) {
+            Ok(()) => self.services.notify(request, rest, responder),
             Err(error) => {
                 responder.fail(error);
                 None
@@ -239,7 +269,7 @@ fn admit(caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
         Body::Control(_) => Err(unsupported("this control message")),
         Body::Cell(message) => cell::admit(caller, message),
         Body::Placement(message) => placement::admit(caller, &scope, message),
-        Body::Notify(_) => Err(unsupported("messages of Notify")),
+        Body::Notify(message) => notify::admit(caller, message),
         Body::Store(message) => admit_store(caller, &scope, message),
         Body::Feed(message) => admit_feed(caller, &scope, message),
         Body::Raft(_) => authorize(caller, Part::Raft, Action::Write, &Resource::Cluster),

@@ -35,6 +35,7 @@ pub mod keys;
 pub mod logs;
 pub mod memory;
 pub mod metrics;
+pub mod notify;
 pub mod pki;
 pub mod placement;
 pub mod port;
@@ -263,7 +264,15 @@ async fn start_services(
     };
     let nodes = config.cell.spares.iter().map(|m| cell::Spare { node: NodeId(m.node), address: m.address.clone() });
     let spares = cell::Spares { nodes: nodes.collect(), names: config.cell.spare_names.clone(), peers: peers.clone() };
-    let services = NodeServices::new(cell, store, peers, clock.clone()).with_placement(told)?;
+    let notify = notify::Told {
+        node: config.node,
+        address: config.advertised(bound),
+        serves: config.roles.contains(&config::Role::Services),
+        data: data.path().join("notify"),
+        data_centre: config.data_centre.clone(),
+        config: config.notify.clone(),
+    };
+    let services = NodeServices::new(cell, store, peers, clock.clone()).with_placement(told)?.with_notify(notify)?;
     Ok(services.with_spares(spares, config.cell.replace_after.into(), clock))
 }
 

@@ -43,6 +43,12 @@ const PLACEMENT_LOSSES: &str = "tidings_placement_losses_total";
 const PLACEMENT_MOVES: &str = "tidings_placement_moves_total";
 const PLACEMENT_RACES: &str = "tidings_placement_races_total";
 const PLACEMENT_PUSHES: &str = "tidings_placement_lookup_pushes_total";
+const NOTIFY_CHANNELS: &str = "tidings_notify_channels";
+const NOTIFY_PUBLISHED: &str = "tidings_notify_published_total";
+const NOTIFY_SENT: &str = "tidings_notify_sent_total";
+const NOTIFY_DROPPED: &str = "tidings_notify_dropped_total";
+const NOTIFY_SPOILED: &str = "tidings_notify_spoiled_total";
+const NOTIFY_STAGE: &str = "tidings_notify_stage_seconds";
 const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
 
 /// Bounds of the latency histogram in seconds: from an answer out of memory to the longest call.
@@ -69,7 +75,8 @@ pub fn recorder() -> &'static PrometheusHandle {
 }
 
 fn builder() -> PrometheusBuilder {
-    let buckets: [(&str, &[f64]); 4] = [
+    let buckets: [(&str, &[f64]); 5] = [
+        (NOTIFY_STAGE, &LATENCY_BUCKETS),
         (REQUEST_SECONDS, &LATENCY_BUCKETS),
         (CELL_INVALIDATION_WAIT, &WAIT_BUCKETS),
         (CELL_LEASE, &LEASE_BUCKETS),
@@ -117,6 +124,12 @@ fn describe() {
     describe_counter!(PLACEMENT_MOVES, "Ranges that moved with their state.");
     describe_counter!(PLACEMENT_RACES, "Messages of owners that were dropped as races.");
     describe_counter!(PLACEMENT_PUSHES, "Answers to waiting lookups that told of changes.");
+    describe_gauge!(NOTIFY_CHANNELS, "Clients of Notify that are connected to this node.");
+    describe_counter!(NOTIFY_PUBLISHED, "Publications that were taken here.");
+    describe_counter!(NOTIFY_SENT, "Notifications that registrars here sent, repeats included, by kind.");
+    describe_counter!(NOTIFY_DROPPED, "Messages to clients that were dropped because they take too little.");
+    describe_counter!(NOTIFY_SPOILED, "Entries of the feed that are no publications.");
+    describe_histogram!(NOTIFY_STAGE, Unit::Seconds, "How long notifications took, by stage.");
     describe_gauge!(CELL_REST_SESSIONS, "Sessions that this node holds for callers of REST.");
 }
 
@@ -212,6 +225,30 @@ pub(crate) fn placement(before: &Counts, now: &Counts, gauges: &Gauges) {
     gauge!(PLACEMENT_OWNERS).set(gauges.owners as f64);
     gauge!(PLACEMENT_RANGES).set(gauges.ranges as f64);
     gauge!(PLACEMENT_HELD).set(gauges.held as f64);
+}
+
+pub(crate) fn notify_channels(count: usize) {
+    gauge!(NOTIFY_CHANNELS).set(count as f64);
+}
+
+pub(crate) fn notify_published(count: usize) {
+    counter!(NOTIFY_PUBLISHED).increment(count as u64);
+}
+
+pub(crate) fn notify_sent(unknown: bool) {
+    counter!(NOTIFY_SENT, "kind" => if unknown { "unknown" } else { "version" }).increment(1);
+}
+
+pub(crate) fn notify_dropped() {
+    counter!(NOTIFY_DROPPED).increment(1);
+}
+
+pub(crate) fn notify_spoiled() {
+    counter!(NOTIFY_SPOILED).increment(1);
+}
+
+pub(crate) fn notify_stage(stage: &'static str, took: Duration) {
+    histogram!(NOTIFY_STAGE, "stage" => stage).record(took);
 }
 
 pub(crate) fn cell_rest_sessions(count: usize) {

@@ -16,12 +16,12 @@ mod standing;
 
 use crate::clock::Clock;
 use crate::driver::{self, Handle};
-use crate::services::Cells;
+use crate::services::{Cells, Way};
 use crate::waiting::{Cancelling, Waiting};
 use errands::Clerk;
 use managing::{Managing, Performer};
 use parking_lot::Mutex;
-use standing::{Standing, Way};
+use standing::Standing;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error, OpId};
@@ -103,7 +103,7 @@ impl Placement {
         let machine = Managing::new(manager, reign.clone());
         let performer = Performer::new(waiting.clone(), errands, step_down);
         let (manager, driving) = driver::spawn("placement", machine, performer, clock, QUEUE);
-        let way = Way::new(cells, told.node);
+        let way = Way::new(cells, APP, told.node);
         let clerk = Clerk::new(way.clone(), reign.clone());
         let running = tokio::spawn(errands::run(clerk, queue, manager.clone()));
         let (leader, leads) = watch::channel(None);

@@ -9,6 +9,7 @@ mod answer;
 mod cell;
 mod extract;
 mod feed;
+mod notify;
 mod placement;
 mod probes;
 mod store;
@@ -46,6 +47,7 @@ pub(crate) type App = Arc<Shared>;
         (name = "admin", description = "What operators do."),
         (name = "cell", description = "Small files and directories that all nodes agree on, with versions and watches."),
         (name = "placement", description = "Who owns which key: namespaces, tables, lookups, and owners that speak HTTP."),
+        (name = "notify", description = "Clients learn the latest versions of objects: publications, and what is there."),
         (name = "store", description = "Rows of timestamped cells, in groups."),
         (name = "feed", description = "Topics of entries, consumer groups with acknowledgement and redelivery."),
     )
@@ -109,6 +111,9 @@ pub(crate) fn routes(body_bytes: usize) -> Routes {
         .routes(routes!(placement::exported))
         .routes(routes!(placement::imported))
         .routes(routes!(placement::load))
+        .routes(routes!(notify::objects, notify::publish_many))
+        .routes(routes!(notify::object, notify::publish_one))
+        .routes(routes!(notify::clients))
         .routes(routes!(store::status, store::apply))
         .routes(routes!(store::scan))
         .routes(routes!(store::get, store::put))

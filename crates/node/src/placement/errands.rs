@@ -1,8 +1,8 @@
 //! The manager's files in the cell: read without a cache, and changed by compare-and-set under the leader's sequencer.
 
 use super::Reign;
-use super::standing::Way;
 use crate::driver::Handle;
+use crate::services::Way;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;

@@ -1,19 +1,18 @@
 //! Standing for election: a short cell session, the lock, and the address of whoever holds it.
 
 use super::errands::make_directories;
-use super::{APP, Reign, Told};
+use super::{Reign, Told};
 use crate::driver::Handle;
-use crate::services::Cells;
-use futures::future::BoxFuture;
+use crate::services::Way;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::{Class, Error};
-use tidings_client::cell::{Cell, CellTransport, Events, Handle as OpenFile, Link, Lock, Mode, SessionOptions, Watch};
+use tidings_base::Error;
+use tidings_client::cell::{Cell, Events, Handle as OpenFile, Link, Lock, Mode, SessionOptions, Watch};
 use tidings_placement::manager::Input;
 use tidings_placement::manager::file::LEADER;
+use tidings_wire::v1;
 use tidings_wire::v1::cell_message::Message;
-use tidings_wire::{error, v1};
 use tokio::sync::watch;
 
 /// The pause before another session is tried, and before a manager that stepped down stands again: another one gets
@@ -22,44 +21,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// How long a session may take to begin: longer than the cell needs to elect a master and to open.
 const BEGIN: Duration = Duration::from_secs(10);
-
-/// The way to the cell from inside the node, as the platform itself. It does not keep the cell alive once it is closed.
-#[derive(Clone)]
-pub(super) struct Way {
-    cells: Arc<Mutex<Option<Cells>>>,
-    caller: v1::CellCaller,
-}
-
-impl Way {
-    pub(super) fn new(cells: Cells, node: u64) -> Way {
-        let caller = v1::CellCaller { app: APP.to_owned(), principal: format!("node:{node}"), privileged: true };
-        Way { cells: Arc::new(Mutex::new(Some(cells))), caller }
-    }
-
-    /// Nothing passes any more.
-    pub(super) fn close(&self) {
-        *self.cells.lock() = None;
-    }
-
-    async fn carry(&self, message: v1::CellMessage, within: Duration) -> Result<v1::CellMessage, Error> {
-        let cells = self.cells.lock().clone();
-        let cells = cells.ok_or_else(|| error::unsent(&error::going_away(None)))?;
-        cells.anywhere(v1::CellMessage { caller: Some(self.caller.clone()), ..message }, within).await
-    }
-
-    /// Asks without a session.
-    pub(super) async fn ask(&self, message: Message, within: Duration) -> Result<Message, Error> {
-        let request = v1::CellMessage { message: Some(message), ..Default::default() };
-        let answer = self.carry(request, within).await?.message;
-        answer.ok_or_else(|| Error::new("cell.malformed", Class::Failed, "the cell's answer is empty"))
-    }
-}
-
-impl CellTransport for Way {
-    fn call(&self, message: v1::CellMessage, within: Duration) -> BoxFuture<'_, Result<v1::CellMessage, Error>> {
-        Box::pin(self.carry(message, within))
-    }
-}
 
 /// What stands for election, or only knows who leads.
 pub(super) struct Standing {

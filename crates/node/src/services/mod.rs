@@ -3,6 +3,7 @@
 //! ```text
 //!   Gate ─▶ NodeServices ─┬─ cell ────────▶ CellGroup (master here), who redirects, or the master, through Peers
 //!                         ├─ placement ───▶ Placement (leads here), who redirects, or the leader, through Peers
+//!                         ├─ notify ──────▶ Notify: machines here, owners of ranges elsewhere through Peers
 //!                         ├─ store, feed ─▶ StoreGroup (leads here) or the leader, through Peers
 //!                         ├─ raft ────────▶ consensus::Group::receive, by group
 //!                         └─ admin ───────▶ status, members, incarnation; Apps on the keys in the store
@@ -16,15 +17,17 @@ mod placed;
 mod roll_call;
 
 pub use cells::Cells;
+pub(crate) use cells::Way;
 pub use peers::Peers;
 pub use placed::Placed;
 
 use crate::apps::Apps;
 use crate::cell::CellGroup;
 use crate::clock::Clock;
-use crate::connection::Responder;
+use crate::connection::{Requests, Responder};
 use crate::gate::{Answers, Services};
 use crate::group::{Refused, StoreGroup};
+use crate::notify::{self, Notify};
 use crate::placement::{Placement, Told};
 use crate::principal::Principal;
 use async_trait::async_trait;
@@ -33,7 +36,7 @@ use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::Role;
-use tidings_base::{Class, Error, GroupId};
+use tidings_base::{Class, Error, GroupId, NodeId};
 use tidings_consensus::Group;
 use tidings_store::front::{Reply, Request};
 use tidings_store::read::join_frames;
@@ -61,6 +64,8 @@ pub struct NodeServices {
     clock: Arc<dyn Clock>,
     /// Absent where the shell is tested without it.
     placed: Option<Placed>,
+    /// The same.
+    notify: Option<Notify>,
     /// Puts spares in the place of dead members; absent without spares.
     watcher: Option<AbortOnDrop>,
 }
@@ -79,7 +84,7 @@ impl NodeServices {
         let cells = Cells::new(cell, peers.clone());
         let stored = Stored { store, peers };
         let apps = Apps::new(Arc::new(stored.clone()), clock.clone());
-        NodeServices { stored, cells, apps, clock, placed: None, watcher: None }
+        NodeServices { stored, cells, apps, clock, placed: None, notify: None, watcher: None }
     }
 
     /// The same services with placement, whose state is in the cell.
@@ -87,6 +92,20 @@ impl NodeServices {
         let placement = Placement::start(told, self.cells.clone(), self.clock.clone())?;
         self.placed = Some(Placed::new(placement, self.stored.peers.clone()));
         Ok(self)
+    }
+
+    /// The same services with Notify, whose ranges are leased by placement; without placement there is none.
+    pub fn with_notify(mut self, told: notify::Told) -> Result<NodeServices, Error> {
+        if let Some(placed) = &self.placed {
+            let (stored, cells) = (self.stored.clone(), self.cells.clone());
+            let notify = Notify::start(told, stored, cells, placed.clone(), self.clock.clone())?;
+            self.notify = Some(notify);
+        }
+        Ok(self)
+    }
+
+    fn notify(&self) -> Result<&Notify, Error> {
+        self.notify.as_ref().ok_or_else(tidings_wire::error::unsupported)
     }
 
     fn placed(&self) -> Result<&Placed, Error> {
@@ -143,7 +162,10 @@ impl NodeServices {
         answer.map(Body::Placement).map_err(|error| admin::explain(self.cells.here().log(), error))
     }
 
-    fn stop_placement(&self) {
+    async fn stop_machines(&self) {
+        if let Some(notify) = &self.notify {
+            notify.stop().await;
+        }
         if let Some(placed) = &self.placed {
             placed.here().stop();
         }
@@ -186,6 +208,7 @@ impl Services for NodeServices {
                 })
                 .await
             }
+            Body::Notify(message) => self.notify()?.call(message).await.map(Body::Notify),
             request => one(self.stored.here(request).await.map_err(|refused| refused.error)?),
         }
     }
@@ -207,6 +230,21 @@ impl Services for NodeServices {
 
     fn cell(&self, request: v1::CellMessage, responder: Responder) -> Option<BoxFuture<'static, ()>> {
         Some(Box::pin(held(self.cells.here().request(request), responder)))
+    }
+
+    fn notify(
+        &self,
+        request: v1::NotifyMessage,
+        rest: Option<Requests>,
+        responder: Responder,
+    ) -> Option<BoxFuture<'static, ()>> {
+        match &self.notify {
+            Some(notify) => Some(notify.serve(request, rest, responder)),
+            None => {
+                responder.fail(tidings_wire::error::unsupported());
+                None
+            }
+        }
     }
 
     async fn stream(&self, _: &Principal, request: Body) -> Result<Answers, Error> {
@@ -233,6 +271,9 @@ impl Services for NodeServices {
     }
 
     async fn retire(&self) {
+        if let Some(notify) = &self.notify {
+            notify.retire();
+        }
         // While there is a cell to give the lock back to.
         if let Some(placed) = &self.placed {
             placed.here().retire().await;
@@ -241,12 +282,12 @@ impl Services for NodeServices {
     }
 
     async fn shutdown(&self) {
-        self.stop_placement();
+        self.stop_machines().await;
         tokio::join!(self.stored.store.shutdown(), self.cells.here().shutdown());
     }
 
     async fn stop(&self) {
-        self.stop_placement();
+        self.stop_machines().await;
         tokio::join!(self.stored.store.stop(), self.cells.here().stop());
     }
 }
@@ -293,8 +334,27 @@ impl Stored {
         }
     }
 
+    /// Where other nodes reach a member.
+    pub(crate) fn address_of(&self, node: NodeId) -> Option<String> {
+        self.store.log().address(node)
+    }
+
+    /// The way to the other nodes.
+    pub(crate) fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
+    /// One message to the feed, one message back.
+    pub(crate) async fn feed(&self, message: feed_message::Message) -> Result<feed_message::Message, Error> {
+        let request = Body::Feed(v1::FeedMessage { message: Some(message) });
+        match one(self.anywhere(request).await?)? {
+            Body::Feed(v1::FeedMessage { message: Some(message) }) => Ok(message),
+            _ => Err(Error::new("store.malformed", Class::Failed, "the feed's answer is none of the feed")),
+        }
+    }
+
     /// One message to the store, one message back.
-    async fn ask(&self, message: StoreMessage) -> Result<StoreMessage, Error> {
+    pub(crate) async fn ask(&self, message: StoreMessage) -> Result<StoreMessage, Error> {
         let request = Body::Store(v1::StoreMessage { message: Some(message) });
         match one(self.anywhere(request).await?)? {
             Body::Store(v1::StoreMessage { message: Some(message) }) => Ok(message),

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{Class, Error, NodeId};
-use tidings_client::{Client, ClientConfig, Request, Retry, Tls};
+use tidings_client::{Answers, Client, ClientConfig, Request, Retry, Tls};
 use tidings_consensus::{Transport, TransportError};
 use tidings_wire::v1::{self, RaftMessage, admin_message};
 use tidings_wire::{Body, Limits, Patience};
@@ -59,6 +59,13 @@ impl Peers {
             frames.push(frame?);
         }
         Ok(frames)
+    }
+
+    /// Lets the node at `address` answer bit by bit, within so much time to the first of it; a connection that is not
+    /// there yet is waited for.
+    pub async fn begin(&self, address: &str, request: Body, within: Duration) -> Result<Answers, Error> {
+        let client = self.client(Lane::Requests, address)?;
+        client.stream(Request::new(request).within(within).retry(Retry::Redirected)).await
     }
 
     /// Lets the node at `address` answer once; whoever asks decides about attempts and redirects.

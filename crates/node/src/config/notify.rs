@@ -1,0 +1,76 @@
+//! What can be set about Notify.
+
+use super::{Time, bad};
+use serde::{Deserialize, Serialize};
+use tidings_base::Error;
+use tidings_notify::registrar::Options;
+
+/// Notify: who is told of what. All nodes should be told the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Notify {
+    /// How long a node may serve its ranges of objects and clients without renewing: so long a dead node's clients and
+    /// objects wait for another. Read once, when the cluster is new. 12 s: the shortest that outlasts a fail-over of the
+    /// managers.
+    pub lease: Time,
+    /// How often it renews. 2.5 s.
+    pub renew: Time,
+    /// How many clients one principal may have. 256: a user's devices and tabs. Raise it where many clients share one
+    /// application key.
+    pub ids: u32,
+    /// How many objects one client may register. 50,000.
+    pub registrations: usize,
+    /// After so much silence a client counts as offline, though its connection is open. 80 min: four heartbeats.
+    pub offline_after: Time,
+    /// Clients that have been offline for so long are forgotten. 7 days.
+    pub forget_after: Time,
+    /// The same for clients that keep nothing across restarts. 1 h.
+    pub forget_unkept_after: Time,
+}
+
+impl Default for Notify {
+    fn default() -> Notify {
+        Notify {
+            lease: Time::seconds(12),
+            renew: Time::millis(2_500),
+            ids: 256,
+            registrations: 50_000,
+            offline_after: Time::seconds(80 * 60),
+            forget_after: Time::seconds(7 * 24 * 3_600),
+            forget_unkept_after: Time::seconds(3_600),
+        }
+    }
+}
+
+impl Notify {
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let times = [
+            ("lease", self.lease),
+            ("renew", self.renew),
+            ("offline_after", self.offline_after),
+            ("forget_after", self.forget_after),
+            ("forget_unkept_after", self.forget_unkept_after),
+        ];
+        if let Some((name, _)) = times.into_iter().find(|(_, time)| time.0.is_zero()) {
+            return Err(bad(format!("`notify.{name}` is zero")));
+        }
+        if self.ids == 0 || self.registrations == 0 {
+            return Err(bad("`notify.ids` or `notify.registrations` is 0, so nobody could be told anything"));
+        }
+        Ok(())
+    }
+
+    /// How registrars behave, beside their seed.
+    pub fn registrar(&self, seed: u64, data_centre: String) -> Options {
+        Options {
+            seed,
+            data_centre,
+            offline_after: self.offline_after.into(),
+            collect_after: self.forget_after.into(),
+            collect_unpersisted_after: self.forget_unkept_after.into(),
+            max_registrations: self.registrations,
+            max_ids: self.ids,
+            ..Options::default()
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What publishers, applications and operators ask: publications, lists, resets.
+
+use super::feeding::TOPIC;
+use super::hub::Hub;
+use crate::metrics;
+use bytes::Bytes;
+use prost::Message as _;
+use tidings_base::{Class, Error};
+use tidings_notify::inspect::{self, Objects};
+use tidings_notify::names::{MAX_NAME, MAX_PAYLOAD, MAX_SOURCE, MAX_VERSION};
+use tidings_wire::v1;
+use tidings_wire::v1::feed_message::Message;
+
+/// Publications of one request: what one append takes.
+const MAX_PUBLICATIONS: usize = 1_024;
+/// What a list has at most, and unless it says otherwise.
+const MAX_LISTED: u32 = 10_000;
+const LISTED: u32 = 100;
+/// Pages that one list looks through: a list is for people.
+const MAX_PAGES: usize = 1_000;
+
+impl Hub {
+    /// Publishes; durable in the feed when this returns.
+    pub(super) async fn publish(&self, app: &str, publish: v1::Publish) -> Result<v1::Published, Error> {
+        let count = publish.publications.len();
+        if !(1..=MAX_PUBLICATIONS).contains(&count) {
+            return Err(Error::new("notify.bad_batch", Class::Invalid, format!("a request of {count} publications"))
+                .hint(format!("Send 1 to {MAX_PUBLICATIONS} at once.")));
+        }
+        publish.publications.iter().try_for_each(check)?;
+        let generation = self.kept()?.realm().generation(app);
+        let published_us = self.clock.now().wall.0;
+        let entries = publish.publications.into_iter().map(|publication| {
+            let times = Some(v1::NotifyTimes { published_us, ..Default::default() });
+            let publication = v1::Publication { app: app.to_owned(), generation, times, ..publication };
+            Bytes::from(publication.encode_to_vec())
+        });
+        let append = v1::Append { topic: TOPIC.into(), entries: entries.collect() };
+        self.stored()?.feed(Message::Append(append)).await?;
+        metrics::notify_published(count);
+        Ok(v1::Published {})
+    }
+
+    /// Objects of an application.
+    pub(super) async fn objects(&self, app: &str, list: &v1::ObjectList) -> Result<v1::ObjectListReply, Error> {
+        let (realm, limit) = (self.kept()?.realm(), limit(list.limit));
+        let mut found = Objects::default();
+        let mut from = None;
+        for _ in 0..MAX_PAGES {
+            let rows = self.scan(inspect::objects_page(&realm, app, &list.object, from.take())).await?;
+            rows.rows.iter().for_each(|row| found.take(&realm, app, row));
+            from = rows.next;
+            // Rows of one object stand together: all of those before the last are complete.
+            if from.is_none() || found.len() > limit {
+                break;
+            }
+        }
+        let mut objects = found.into_list();
+        let more = from.is_some() || objects.len() > limit;
+        objects.truncate(limit);
+        Ok(v1::ObjectListReply { objects, more })
+    }
+
+    /// Clients of an application.
+    pub(super) async fn clients(&self, app: &str, wanted: u32) -> Result<v1::ClientListReply, Error> {
+        let (realm, limit) = (self.kept()?.realm(), limit(wanted));
+        let mut clients = Vec::new();
+        let mut from = None;
+        for _ in 0..MAX_PAGES {
+            let rows = self.scan(inspect::clients_page(&realm, from.take())).await?;
+            clients.extend(rows.rows.iter().filter_map(|row| inspect::client(&realm, app, row)));
+            from = rows.next;
+            if from.is_none() || clients.len() > limit {
+                break;
+            }
+        }
+        let more = from.is_some() || clients.len() > limit;
+        clients.truncate(limit);
+        Ok(v1::ClientListReply { clients, more })
+    }
+
+    /// F3: forgets versions and registrations; clients come back, register again and fetch.
+    pub(super) async fn reset(&self, app: &str, reset: v1::NotifyReset) -> Result<v1::NotifyResetDone, Error> {
+        let kept = self
+            .change_realm(|kept| match reset.everything {
+                true => kept.raise_incarnation(),
+                false => kept.raise_generation(app),
+            })
+            .await?;
+        let (incarnation, generation) = (kept.incarnation, kept.realm().generation(app));
+        tracing::warn!(app, incarnation, generation, everything = reset.everything, "notify: versions are forgotten");
+        Ok(v1::NotifyResetDone { incarnation, generation })
+    }
+}
+
+fn limit(wanted: u32) -> usize {
+    (if wanted == 0 { LISTED } else { wanted.min(MAX_LISTED) }) as usize
+}
+
+fn check(publication: &v1::Publication) -> Result<(), Error> {
+    let sizes = [
+        ("object's name", publication.object.len(), 1, MAX_NAME),
+        ("source", publication.source.len(), 0, MAX_SOURCE),
+        ("payload", publication.payload.len(), 0, MAX_PAYLOAD),
+    ];
+    for (what, length, least, most) in sizes {
+        if !(least..=most).contains(&length) {
+            let message = format!("the {what} has {length} bytes");
+            return Err(Error::new("notify.bad_size", Class::Invalid, message)
+                .hint(format!("It may have {least} to {most} bytes.")));
+        }
+    }
+    if !(1..=MAX_VERSION).contains(&publication.version) {
+        let message = format!("{} is no version", publication.version);
+        return Err(Error::new("notify.bad_version", Class::Invalid, message)
+            .hint("Versions are 1 to 2^63-1 and grow; microseconds since 1970 will do."));
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! What everything of Notify on a node shares: the machines' inputs, the ways out, and what is known.
+
+use super::channels::Channels;
+use super::exchange::Asked;
+use super::lines::Lines;
+use super::ranges::Through;
+use super::realm::Kept;
+use super::{APP, Told};
+use crate::clock::Clock;
+use crate::driver::Handle;
+use crate::services::{Cells, Placed, Stored, Way};
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tidings_base::{Class, Error, KeyHash, LeaseNumber};
+use tidings_client::cell::Cell;
+use tidings_client::placement::{Lookup, Owner};
+use tidings_notify::names::Guard;
+use tidings_notify::rows::{StoreId, StoreReply, StoreRequest, StoreResult};
+use tidings_notify::{bridge, matcher, registrar};
+use tidings_wire::v1::store_message::Message as StoreMessage;
+use tidings_wire::{error, v1};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// How long a request to the store may take: longer than an election; after it the machine hears of an error.
+const STORE: Duration = Duration::from_secs(10);
+
+/// The machines' inputs.
+pub(super) struct Machines {
+    pub(super) registrar: Handle<registrar::Input>,
+    pub(super) matcher: Handle<matcher::Input>,
+    pub(super) bridge: Handle<bridge::Input>,
+}
+
+/// A machine of Notify.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum To {
+    Registrar,
+    Matcher,
+    Bridge,
+}
+
+/// What everything of Notify on a node shares.
+pub(super) struct Hub {
+    pub(super) told: Told,
+    pub(super) clock: Arc<dyn Clock>,
+    machines: OnceLock<Machines>,
+    /// Absent once it is stopped: whatever still runs must not keep the store open.
+    stored: Mutex<Option<Stored>>,
+    pub(super) through: Arc<Through>,
+    pub(super) way: Way,
+    pub(super) cell: watch::Sender<Option<Cell>>,
+    pub(super) kept: watch::Sender<Option<Arc<Kept>>>,
+    /// One enters a realm at a time; the generation of the file that was entered last.
+    pub(super) entered: tokio::sync::Mutex<u64>,
+    pub(super) owner: OnceLock<Owner>,
+    pub(super) lookup: OnceLock<Lookup>,
+    pub(super) channels: Channels,
+    pub(super) asked: Asked,
+    pub(super) lines: Lines,
+    /// Absent once it is stopped.
+    tasks: Mutex<Option<JoinSet<()>>>,
+}
+
+impl Hub {
+    pub(super) fn new(
+        told: Told,
+        stored: Stored,
+        cells: Cells,
+        placed: Placed,
+        clock: Arc<dyn Clock>,
+        seed: u64,
+    ) -> Arc<Hub> {
+        Arc::new(Hub {
+            way: Way::new(cells, APP, told.node),
+            channels: Channels::new(told.node, seed),
+            told,
+            clock,
+            machines: OnceLock::new(),
+            stored: Mutex::new(Some(stored)),
+            through: Arc::new(Through::new(placed)),
+            cell: watch::Sender::new(None),
+            kept: watch::Sender::new(None),
+            entered: tokio::sync::Mutex::new(0),
+            owner: OnceLock::new(),
+            lookup: OnceLock::new(),
+            asked: Asked::default(),
+            lines: Lines::default(),
+            tasks: Mutex::new(Some(JoinSet::new())),
+        })
+    }
+
+    pub(super) fn begin(&self, machines: Machines) {
+        let _: Result<(), Machines> = self.machines.set(machines);
+    }
+
+    // ---- tasks ------------------------------------------------------------------------------------------------------
+
+    /// Runs something until it ends or Notify stops.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(tasks) = self.tasks.lock().as_mut() {
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(task);
+        }
+    }
+
+    /// Ends a machine when Notify stops.
+    pub(super) fn run<I, M: Send + 'static>(&self, (handle, driving): (Handle<I>, JoinHandle<M>)) -> Handle<I> {
+        struct Abort<M>(JoinHandle<M>);
+        impl<M> Drop for Abort<M> {
+            fn drop(&mut self) {
+                self.0.abort();
+            }
+        }
+        let mut driving = Abort(driving);
+        self.spawn(async move {
+            let _ = (&mut driving.0).await;
+        });
+        handle
+    }
+
+    pub(super) fn retire(&self) {
+        if let Some(owner) = self.owner.get() {
+            owner.leave();
+        }
+        self.channels.close();
+    }
+
+    pub(super) async fn stop(&self) {
+        self.retire();
+        let tasks = self.tasks.lock().take();
+        if let Some(mut tasks) = tasks {
+            tasks.shutdown().await;
+        }
+        *self.stored.lock() = None;
+        self.cell.send_replace(None);
+        self.way.close();
+        self.through.close();
+        self.lines.close();
+    }
+
+    // ---- the machines' inputs ---------------------------------------------------------------------------------------
+
+    pub(super) async fn registrar(&self, input: registrar::Input) {
+        if let Some(machines) = self.machines.get() {
+            // A machine that has stopped needs no input.
+            let _ = machines.registrar.send(input).await;
+        }
+    }
+
+    pub(super) async fn matcher(&self, input: matcher::Input) {
+        if let Some(machines) = self.machines.get() {
+            let _ = machines.matcher.send(input).await;
+        }
+    }
+
+    pub(super) async fn bridge(&self, input: bridge::Input) {
+        if let Some(machines) = self.machines.get() {
+            let _ = machines.bridge.send(input).await;
+        }
+    }
+
+    // ---- leases (F1) ------------------------------------------------------------------------------------------------
+
+    /// The lease under which a point is held here at this instant; counts as a request for it.
+    pub(super) fn lease(&self, key: KeyHash) -> Option<LeaseNumber> {
+        self.owner.get()?.check_hash(key)
+    }
+
+    /// Whether what an answer stands on has held all the time.
+    pub(super) fn holds(&self, guard: Option<Guard>) -> bool {
+        let Some(Guard { key, lease }) = guard else { return true };
+        let held = self.owner.get().and_then(|owner| owner.remaining(key));
+        held.is_some_and(|held| held.leased.lease == lease)
+    }
+
+    /// Whose a point is, as far as is known: here if it is held here, whatever the table says.
+    pub(super) fn owner_of(&self, key: KeyHash) -> Option<String> {
+        if self.owner.get().is_some_and(|owner| owner.remaining(key).is_some()) {
+            return Some(self.told.address.clone());
+        }
+        self.lookup.get()?.lookup_hash(key).map(|hint| hint.address().to_owned())
+    }
+
+    // ---- the store --------------------------------------------------------------------------------------------------
+
+    pub(super) fn stored(&self) -> Result<Stored, Error> {
+        self.stored.lock().clone().ok_or_else(|| error::unsent(&error::going_away(None)))
+    }
+
+    /// Asks the store for a machine; each request is answered exactly once.
+    pub(super) fn store(self: &Arc<Self>, to: To, id: StoreId, request: StoreRequest) {
+        let hub = self.clone();
+        self.spawn(async move {
+            let result = tokio::time::timeout(STORE, hub.ask_store(request)).await;
+            let result = result.unwrap_or_else(|_| Err(error::deadline()));
+            match to {
+                To::Registrar => hub.registrar(registrar::Input::Stored { id, result }).await,
+                To::Matcher => hub.matcher(matcher::Input::Stored { id, result }).await,
+                To::Bridge => hub.bridge(bridge::Input::Stored { id, result }).await,
+            }
+        });
+    }
+
+    async fn ask_store(&self, request: StoreRequest) -> StoreResult {
+        let message = match request {
+            StoreRequest::Write(apply) => StoreMessage::Apply(apply),
+            StoreRequest::Get(get) => StoreMessage::Get(get),
+            StoreRequest::Scan(scan) => return self.scan(scan).await.map(StoreReply::Rows),
+        };
+        match self.stored()?.ask(message).await? {
+            StoreMessage::Applied(v1::Applied { failures }) => match failures.into_iter().next() {
+                None => Ok(StoreReply::Written),
+                Some(v1::GroupFailure { code, message, .. }) => {
+                    Err(Error::new("notify.not_written", Class::Failed, format!("{code}: {message}")))
+                }
+            },
+            StoreMessage::Rows(rows) => Ok(StoreReply::Row(rows.rows.into_iter().next())),
+            _ => Err(malformed()),
+        }
+    }
+
+    /// Rows in order.
+    pub(super) async fn scan(&self, scan: v1::Scan) -> Result<v1::Rows, Error> {
+        match self.stored()?.ask(StoreMessage::Scan(scan)).await? {
+            StoreMessage::Rows(rows) => Ok(rows),
+            _ => Err(malformed()),
+        }
+    }
+}
+
+fn malformed() -> Error {
+    Error::new("store.malformed", Class::Failed, "the store's answer is of another kind than the question")
+}

@@ -1,0 +1,189 @@
+//! A client's channel: its messages to the registrar that owns its place, and the registrar's back to it.
+
+use super::channels::Down;
+use super::hub::Hub;
+use crate::connection::{Requests, Responder};
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{Class, Error, KeyHash, NodeId};
+use tidings_notify::names::{Caller, Channel};
+use tidings_notify::registrar::{self, Registrar};
+use tidings_wire::v1::notify_message::Message;
+use tidings_wire::{Body, error, v1};
+
+/// How long another node may take to pass a message on.
+const FORWARD: Duration = Duration::from_secs(2);
+/// The pause before a message is tried again whose owner has changed or does not answer.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often: for about as long as a range may be without an owner. What is lost after that the client says again.
+const ATTEMPTS: u32 = 200;
+
+/// Serves one channel to its end.
+pub(super) async fn serve(
+    hub: Arc<Hub>,
+    caller: v1::NotifyCaller,
+    first: v1::NotifyUp,
+    rest: Option<Requests>,
+    mut responder: Responder,
+) {
+    let Some(mut rest) = rest else { return responder.fail(one_frame()) };
+    let caller = Caller { app: caller.app, principal: caller.principal };
+    let (channel, mut downs) = hub.channels.open(&caller.app);
+    let _gone = Gone { hub: hub.clone(), caller: caller.clone(), channel };
+    let ups = async {
+        let mut up = first;
+        loop {
+            hub.up(&caller, channel, up).await;
+            up = match rest.next().await {
+                Ok(Some(Body::Notify(v1::NotifyMessage { message: Some(Message::Up(up)), .. }))) => up,
+                Ok(Some(_)) => return Some(error::unsupported()),
+                Ok(None) | Err(_) => return None,
+            };
+        }
+    };
+    let sent = async {
+        while let Some(Down::Message(down)) = downs.recv().await {
+            let message = Some(Message::Down(*down));
+            if responder.send(Body::Notify(v1::NotifyMessage { caller: None, message })).await.is_err() {
+                return None;
+            }
+        }
+        Some(error::going_away(None))
+    };
+    let why = tokio::select! {
+        why = ups => why,
+        why = sent => why,
+    };
+    match why {
+        Some(error) => responder.fail(error),
+        None => responder.fail(error::closed()),
+    }
+}
+
+fn one_frame() -> Error {
+    Error::new("notify.no_channel", Class::Invalid, "a channel is an operation whose request goes on")
+        .hint("Send the first message with `more`, and further ones under the same operation.")
+}
+
+/// However a channel ends, its client is offline from now on.
+struct Gone {
+    hub: Arc<Hub>,
+    caller: Caller,
+    channel: Channel,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.hub.channels.forget(self.channel);
+        let (hub, caller, channel) = (self.hub.clone(), self.caller.clone(), self.channel);
+        self.hub.spawn(async move {
+            let closed = v1::ChannelClosed { channel: Some(to_message(channel)) };
+            hub.pass(&caller, Message::ChannelClosed(closed)).await;
+        });
+    }
+}
+
+impl Hub {
+    async fn up(&self, caller: &Caller, channel: Channel, up: v1::NotifyUp) {
+        let forward = v1::ForwardUp { channel: Some(to_message(channel)), up: Some(up) };
+        self.pass(caller, Message::ForwardUp(forward)).await;
+    }
+
+    /// Passes a message to whoever owns the caller's place.
+    async fn pass(&self, caller: &Caller, message: Message) {
+        let place = Registrar::place_of(caller);
+        for _ in 0..ATTEMPTS {
+            if self.pass_once(caller, place, message.clone()).await {
+                return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        tracing::debug!(app = caller.app, "notify: nobody owns a client's place; its message is dropped");
+    }
+
+    async fn pass_once(&self, caller: &Caller, place: KeyHash, message: Message) -> bool {
+        let Some(address) = self.owner_of(place) else { return false };
+        let named = v1::NotifyCaller { app: caller.app.clone(), principal: caller.principal.clone() };
+        if address == self.told.address {
+            return match message {
+                Message::ForwardUp(forward) => self.up_forwarded(named, forward).await.taken,
+                Message::ChannelClosed(closed) => self.close_forwarded(&named, closed).await.taken,
+                _ => true,
+            };
+        }
+        self.forward(&address, Some(named), message).await.unwrap_or(false)
+    }
+
+    /// Lets another node take a message; whether it did.
+    async fn forward(&self, address: &str, caller: Option<v1::NotifyCaller>, message: Message) -> Result<bool, Error> {
+        let body = Body::Notify(v1::NotifyMessage { caller, message: Some(message) });
+        let peers = self.stored()?.peers().clone();
+        match peers.begin(address, body, FORWARD).await?.next().await.transpose()? {
+            Some(Body::Notify(v1::NotifyMessage { message: Some(Message::Forwarded(forwarded)), .. })) => {
+                Ok(forwarded.taken)
+            }
+            _ => Err(Error::new("notify.malformed", Class::Failed, "the answer is none to a forwarded message")),
+        }
+    }
+
+    /// A client's message arrived where its place may be owned.
+    pub(super) async fn up_forwarded(&self, caller: v1::NotifyCaller, forward: v1::ForwardUp) -> v1::Forwarded {
+        let caller = Caller { app: caller.app, principal: caller.principal };
+        let lease = self.lease(Registrar::place_of(&caller));
+        let (Some(lease), Some(channel), Some(up)) = (lease, forward.channel, forward.up) else {
+            return v1::Forwarded { taken: false };
+        };
+        let (channel, message) = (of_message(channel), Box::new(up));
+        self.registrar(registrar::Input::Up { caller, channel, lease, message }).await;
+        v1::Forwarded { taken: true }
+    }
+
+    /// A client's channel closed, wherever it was.
+    pub(super) async fn close_forwarded(&self, caller: &v1::NotifyCaller, closed: v1::ChannelClosed) -> v1::Forwarded {
+        let caller = Caller { app: caller.app.clone(), principal: caller.principal.clone() };
+        let lease = self.lease(Registrar::place_of(&caller));
+        let (Some(_), Some(channel)) = (lease, closed.channel) else { return v1::Forwarded { taken: false } };
+        self.registrar(registrar::Input::Closed(of_message(channel))).await;
+        v1::Forwarded { taken: true }
+    }
+
+    /// A registrar elsewhere has a message for a channel of this node.
+    pub(super) fn down_forwarded(&self, forward: v1::ForwardDown) -> v1::Forwarded {
+        let taken = match (forward.channel, forward.down) {
+            (Some(channel), Some(down)) => self.channels.send(of_message(channel), Box::new(down)),
+            _ => false,
+        };
+        v1::Forwarded { taken }
+    }
+
+    /// Sends a registrar's message to a channel, here or elsewhere; a channel that is not there is closed.
+    pub(super) fn down(self: &Arc<Self>, channel: Channel, message: Box<v1::NotifyDown>) {
+        if channel.node == self.told.node {
+            if !self.channels.send(channel, message) {
+                let hub = self.clone();
+                self.spawn(async move { hub.registrar(registrar::Input::Closed(channel)).await });
+            }
+            return;
+        }
+        let hub = self.clone();
+        self.spawn(async move {
+            let forward = v1::ForwardDown { channel: Some(to_message(channel)), down: Some(*message) };
+            let there = match hub.stored().ok().and_then(|stored| stored.address_of(NodeId(channel.node))) {
+                // A node that does not answer may still have its clients; they are told again, or come by another.
+                Some(address) => hub.forward(&address, None, Message::ForwardDown(forward)).await.unwrap_or(true),
+                None => false,
+            };
+            if !there {
+                hub.registrar(registrar::Input::Closed(channel)).await;
+            }
+        });
+    }
+}
+
+fn to_message(Channel { node, number }: Channel) -> v1::NotifyChannel {
+    v1::NotifyChannel { node, number }
+}
+
+fn of_message(channel: v1::NotifyChannel) -> Channel {
+    Channel { node: channel.node, number: channel.number }
+}

@@ -1,0 +1,134 @@
+//! Performs what the machines want. Nothing here waits.
+
+use super::exchange::{Call, Origin};
+use super::hub::{Hub, To};
+use crate::driver::Perform;
+use crate::metrics;
+use std::sync::Arc;
+use tidings_notify::names::Guard;
+use tidings_notify::registrar::Verdict;
+use tidings_notify::{Outcome, RequestId};
+use tidings_notify::{bridge, matcher, registrar};
+use tidings_wire::v1;
+use tidings_wire::v1::match_call::Call as MatchCall;
+use tokio::sync::mpsc;
+
+pub(super) struct ForRegistrar {
+    hub: Arc<Hub>,
+}
+
+pub(super) struct ForMatcher {
+    hub: Arc<Hub>,
+}
+
+pub(super) struct ForBridge {
+    hub: Arc<Hub>,
+    acks: mpsc::UnboundedSender<u64>,
+}
+
+impl ForRegistrar {
+    pub(super) fn new(hub: &Arc<Hub>) -> ForRegistrar {
+        ForRegistrar { hub: hub.clone() }
+    }
+
+    fn say(&self, input: registrar::Input) {
+        let hub = self.hub.clone();
+        self.hub.spawn(async move { hub.registrar(input).await });
+    }
+}
+
+impl ForMatcher {
+    pub(super) fn new(hub: &Arc<Hub>) -> ForMatcher {
+        ForMatcher { hub: hub.clone() }
+    }
+}
+
+impl ForBridge {
+    pub(super) fn new(hub: &Arc<Hub>, acks: mpsc::UnboundedSender<u64>) -> ForBridge {
+        ForBridge { hub: hub.clone(), acks }
+    }
+}
+
+impl Hub {
+    /// F1: an answer leaves only if the lease has held until now; otherwise it says so.
+    fn guarded(&self, request: RequestId, guard: Option<Guard>, outcome: Outcome, version: u64) {
+        match self.holds(guard) {
+            true => self.asked.answer(request, outcome, version),
+            false => self.asked.answer(request, Outcome::Moved, 0),
+        }
+    }
+}
+
+impl Perform<registrar::Output> for ForRegistrar {
+    fn perform(&mut self, output: registrar::Output) {
+        use registrar::{Input, Output};
+        match output {
+            Output::Send { channel, guard, message } => {
+                if self.hub.holds(guard) {
+                    measure(&message);
+                    self.hub.down(channel, message);
+                }
+            }
+            Output::Notified { request, guard, outcome } => self.hub.guarded(request, guard, outcome, 0),
+            Output::ToMatcher { id, key, call } => {
+                self.hub.route(key, Origin::Registrar(id), Call::Match(MatchCall::Registration(*call)));
+            }
+            // No hook is configured: whoever may listen may hear of every object of its application.
+            Output::Authorize { id, .. } => self.say(Input::Authorized { id, verdict: Verdict::Yes }),
+            Output::Confirm { id, guard } => {
+                let held = self.hub.holds(Some(guard));
+                self.say(Input::Confirmed { id, held });
+            }
+            Output::Store { id, request } => self.hub.store(To::Registrar, id, request),
+        }
+    }
+}
+
+impl Perform<matcher::Output> for ForMatcher {
+    fn perform(&mut self, output: matcher::Output) {
+        use matcher::Output;
+        match output {
+            Output::Answer { request, guard, outcome, version } => self.hub.guarded(request, guard, outcome, version),
+            Output::ToRegistrar { id, key, notify } => {
+                let origin = if notify.hint { Origin::Nobody } else { Origin::Matcher(id) };
+                self.hub.route(key, origin, Call::Notify(notify));
+            }
+            Output::Store { id, request } => self.hub.store(To::Matcher, id, request),
+        }
+    }
+}
+
+impl Perform<bridge::Output> for ForBridge {
+    fn perform(&mut self, output: bridge::Output) {
+        use bridge::Output;
+        match output {
+            Output::ToMatcher { id, key, call } => {
+                self.hub.route(key, Origin::Bridge(id), Call::Match(MatchCall::Publication(*call)));
+            }
+            Output::Ack(number) => {
+                // Without whoever acknowledges the node is stopping.
+                let _ = self.acks.send(number);
+            }
+            Output::Spoiled(number) => {
+                metrics::notify_spoiled();
+                tracing::warn!(number, "notify: an entry of the feed is no publication");
+            }
+            Output::Store { id, request } => self.hub.store(To::Bridge, id, request),
+        }
+    }
+}
+
+/// Counts what is sent to clients, and how long it took to come so far.
+fn measure(message: &v1::NotifyDown) {
+    for notification in &message.notifications {
+        metrics::notify_sent(notification.unknown > 0);
+        if let Some(times) = &notification.times {
+            let v1::NotifyTimes { published_us, bridge_us, matcher_us, registrar_us, sent_us } = *times;
+            let stages = [("feed", published_us, bridge_us), ("bridge", bridge_us, matcher_us)];
+            let rest = [("matcher", matcher_us, registrar_us), ("registrar", registrar_us, sent_us)];
+            for (stage, from, to) in stages.into_iter().chain(rest).filter(|(_, from, to)| *from > 0 && *to > 0) {
+                metrics::notify_stage(stage, std::time::Duration::from_micros(to.saturating_sub(from)));
+            }
+        }
+    }
+}

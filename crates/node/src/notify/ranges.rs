@@ -1,0 +1,133 @@
+//! Ranges by placement: this node is an owner in [`NAMESPACE`], and every node looks owners up there.
+
+use super::NAMESPACE;
+use super::hub::Hub;
+use crate::services::Placed;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{Error, KeyRange, LeaseNumber};
+use tidings_client::placement::{Lookup, NamespaceConfig, Owner, OwnerOptions, Placement, PlacementTransport, To};
+use tidings_notify::{matcher, registrar};
+use tidings_wire::{error, v1};
+
+/// The pause before another attempt to begin.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// Points of the ring that an owner begins with: each range it gains is looked through by two machines.
+const VIRTUAL_NODES: u32 = 16;
+
+/// The way to placement's leader from inside the node, under full names.
+pub(super) struct Through {
+    placed: Mutex<Option<Placed>>,
+}
+
+impl Through {
+    pub(super) fn new(placed: Placed) -> Through {
+        Through { placed: Mutex::new(Some(placed)) }
+    }
+
+    pub(super) fn close(&self) {
+        *self.placed.lock() = None;
+    }
+}
+
+impl PlacementTransport for Through {
+    /// Every node knows who leads, so asking one is asking all.
+    fn call(
+        &self,
+        _: To,
+        message: v1::PlacementMessage,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<v1::PlacementMessage, Error>> {
+        let placed = self.placed.lock().clone();
+        Box::pin(async move {
+            let placed = placed.ok_or_else(|| error::unsent(&error::going_away(None)))?;
+            placed.anywhere(message, within).await
+        })
+    }
+}
+
+/// Begins to look up and to own, and tells the machines what is gained and lost.
+pub(super) async fn follow(hub: Arc<Hub>) {
+    let Some(owner) = begin(&hub).await else { return };
+    let mut changes = owner.changes();
+    let _: Result<(), Owner> = hub.owner.set(owner.clone());
+    while let Some(change) = changes.next().await {
+        if change.missed {
+            hub.lost(KeyRange::FULL).await;
+        }
+        for leased in &change.revoked {
+            hub.lost(leased.range).await;
+        }
+        let granted = match change.missed {
+            true => owner.held().into_iter().map(|held| held.leased).collect(),
+            false => change.granted,
+        };
+        if !granted.is_empty() {
+            // F3: read after the lease was granted and before anything is served under it.
+            hub.refresh_realm().await;
+        }
+        for leased in granted {
+            hub.gained(leased.range, leased.lease).await;
+        }
+    }
+}
+
+/// Makes the namespace if it is not there; none if this node owns nothing.
+async fn begin(hub: &Arc<Hub>) -> Option<Owner> {
+    let placement = Placement::new(hub.through.clone());
+    let config = NamespaceConfig {
+        lease_ms: millis(hub.told.config.lease.into()),
+        renew_ms: millis(hub.told.config.renew.into()),
+        virtual_nodes: VIRTUAL_NODES,
+        ..NamespaceConfig::default()
+    };
+    let mut warned = false;
+    loop {
+        match placement.create(NAMESPACE, config.clone()).await {
+            Ok(()) => break,
+            Err(error) if error.code == "placement.namespace_exists" => break,
+            Err(error) if !warned => {
+                warned = true;
+                tracing::info!(%error, "notify: no ranges yet");
+            }
+            Err(error) => tracing::debug!(%error, "notify: no ranges yet"),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    match Lookup::start(hub.through.clone(), NAMESPACE) {
+        Ok(lookup) => {
+            let _: Result<(), Lookup> = hub.lookup.set(lookup);
+        }
+        Err(error) => tracing::error!(%error, "notify: this node cannot look up ranges"),
+    }
+    if !hub.told.serves {
+        return None;
+    }
+    let options = OwnerOptions::new(NAMESPACE, format!("node-{}", hub.told.node), hub.told.address.clone());
+    match Owner::start(hub.through.clone(), options.data_dir(hub.told.data.clone())) {
+        Ok(owner) => Some(owner),
+        Err(error) => {
+            tracing::error!(%error, "notify: this node cannot own ranges");
+            None
+        }
+    }
+}
+
+impl Hub {
+    async fn lost(&self, range: KeyRange) {
+        self.matcher(matcher::Input::Lost { range }).await;
+        self.registrar(registrar::Input::Lost { range }).await;
+    }
+
+    async fn gained(&self, range: KeyRange, lease: LeaseNumber) {
+        self.matcher(matcher::Input::Gained { range, lease }).await;
+        self.registrar(registrar::Input::Gained { range, lease }).await;
+    }
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}

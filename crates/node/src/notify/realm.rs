@@ -1,0 +1,249 @@
+//! What state and tokens are bound to (F3, F8): incarnation, generations and keys, in one file of the cell.
+//!
+//! It is read through the cell's consistent cache: nobody can change it while a node may still use what it was.
+
+use super::hub::Hub;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{Class, Error};
+use tidings_client::cell::{Cell, Events, File, Handle, Link, SessionOptions};
+use tidings_notify::rows::Realm;
+use tidings_notify::token::Keys;
+use tidings_notify::{bridge, matcher, registrar};
+use tidings_wire::v1;
+use tidings_wire::v1::store_message::Message as StoreMessage;
+
+/// The file.
+const PATH: &str = "/realm";
+/// The pause before another session is tried.
+const AGAIN: Duration = Duration::from_millis(250);
+/// How long a session may take to begin.
+const BEGIN: Duration = Duration::from_secs(10);
+/// How often the store is asked whether it was lost and restored.
+const LOOK: Duration = Duration::from_secs(2);
+/// How often a change of the file is tried against others'.
+const ATTEMPTS: usize = 16;
+/// Channels that are closed in a moment when the realm changes, and how long that is: their clients come back at once.
+const AT_ONCE: usize = 100;
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// The file's contents. It has secrets in it, and so no form for logs.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// Grows with every detected loss of what is stored.
+    pub(super) incarnation: u64,
+    /// The store's own incarnation that this one is for.
+    store: u64,
+    /// Generations of applications that were reset.
+    #[serde(default)]
+    generations: BTreeMap<String, u32>,
+    /// Oldest first: tokens are made with the last, and all verify.
+    keys: Vec<TokenKey>,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct TokenKey {
+    id: u32,
+    secret: String,
+}
+
+impl Kept {
+    fn new(store: u64) -> Result<Kept, Error> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret)
+            .map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))?;
+        let keys = vec![TokenKey { id: 1, secret: BASE64.encode(secret) }];
+        Ok(Kept { incarnation: store.max(1), store, generations: BTreeMap::new(), keys })
+    }
+
+    fn of(file: &File) -> Result<Kept, Error> {
+        serde_json::from_slice(file.contents()).map_err(|e| {
+            Error::new("notify.bad_realm", Class::Failed, format!("Notify's file in the cell cannot be read: {e}"))
+                .hint("It is the platform's own; restore the cell from a backup.")
+        })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        // Numbers and texts always have a JSON form.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub(super) fn realm(&self) -> Realm {
+        Realm { incarnation: self.incarnation, generations: self.generations.clone() }
+    }
+
+    fn keys(&self) -> Keys {
+        let secrets: Vec<(u32, Vec<u8>)> =
+            self.keys.iter().filter_map(|key| Some((key.id, BASE64.decode(&key.secret).ok()?))).collect();
+        Keys::new(secrets.iter().map(|(id, secret)| (*id, secret.as_slice())))
+    }
+
+    /// Everything that is stored is gone, or as good as gone.
+    pub(super) fn raise_incarnation(&mut self) {
+        self.incarnation += 1;
+    }
+
+    /// Everything of an application is.
+    pub(super) fn raise_generation(&mut self, app: &str) {
+        *self.generations.entry(app.to_owned()).or_default() += 1;
+    }
+}
+
+/// Keeps the realm known, one session after the other.
+pub(super) async fn keep(hub: Arc<Hub>) {
+    loop {
+        if let Err(error) = session(&hub).await {
+            tracing::debug!(%error, "notify: the realm is not known");
+        }
+        hub.cell.send_replace(None);
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// One session with the cell, until it ends.
+async fn session(hub: &Arc<Hub>) -> Result<(), Error> {
+    let options = SessionOptions { begin_within: BEGIN, ..SessionOptions::default() };
+    let cell = Link::new(hub.way.clone())?.session(options).await?;
+    let file = open(hub, &cell).await?;
+    let mut watch = file.watch();
+    hub.cell.send_replace(Some(cell.clone()));
+    loop {
+        hub.enter(&file.contents_and_stat().await?).await?;
+        hub.follow_store().await;
+        tokio::select! {
+            event = watch.next() => if event.is_none() {
+                return Ok(());
+            },
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+/// Opens the file; it is made by whoever comes first.
+async fn open(hub: &Arc<Hub>, cell: &Cell) -> Result<Handle, Error> {
+    let open = || cell.open(PATH).read().events(Events::CONTENTS);
+    match open().await {
+        Err(error) if error.code == "cell.no_node" => {
+            let kept = Kept::new(hub.store_incarnation().await?)?;
+            let created = cell.open(PATH).write().create_file(kept.bytes()).await?;
+            drop(created);
+            open().await
+        }
+        opened => opened,
+    }
+}
+
+impl Hub {
+    /// The realm as it is known; who asks before there is one should ask again.
+    pub(super) fn kept(&self) -> Result<Arc<Kept>, Error> {
+        self.kept.borrow().clone().ok_or_else(|| {
+            Error::new("notify.not_ready", Class::Unreachable, "this node does not know Notify's realm yet")
+                .hint("It is known as soon as the cell has a master; try again in a moment.")
+        })
+    }
+
+    /// Reads the realm as it is now, and enters it. Waits for as long as there is no cell.
+    pub(super) async fn refresh_realm(&self) {
+        let mut cells = self.cell.subscribe();
+        loop {
+            let cell = match cells.wait_for(Option::is_some).await {
+                Ok(cell) => cell.clone(),
+                Err(_) => return,
+            };
+            if let Some(cell) = cell
+                && let Ok(Some(file)) = cell.read(PATH).await
+                && self.enter(&file).await.is_ok()
+            {
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Tells everybody of the realm, if it is another one than before.
+    async fn enter(&self, file: &File) -> Result<(), Error> {
+        let mut entered = self.entered.lock().await;
+        let generation = file.stat().content_generation;
+        if generation <= *entered {
+            return Ok(());
+        }
+        let kept = Kept::of(file)?;
+        let before = self.kept.borrow().clone();
+        let realm = kept.realm();
+        self.registrar(registrar::Input::Keys(kept.keys())).await;
+        self.registrar(registrar::Input::Realm(realm.clone())).await;
+        self.matcher(matcher::Input::Realm(realm.clone())).await;
+        self.bridge(bridge::Input::Realm(realm)).await;
+        *entered = generation;
+        if let Some(before) = before {
+            self.dismiss(&before, &kept);
+        }
+        self.kept.send_replace(Some(Arc::new(kept)));
+        Ok(())
+    }
+
+    /// Nothing that is stored says any more who is there: clients come back, spread over a while.
+    fn dismiss(&self, before: &Kept, now: &Kept) {
+        let numbers: Vec<u64> = match before.incarnation == now.incarnation {
+            false => self.channels.of(None),
+            true => {
+                let changed = now.generations.iter().filter(|(app, now)| before.generations.get(*app) != Some(now));
+                changed.flat_map(|(app, _)| self.channels.of(Some(app))).collect()
+            }
+        };
+        for (at, number) in numbers.into_iter().enumerate() {
+            self.channels.close_after(number, MOMENT * (at / AT_ONCE) as u32);
+        }
+    }
+
+    /// F3: a store that was lost and restored has another incarnation; so has Notify from then on.
+    async fn follow_store(&self) {
+        let (Ok(kept), Ok(store)) = (self.kept(), self.store_incarnation().await) else { return };
+        if store <= kept.store {
+            return;
+        }
+        let raised = self.change_realm(|kept| {
+            if store > kept.store {
+                kept.store = store;
+                kept.raise_incarnation();
+            }
+        });
+        match raised.await {
+            Ok(kept) => tracing::warn!(incarnation = kept.incarnation, "notify: the store was restored"),
+            Err(error) => tracing::warn!(%error, "notify: the store was restored; the incarnation is not raised yet"),
+        }
+    }
+
+    async fn store_incarnation(&self) -> Result<u64, Error> {
+        match self.stored()?.ask(StoreMessage::Status(v1::StoreStatus {})).await? {
+            StoreMessage::StatusReply(status) => Ok(status.incarnation),
+            _ => Err(Error::new("store.malformed", Class::Failed, "the store's answer is no status")),
+        }
+    }
+
+    /// Changes the file, against others who do so at the same time.
+    pub(super) async fn change_realm(&self, change: impl Fn(&mut Kept)) -> Result<Kept, Error> {
+        self.kept()?;
+        let cell = self.cell.borrow().clone();
+        let cell = cell.ok_or_else(|| {
+            Error::new("notify.not_ready", Class::Unreachable, "this node has no session with the cell")
+                .hint("Try again in a moment, or ask another node.")
+        })?;
+        for _ in 0..ATTEMPTS {
+            let Some(file) = cell.read(PATH).await? else { break };
+            let mut kept = Kept::of(&file)?;
+            change(&mut kept);
+            match cell.write_if(PATH, kept.bytes(), file.stat().content_generation).await {
+                Ok(_) => return Ok(kept),
+                Err(error) if error.class == Class::Refused => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::new("notify.busy", Class::Unreachable, "others change Notify's realm at the same time")
+            .hint("Try again."))
+    }
+}

@@ -1,0 +1,233 @@
+//! Notify, over HTTP: publications, and what is there.
+
+use super::answer::{ErrorBody, Refusal};
+use super::extract::{JsonBody, Query, Segments};
+use super::{App, Caller, Text, call, unexpected};
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use tidings_base::Error;
+use tidings_wire::v1::notify_message::Message;
+use tidings_wire::{Body, v1};
+use utoipa::ToSchema;
+
+/// Where the parts of a path are: `v1`, `notify`, the application, then the object.
+const APPLICATION: usize = 2;
+const OBJECT: usize = 3;
+
+/// A new version of the object that the path names.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewVersion {
+    /// 1 to 2^63-1; it should grow.
+    version: u64,
+    /// The installation that made it, which need not be told.
+    #[serde(default)]
+    source: Text,
+    /// Rides along where all is well, up to 4 KiB; never to be relied on.
+    #[serde(default)]
+    payload: Text,
+}
+
+/// A new version of an object.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewVersionOf {
+    object: Text,
+    version: u64,
+    #[serde(default)]
+    source: Text,
+    #[serde(default)]
+    payload: Text,
+}
+
+/// New versions of objects.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Publications {
+    publications: Vec<NewVersionOf>,
+}
+
+/// Objects of the application.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Objects {
+    objects: Vec<ObjectInfo>,
+    /// There are more.
+    more: bool,
+}
+
+/// An object.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct ObjectInfo {
+    object: Text,
+    /// Null = not known.
+    version: Option<u64>,
+    source: Text,
+    /// How many clients have registered it.
+    registrations: u32,
+    /// The version is on its way to clients.
+    pending: bool,
+}
+
+/// Clients of the application.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Clients {
+    clients: Vec<ClientInfo>,
+    /// There are more.
+    more: bool,
+}
+
+/// A client.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct ClientInfo {
+    principal: String,
+    id: String,
+    /// The node that it is connected to; null = offline.
+    node: Option<u64>,
+    registrations: u32,
+    unacknowledged: u32,
+    unknown: u32,
+    /// Registrations that have not reached their matchers yet.
+    pending: u32,
+}
+
+/// Asks in the application that the path names.
+async fn ask(app: &App, caller: Caller, path: &Segments, message: Message) -> Result<Message, Error> {
+    let caller = Caller(caller.0.acting_in(Some(&path.text(APPLICATION)?))?);
+    let body = Body::Notify(v1::NotifyMessage { caller: None, message: Some(message) });
+    match call(app, &caller, body).await? {
+        Body::Notify(v1::NotifyMessage { message: Some(answer), .. }) => Ok(answer),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn other(answer: Message) -> Refusal {
+    Refusal(unexpected(&Body::Notify(v1::NotifyMessage { caller: None, message: Some(answer) })))
+}
+
+async fn publish(
+    app: &App,
+    caller: Caller,
+    path: &Segments,
+    publications: Vec<v1::Publication>,
+) -> Result<StatusCode, Refusal> {
+    match ask(app, caller, path, Message::Publish(v1::Publish { publications })).await? {
+        Message::Published(_) => Ok(StatusCode::NO_CONTENT),
+        answer => Err(other(answer)),
+    }
+}
+
+/// Says that an object has a new version; answered after that is durable.
+#[utoipa::path(post, path = "/v1/notify/{app}/{object}", operation_id = "notify_publish", tag = "notify",
+    request_body = NewVersion,
+    params(("app" = String, Path, description = "The application"), ("object" = String, Path, description = "The object")),
+    responses((status = 204, description = "Durable"), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn publish_one(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    JsonBody(NewVersion { version, source, payload }): JsonBody<NewVersion>,
+) -> Result<StatusCode, Refusal> {
+    let (object, source, payload) = (path.bytes(OBJECT), source.0, payload.0);
+    let publication = v1::Publication { object, version, source, payload, ..Default::default() };
+    publish(&app, caller, &path, vec![publication]).await
+}
+
+/// Says that objects have new versions; answered after all of that is durable.
+#[utoipa::path(post, path = "/v1/notify/{app}", operation_id = "notify_publish_many", tag = "notify",
+    request_body = Publications, params(("app" = String, Path, description = "The application")),
+    responses((status = 204, description = "Durable"), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn publish_many(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    JsonBody(body): JsonBody<Publications>,
+) -> Result<StatusCode, Refusal> {
+    let publications = body.publications.into_iter().map(|NewVersionOf { object, version, source, payload }| {
+        let (object, source, payload) = (object.0, source.0, payload.0);
+        v1::Publication { object, version, source, payload, ..Default::default() }
+    });
+    publish(&app, caller, &path, publications.collect()).await
+}
+
+async fn list_objects(app: &App, caller: Caller, path: &Segments, list: v1::ObjectList) -> Result<Objects, Refusal> {
+    match ask(app, caller, path, Message::ObjectList(list)).await? {
+        Message::ObjectListReply(reply) => {
+            let objects = reply.objects.into_iter().map(|info| ObjectInfo {
+                object: Text(info.object),
+                version: (info.version > 0).then_some(info.version),
+                source: Text(info.source),
+                registrations: info.registrations,
+                pending: info.pending,
+            });
+            Ok(Objects { objects: objects.collect(), more: reply.more })
+        }
+        answer => Err(other(answer)),
+    }
+}
+
+/// Objects that have a version or registrations.
+#[utoipa::path(get, path = "/v1/notify/{app}", operation_id = "notify_objects", tag = "notify",
+    params(("app" = String, Path, description = "The application"),
+        ("limit" = Option<u32>, Query, description = "At most so many; 100 if left out")),
+    responses((status = 200, body = Objects), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn objects(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    mut query: Query,
+) -> Result<Json<Objects>, Refusal> {
+    let limit = query.take_number("limit")?.unwrap_or_default();
+    query.finish()?;
+    Ok(Json(list_objects(&app, caller, &path, v1::ObjectList { limit, ..Default::default() }).await?))
+}
+
+/// One object: its version, and how many have registered it.
+#[utoipa::path(get, path = "/v1/notify/{app}/{object}", operation_id = "notify_object", tag = "notify",
+    params(("app" = String, Path, description = "The application"), ("object" = String, Path, description = "The object")),
+    responses((status = 200, body = Objects), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn object(State(app): State<App>, caller: Caller, path: Segments) -> Result<Json<Objects>, Refusal> {
+    let list = v1::ObjectList { object: path.bytes(OBJECT), limit: 1 };
+    Ok(Json(list_objects(&app, caller, &path, list).await?))
+}
+
+/// Clients, online or not.
+#[utoipa::path(get, path = "/v1/notify-clients/{app}", operation_id = "notify_clients", tag = "notify",
+    params(("app" = String, Path, description = "The application"),
+        ("limit" = Option<u32>, Query, description = "At most so many; 100 if left out")),
+    responses((status = 200, body = Clients), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn clients(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    mut query: Query,
+) -> Result<Json<Clients>, Refusal> {
+    let limit = query.take_number("limit")?.unwrap_or_default();
+    query.finish()?;
+    match ask(&app, caller, &path, Message::ClientList(v1::ClientList { limit })).await? {
+        Message::ClientListReply(reply) => {
+            let clients = reply.clients.into_iter().map(|info| {
+                let name = info.client.unwrap_or_default();
+                ClientInfo {
+                    principal: name.user,
+                    id: name.uuid.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")),
+                    node: info.channel.map(|channel| channel.node),
+                    registrations: info.registrations,
+                    unacknowledged: info.unacknowledged,
+                    unknown: info.unknown,
+                    pending: info.pending,
+                }
+            });
+            Ok(Json(Clients { clients: clients.collect(), more: reply.more }))
+        }
+        answer => Err(other(answer)),
+    }
+}

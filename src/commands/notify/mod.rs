@@ -1,0 +1,52 @@
+//! `tidings notify …`: publications, listeners, and what is there.
+//!
+//! ```text
+//!   publish.rs   one question, durable when answered
+//!   watch.rs     a listener of the library, which survives restarts of servers
+//!   lists.rs     clients, objects, resets
+//! ```
+
+mod lists;
+mod publish;
+mod watch;
+
+use crate::cli::Remote;
+use crate::cli::notify::Notify;
+use tidings_base::{Class, Error};
+
+/// Runs one of the sub-commands.
+pub fn run(command: Notify) -> Result<(), Error> {
+    match command {
+        Notify::Publish(args) => publish::run(args),
+        Notify::Watch(args) => watch::watch(args),
+        Notify::Trace { application, object, count, remote } => {
+            watch::trace(object, count, &within(application, remote))
+        }
+        Notify::Clients { application, limit, remote } => lists::clients(limit, &within(application, remote)),
+        Notify::Objects { application, object, limit, remote } => {
+            lists::objects(object, limit, &within(application, remote))
+        }
+        Notify::Reset { application, yes, remote } => {
+            let what = format!("makes every client of `{application}` fetch all it has registered");
+            confirmed(yes, &what)?;
+            lists::reset(false, &within(application, remote))
+        }
+        Notify::Wipe { yes, remote } => {
+            confirmed(yes, "makes every client of every application register again and fetch")?;
+            lists::reset(true, &remote)
+        }
+    }
+}
+
+/// Asks in an application.
+fn within(application: String, remote: Remote) -> Remote {
+    Remote { app: Some(application), ..remote }
+}
+
+fn confirmed(yes: bool, what: &str) -> Result<(), Error> {
+    match yes {
+        true => Ok(()),
+        false => Err(Error::new("cli.unconfirmed", Class::Invalid, format!("this {what}"))
+            .hint("Say --yes if that is what you want.")),
+    }
+}

@@ -1,0 +1,110 @@
+//! Day one with one node, and every mistake with its own name.
+
+use super::{hears, lines, publish, registered, start};
+use crate::process::{http, turn, until};
+use serde_json::{Value, json};
+
+#[test]
+fn what_is_published_is_heard() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "stock", "--json"]);
+    // Nobody has published: both are unknown, and to be fetched.
+    until("both are unknown", || {
+        let unknown =
+            |name: &str| lines(&watcher).iter().any(|line| line["object"] == name && line["version"].is_null());
+        (unknown("prices") && unknown("stock")).then_some(())
+    });
+    publish(&server, "prices", 7);
+    hears(&watcher, "prices", 7);
+    // What rides along is heard where all is well.
+    let published = server.run(&["notify", "publish", "shop", "stock", "3", "--payload", "{\"n\":1}", "--json"]).json();
+    assert_eq!(published, json!({ "app": "shop", "object": "stock", "version": 3 }));
+    hears(&watcher, "stock", 3);
+    let mut version = 3;
+    until("a payload is heard", || {
+        version += 1;
+        server.run(&["notify", "publish", "shop", "stock", &version.to_string(), "--payload", "good news"]);
+        hears(&watcher, "stock", version);
+        lines(&watcher).iter().any(|line| line["payload"] == "good news").then_some(())
+    });
+    // By REST, one and many.
+    let (status, _) = http("POST", server.address, "/v1/notify/shop/prices", "{\"version\": 8}").unwrap();
+    assert_eq!(status, 204);
+    hears(&watcher, "prices", 8);
+    let many =
+        "{\"publications\": [{\"object\": \"prices\", \"version\": 9}, {\"object\": \"stock\", \"version\": 900}]}";
+    assert_eq!(http("POST", server.address, "/v1/notify/shop", many).unwrap().0, 204);
+    hears(&watcher, "prices", 9);
+    hears(&watcher, "stock", 900);
+    // An earlier version changes nothing; another application's is another object.
+    publish(&server, "prices", 2);
+    assert_eq!(server.run(&["notify", "publish", "blog", "prices", "99"]).code, 0);
+    publish(&server, "prices", 10);
+    hears(&watcher, "prices", 10);
+    let versions: Vec<u64> =
+        lines(&watcher).iter().filter(|l| l["object"] == "prices").filter_map(|l| l["version"].as_u64()).collect();
+    assert!(versions.iter().all(|version| [7, 8, 9, 10].contains(version)), "{versions:?}");
+
+    let objects = server.run(&["notify", "objects", "shop", "--json"]).json();
+    assert_eq!(objects["objects"].as_array().unwrap().len(), 2);
+    assert_eq!(objects["objects"][0]["version"], 10);
+    registered(&server, "prices", 1);
+    let clients = server.run(&["notify", "clients", "shop", "--json"]).json();
+    assert_eq!((&clients["clients"][0]["registrations"], &clients["clients"][0]["node"]), (&2.into(), &1.into()));
+    let (_, listed) = http("GET", server.address, "/v1/notify-clients/shop", "").unwrap();
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["clients"].as_array().unwrap().len(), 1);
+    // Offline as soon as it is gone.
+    drop(watcher);
+    until("the client is offline", || {
+        server.run(&["notify", "clients", "shop", "--json"]).json()["clients"][0]["node"].is_null().then_some(())
+    });
+}
+
+#[test]
+fn a_reset_or_a_wipe_makes_everybody_fetch() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
+    registered(&server, "prices", 1);
+    publish(&server, "prices", u64::MAX >> 1);
+    hears(&watcher, "prices", u64::MAX >> 1);
+    let unknown = |count: usize| {
+        until("the version is unknown", || {
+            (lines(&watcher).iter().filter(|line| line["version"].is_null()).count() >= count).then_some(())
+        });
+    };
+    unknown(1);
+    server.run(&["notify", "reset", "shop"]).failed(2, "makes every client of `shop` fetch");
+    assert_eq!(server.run(&["notify", "reset", "shop", "--yes", "--json"]).json()["generation"], 1);
+    unknown(2);
+    // The poisonous version is gone: a smaller one is news again.
+    publish(&server, "prices", 5);
+    hears(&watcher, "prices", 5);
+    server.run(&["notify", "wipe"]).failed(2, "register again");
+    assert_eq!(server.run(&["notify", "wipe", "--yes"]).code, 0);
+    unknown(3);
+    publish(&server, "prices", 6);
+    hears(&watcher, "prices", 6);
+}
+
+#[test]
+fn every_mistake_has_its_own_name() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    publish(&server, "o", 1);
+    server.run(&["notify", "publish", "shop", "o", "soon"]).failed(2, "`soon` is no version");
+    server.run(&["notify", "publish", "shop", "o", "0"]).failed(2, "0 is no version");
+    server.run(&["notify", "publish", "shop", "", "1"]).failed(2, "0 bytes");
+    server.run(&["notify", "publish", "shop", &"x".repeat(257), "1"]).failed(2, "257 bytes");
+    server.run(&["notify", "publish", "shop", "o", "1", "--payload", &"x".repeat(4_097)]).failed(2, "4097 bytes");
+    server.run(&["notify", "watch", "shop", &"x".repeat(257)]).failed(4, "cannot be registered");
+    let (status, said) = http("POST", server.address, "/v1/notify/shop/o", "{\"version\": -1}").unwrap();
+    assert_eq!(status, 400, "{said}");
+    crate::process::run(&["notify", "objects", "shop", "--server", "http://127.0.0.1:1", "--timeout", "2"])
+        .failed(5, "");
+}

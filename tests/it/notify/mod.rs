@@ -1,0 +1,50 @@
+//! Notify through the real binary: what is published is heard, whatever dies in between.
+
+mod clusters;
+mod commands;
+mod restarts;
+
+use crate::process::{Running, Server, until};
+use serde_json::Value;
+use std::path::Path;
+
+/// Times that let a node's ranges move within seconds.
+const FAST: &str = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_trip = \"100ms\"\n\
+                    [notify]\nlease = \"2500ms\"\nrenew = \"400ms\"\n";
+
+/// A node with fast times, in its directory.
+pub fn start(dir: &Path) -> Server {
+    let config = dir.join("node.toml");
+    std::fs::write(&config, FAST).unwrap();
+    let (config, data) = (config.to_str().unwrap().to_owned(), dir.join("data"));
+    Server::start(&["--config", &config, "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"])
+}
+
+/// Publishes, as soon as the node can.
+pub fn publish(server: &Server, object: &str, version: u64) {
+    let version = version.to_string();
+    until("a version is published", || {
+        (server.run(&["notify", "publish", "shop", object, &version]).code == 0).then_some(())
+    });
+}
+
+/// The lines that a watcher has printed so far.
+pub fn lines(watcher: &Running) -> Vec<Value> {
+    watcher.out().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Waits until a watcher has printed this version of an object.
+pub fn hears(watcher: &Running, object: &str, version: u64) {
+    until(&format!("version {version} of {object} is heard"), || {
+        lines(watcher).iter().any(|line| line["object"] == object && line["version"] == version).then_some(())
+    });
+}
+
+/// Waits until so many clients have registered an object.
+pub fn registered(server: &Server, object: &str, clients: u64) {
+    until(&format!("{clients} have registered {object}"), || {
+        let said = server.run(&["notify", "objects", "shop", object, "--json"]);
+        let list: Value = serde_json::from_str(&said.out).ok()?;
+        (list["objects"][0]["registrations"] == clients).then_some(())
+    });
+}

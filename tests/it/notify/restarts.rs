@@ -1,0 +1,56 @@
+//! Whoever is killed and comes back has missed nothing.
+
+use super::{hears, lines, publish, registered, start};
+use crate::process::{Server, free_port, turn, until};
+
+/// The node's port stays the same from start to start.
+fn start_at(dir: &std::path::Path, port: u16) -> Server {
+    let config = dir.join("node.toml");
+    std::fs::write(&config, super::FAST).unwrap();
+    let (config, data, listen) = (config.to_str().unwrap().to_owned(), dir.join("data"), format!("127.0.0.1:{port}"));
+    Server::start(&["--config", &config, "--data", data.to_str().unwrap(), "--listen", &listen])
+}
+
+#[test]
+fn a_node_is_killed_and_restarted_under_a_listener() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let server = start_at(dir.path(), port);
+    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
+    registered(&server, "prices", 1);
+    publish(&server, "prices", 1);
+    hears(&watcher, "prices", 1);
+    server.kill();
+    let server = start_at(dir.path(), port);
+    publish(&server, "prices", 2);
+    hears(&watcher, "prices", 2);
+}
+
+#[test]
+fn a_client_with_its_state_goes_on_where_it_was() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let state = dir.path().join("state");
+    let watch = ["notify", "watch", "shop", "prices", "--json", "--state", state.to_str().unwrap()];
+    let watcher = server.start_command(&watch);
+    registered(&server, "prices", 1);
+    publish(&server, "prices", 1);
+    hears(&watcher, "prices", 1);
+    until("everything is acknowledged", || {
+        let client = &server.run(&["notify", "clients", "shop", "--json"]).json()["clients"][0];
+        (client["unacknowledged"] == 0 && client["unknown"] == 0).then_some(())
+    });
+    drop(watcher);
+    // What was published while it was away is all that it hears.
+    publish(&server, "prices", 2);
+    publish(&server, "prices", 3);
+    let again = server.start_command(&watch);
+    hears(&again, "prices", 3);
+    assert!(lines(&again).iter().all(|line| line["version"] == 3), "{:?}", lines(&again));
+    // It is the same client.
+    let clients = server.run(&["notify", "clients", "shop", "--json"]).json();
+    assert_eq!(clients["clients"].as_array().unwrap().len(), 1, "{clients}");
+    registered(&server, "prices", 1);
+}

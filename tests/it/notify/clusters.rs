@@ -2,44 +2,60 @@
 
 use super::{FAST, hears, publish, registered};
 use crate::cluster::Cluster;
-use crate::process::{turn, until};
+use crate::process::{Deadline, Running, turn};
+
+/// Watchers of an object of its own each, and one that they share.
+fn watchers(cluster: &Cluster, count: usize) -> Vec<(Running, String)> {
+    let servers = cluster.urls.join(",");
+    let watcher = |number: usize| {
+        let object = format!("object-{number}");
+        let watch = ["notify", "watch", "shop", &object, "all", "--json", "--server", &servers];
+        (cluster.node(number % 3).start_command(&watch), object)
+    };
+    (0..count).map(watcher).collect()
+}
+
+/// Kills one node, publishes at another, and has it heard by everybody; whoever the dead one was matcher or registrar for
+/// waits for its lease.
+fn kill_and_hear(cluster: &mut Cluster, place: usize, watchers: &[(Running, String)], version: u64) {
+    cluster.kill(place);
+    let alive = cluster.node((place + 1) % 3);
+    publish(alive, "all", version);
+    for (watcher, object) in watchers {
+        publish(alive, object, version);
+        hears(watcher, object, version);
+        hears(watcher, "all", version);
+    }
+    cluster.restart(place);
+}
 
 #[test]
-fn clients_of_every_node_hear_through_the_death_of_any() {
+fn clients_of_every_node_hear_through_the_death_of_each() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start_with(dir.path(), FAST);
-    let servers = cluster.urls.join(",");
-    let watchers: Vec<_> = (0..3)
-        .map(|place| {
-            let object = format!("object-{place}");
-            let node = cluster.node(place);
-            (node.start_command(&["notify", "watch", "shop", &object, "all", "--json", "--server", &servers]), object)
-        })
-        .collect();
+    let watchers = watchers(&cluster, 3);
     registered(cluster.node(0), "all", 3);
     publish(cluster.node(1), "all", 1);
-    for (watcher, object) in &watchers {
-        publish(cluster.node(2), object, 1);
-        hears(watcher, object, 1);
-        hears(watcher, "all", 1);
+    watchers.iter().for_each(|(watcher, _)| hears(watcher, "all", 1));
+    for place in 0..3 {
+        kill_and_hear(&mut cluster, place, &watchers, 2 + place as u64);
     }
-    // The registrar of all of them: they share a principal, and so a place.
-    let place = owner_of_clients(&cluster);
-    cluster.kill(place);
-    let alive = (place + 1) % 3;
-    publish(cluster.node(alive), "all", 2);
-    watchers.iter().for_each(|(watcher, _)| hears(watcher, "all", 2));
-    cluster.restart(place);
-    publish(cluster.node(place), "all", 3);
-    watchers.iter().for_each(|(watcher, _)| hears(watcher, "all", 3));
 }
 
-/// The node that most clients are connected to: whatever it was for them, it is gone when it is killed.
-fn owner_of_clients(cluster: &Cluster) -> usize {
-    until("a client is online", || {
-        let said = cluster.node(0).run(&["notify", "clients", "shop", "--json"]);
-        let clients: serde_json::Value = serde_json::from_str(&said.out).ok()?;
-        Some(clients["clients"][0]["node"].as_u64()? as usize - 1)
-    })
+/// The same for as long as the environment says, with more clients.
+#[test]
+#[ignore = "for as long as KILL_SECONDS says: scripts/kill.sh"]
+fn clients_hear_through_many_deaths() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start_with(dir.path(), FAST);
+    let watchers = watchers(&cluster, 20);
+    registered(cluster.node(0), "all", 20);
+    let deadline = Deadline::from_environment();
+    let mut version = 0;
+    while !deadline.has_passed() {
+        version += 1;
+        kill_and_hear(&mut cluster, version as usize % 3, &watchers, version);
+    }
 }

@@ -2,6 +2,7 @@
 
 mod clusters;
 mod commands;
+mod library;
 mod restarts;
 
 use crate::process::{Running, Server, until};

@@ -17,8 +17,9 @@ use std::sync::Arc;
 use tidings_base::Error;
 use tidings_wire::v1;
 
-/// How many keys are kept: tokens live no longer than sessions and locks, and a master rotates them once a day.
-pub const KEPT_KEYS: usize = 64;
+/// How many keys are kept: a master rotates them once a day, and sessions and locks may live for years. Each costs a few
+/// hundred bytes; 4,096 are eleven years.
+pub const KEPT_KEYS: usize = 4_096;
 
 /// What a sequencer's text begins with.
 const TEXT_PREFIX: &str = "seq1.";
@@ -165,6 +166,12 @@ fn decode_sequencer(token: &[u8]) -> Result<v1::SignedSequencer, Error> {
             v1::SignedSequencer::decode(sequencer_from_text(text)?).map_err(|_| cannot())
         }
     }
+}
+
+/// What a handle's token says, whoever made it: for telling whose it is, not for deciding by.
+pub(crate) fn unverified_handle(token: &[u8]) -> Option<v1::HandleBody> {
+    let sealed = v1::SealedHandle::decode(token).ok().filter(|_| token.len() <= MAX_TOKEN)?;
+    v1::HandleBody::decode(sealed.body).ok()
 }
 
 /// What a sequencer (token or text) says, whoever made it: for looking at, not for deciding by.

@@ -6,6 +6,7 @@ use super::mutations::{Purpose, Work};
 use super::reign::{Asker, Caller, RETRY, Reign, Timer, Turn, Waiting};
 use crate::{HandleNumber, SessionId};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use tidings_base::{Error, OpId};
 use tidings_wire::v1;
 use tidings_wire::v1::cell_command::Command;
@@ -17,15 +18,19 @@ const MAX_CLOSES: usize = 1_024;
 /// Closes that are not agreed on yet. Each is an open operation, and bounded as those are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Closing {
-    waiting: Vec<Close>,
+    waiting: BTreeMap<Closed, Close>,
+    /// The last one that went: the next entry takes those behind it first, so that everybody's turn comes.
+    last: Closed,
     under_way: bool,
 }
 
+/// What is closed: whoever asks again takes the place of the first.
+type Closed = (SessionId, HandleNumber);
+
 #[derive(Clone, Debug)]
 struct Close {
-    session: SessionId,
     closed: Vec<v1::HandleRange>,
-    op: OpId,
+    asker: Asker,
 }
 
 impl Closing {
@@ -33,14 +38,32 @@ impl Closing {
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + usize::from(self.under_way)
     }
+
+    /// Nobody waits for a close any more. Its client asks again: it does not know that the handle is closed.
+    pub(super) fn cancel(&mut self, session: SessionId, handle: HandleNumber, op: OpId) {
+        if self.waiting.get(&(session, handle)).is_some_and(|close| close.asker.op == op) {
+            self.waiting.remove(&(session, handle));
+        }
+    }
+
+    /// Those that go with the next entry.
+    fn take(&mut self) -> Vec<(SessionId, Close)> {
+        let last = self.last;
+        let behind = self.waiting.range((Bound::Excluded(last), Bound::Unbounded));
+        let keys: Vec<Closed> =
+            behind.chain(self.waiting.range(..=last)).map(|(key, _)| *key).take(MAX_CLOSES).collect();
+        self.last = keys.last().copied().unwrap_or(last);
+        keys.into_iter().filter_map(|key| Some((key.0, self.waiting.remove(&key)?))).collect()
+    }
 }
 
 impl Reign {
     /// Has it agreed that a handle is closed, and answers then.
     pub(super) fn agree_close(&mut self, t: &mut Turn<'_>, asker: Asker, by: Caller<'_>, handle: HandleNumber) {
         let (session, closed) = (SessionId(by.call.session), self.closed_with(by, handle));
-        self.keep_open(t, asker, Waiting::Close);
-        self.closing.waiting.push(Close { session, closed, op: asker.op });
+        self.keep_open(t, asker, Waiting::Close(session, handle));
+        let before = self.closing.waiting.insert((session, handle), Close { closed, asker });
+        self.superseded(t, before.map(|before| before.asker));
         self.propose_closes(t);
     }
 
@@ -65,12 +88,11 @@ impl Reign {
         if self.closing.under_way || self.closing.waiting.is_empty() {
             return;
         }
-        let count = self.closing.waiting.len().min(MAX_CLOSES);
         let mut sessions: BTreeMap<SessionId, Vec<v1::HandleRange>> = BTreeMap::new();
-        let mut ops = Vec::with_capacity(count);
-        for close in self.closing.waiting.drain(..count) {
-            sessions.entry(close.session).or_default().extend(close.closed);
-            ops.push(close.op);
+        let mut ops = Vec::new();
+        for (session, close) in self.closing.take() {
+            sessions.entry(session).or_default().extend(close.closed);
+            ops.push(close.asker.op);
         }
         let closed = |(session, closed): (SessionId, _)| v1::ClosedHandles { session: session.0, closed };
         let command = Command::CloseHandles(v1::CloseHandles { sessions: sessions.into_iter().map(closed).collect() });

@@ -107,6 +107,8 @@ impl Reign {
         self.timers.cancel(&Timer::Open);
         self.timers.set(Timer::Gauges, t.mono());
         self.timers.set(Timer::Rotate, t.mono() + self.options.rotate);
+        // R6: what an earlier master raised it for may be over; what that one granted runs out first.
+        self.timers.set(Timer::LowerCeiling, t.mono() + stretched(t.state.ceiling()));
         t.out.put(Output::Measured(Measure::FailOver(t.mono().since(self.since))));
         self.reap(t);
     }

@@ -275,7 +275,9 @@ impl Reign {
         let Some(token) = token else {
             return self.fail(t, asker.op, error::busy("it has no keys yet"));
         };
-        let cacheable = !opening.rights.uncached && self.note_interest(slot, &opening.place, false);
+        // L4: what a repeat is answered with may be older than changes that its client was never told of.
+        let present = t.state.stat(&opening.place).as_ref() == Some(&stat);
+        let cacheable = present && !opening.rights.uncached && self.note_interest(slot, &opening.place, false);
         let stamp = if cacheable { self.stamp(slot) } else { None };
         let handle = opening.number.0;
         let opened = v1::NodeOpened { handle, token, stat: Some(stat), created, stamp };
@@ -330,8 +332,7 @@ impl Reign {
             }
             // A repeat: it was open once, and nobody knows that it is not any more.
             Err(_) if self.sessions.get(by.slot).is_some_and(|session| number < session.highest) => {
-                self.agree_close(t, asker, by, HandleNumber(number));
-                return Ok(Flow::Taken);
+                return self.close_unknown(t, asker, by, HandleNumber(number));
             }
             Err(error) => return Err(error),
         };
@@ -352,17 +353,47 @@ impl Reign {
             self.agree_close(t, asker, by, handle.number);
             return Ok(Flow::Taken);
         }
-        let closed = self.closed_with(by, handle.number);
+        self.close_kept(t, asker, by, handle.number, (&place, handle.instance), holds)
+    }
+
+    /// Closes a handle that this master never heard of: an open that an earlier one answered, whose token did not arrive
+    /// here. What the state keeps for it goes all the same.
+    fn close_unknown(
+        &mut self,
+        t: &mut Turn<'_>,
+        asker: Asker,
+        by: Caller<'_>,
+        handle: HandleNumber,
+    ) -> Result<Flow, Error> {
+        let session = SessionId(by.call.session);
+        let of_it = |kept: Vec<(Place, HandleNumber)>| kept.into_iter().find(|(_, of)| *of == handle);
+        let lock = of_it(t.state.locks_of(session));
+        let holds = lock.is_some();
+        let kept = lock.or_else(|| of_it(t.state.ephemerals_of(session)));
+        match kept.and_then(|(place, _)| t.state.instance(&place).map(|instance| (place, instance))) {
+            Some((place, instance)) => self.close_kept(t, asker, by, handle, (&place, instance), holds),
+            None => {
+                self.agree_close(t, asker, by, handle);
+                Ok(Flow::Taken)
+            }
+        }
+    }
+
+    /// The log closes a handle and frees what it keeps.
+    fn close_kept(
+        &mut self,
+        t: &mut Turn<'_>,
+        asker: Asker,
+        by: Caller<'_>,
+        handle: HandleNumber,
+        (place, instance): (&Place, u64),
+        holds: bool,
+    ) -> Result<Flow, Error> {
+        let closed = self.closed_with(by, handle);
         self.change(t, asker, by, |reign, _| {
-            reign.places.hold_again(handle.place);
-            let command = Command::Close(v1::CloseOpen {
-                app: place.app.to_string(),
-                path: place.path.as_str().to_owned(),
-                instance: handle.instance,
-                handle: number,
-                closed,
-            });
-            Ok((command, Purpose::Close { place: handle.place, handle: handle.number, holds }))
+            let (app, path) = (place.app.to_string(), place.path.as_str().to_owned());
+            let command = Command::Close(v1::CloseOpen { app, path, instance, handle: handle.0, closed });
+            Ok((command, Purpose::Close { place: reign.places.hold(place), handle, holds }))
         })
     }
 
@@ -392,10 +423,13 @@ impl Reign {
 
     /// R12: rebuilds handles from their tokens; gives back the numbers of those that are gone.
     pub(super) fn rebuild_handles(&mut self, t: &Turn<'_>, slot: Slot, id: SessionId, tokens: &[Bytes]) -> Vec<u64> {
-        let mut gone = Vec::new();
+        let (mut gone, mut unread) = (Vec::new(), Vec::new());
         let Some(record) = t.state.session(id) else { return gone };
         for token in tokens.iter().take(MAX_HANDLES) {
-            let Ok(body) = t.state.keys().open_handle(token) else { continue };
+            let Ok(body) = t.state.keys().open_handle(token) else {
+                unread.extend(unreadable(token, id));
+                continue;
+            };
             let own =
                 body.session == id.0 && body.principal == record.caller.principal && body.app == record.caller.app;
             let number = HandleNumber(body.number);
@@ -419,6 +453,9 @@ impl Reign {
                 false => gone.push(number.0),
             }
         }
+        let open = |number| self.sessions.get(slot).is_some_and(|session| session.handle(number).is_some());
+        let is_gone = |number: &u64| !open(HandleNumber(*number)) && !t.state.is_closed(id, HandleNumber(*number));
+        gone.extend(unread.into_iter().filter(is_gone));
         gone
     }
 
@@ -426,9 +463,20 @@ impl Reign {
     pub(super) fn missing_handles(&self, t: &Turn<'_>, slot: Slot, tokens: &[Bytes]) -> Vec<u64> {
         let session = self.sessions.get(slot);
         let known = |number| session.is_some_and(|session| session.handle(HandleNumber(number)).is_some());
-        let bodies = tokens.iter().take(MAX_HANDLES).filter_map(|token| t.state.keys().open_handle(token).ok());
-        bodies.map(|body| body.number).filter(|number| !known(*number)).collect()
+        let id = session.map_or(SessionId(0), |session| session.id);
+        let number = |token: &Bytes| match t.state.keys().open_handle(token) {
+            Ok(body) => Some(body.number),
+            Err(_) => unreadable(token, id),
+        };
+        tokens.iter().take(MAX_HANDLES).filter_map(number).filter(|number| !known(*number)).collect()
     }
+}
+
+/// R12: the number of a handle whose token is not believed, if it says that it is of this session. Its client must hear
+/// that the handle is gone; that a forged one is, hurts nobody but its forger.
+fn unreadable(token: &[u8], id: SessionId) -> Option<u64> {
+    let body = crate::token::unverified_handle(token)?;
+    (body.session == id.0).then_some(body.number)
 }
 
 fn handle_body(t: &Turn<'_>, id: SessionId, principal: String, opening: &Opening, instance: u64) -> v1::HandleBody {

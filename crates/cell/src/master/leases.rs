@@ -333,10 +333,11 @@ impl Reign {
         let floor = self.load.floor;
         if rate > BUSY_RATE && floor < LONGEST_LEASE {
             let longer = (floor.max(self.load.usual) * 2).min(LONGEST_LEASE);
-            if t.state.ceiling() >= longer {
-                self.load.floor = longer;
-            } else {
+            // A lower ceiling may be in the log: what was granted under the present one would outlast it.
+            if t.state.ceiling() < longer {
                 self.change_ceiling(t, longer);
+            } else if !self.load.changing {
+                self.load.floor = longer;
             }
         } else if rate < CALM_RATE && !floor.is_zero() {
             let shorter = floor / 2;

@@ -3,6 +3,7 @@
 //! The log decides who holds a lock; the queue, in memory, decides for whom the next grant is proposed. A grant is
 //! checked again at apply, so a queue that is wrong costs a round and never a lock.
 
+mod repeats;
 mod waits;
 
 use super::delays::sign;
@@ -178,9 +179,7 @@ impl Reign {
             }
             Repeat::Answered(Outcome::Error(error)) => return Err(error.into()),
             Repeat::Answered(Outcome::Applied(applied)) => {
-                let handle = self.handle(by.slot, acquire.handle)?.clone();
-                self.answer_acquired(t, by.slot, asker, &handle, mode, applied.generation);
-                return Ok(Flow::Taken);
+                return self.granted_before(t, asker, by, &acquire, applied.generation);
             }
             Repeat::Answered(_) => return Err(super::reign::unknown_outcome()),
         }

@@ -15,6 +15,7 @@ use super::{Measure, Options, Output};
 use crate::error;
 use crate::mutant::Mutant;
 use crate::namespace::Namespace;
+use crate::{HandleNumber, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::agreed::{Ask, Heard, Refusal};
@@ -107,7 +108,7 @@ pub(super) enum Waiting {
     /// The end of a session.
     End(Slot),
     /// The agreement that a handle is closed.
-    Close,
+    Close(SessionId, HandleNumber),
 }
 
 /// Everything in memory that belongs to one leadership.
@@ -326,7 +327,8 @@ impl Reign {
             Waiting::Held(slot) => {
                 self.sessions.take_held(slot, op);
             }
-            Waiting::Parked | Waiting::Close => {}
+            Waiting::Parked => {}
+            Waiting::Close(session, handle) => self.closing.cancel(session, handle, op),
             Waiting::Change(change) => {
                 if let Some(change) = self.changes.get_mut(&change) {
                     change.asker.take_if(|asker| asker.op == op);

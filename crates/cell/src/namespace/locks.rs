@@ -86,8 +86,8 @@ impl LockState {
 }
 
 impl Namespace {
-    /// A grant. Everything it stands on is looked at again here: a session that ended, a node that was deleted or a
-    /// right that was withdrawn after the master decided gets nothing.
+    /// A grant. Everything it stands on is looked at again here: a session that ended, a handle that was closed, a
+    /// node that was deleted or a right that was withdrawn after the master decided gets nothing.
     pub(super) fn take_lock(&mut self, acting: &Acting, command: &v1::TakeLock) -> Result<v1::CellApplied, Error> {
         let (app, path) = (command.app.as_str(), command.path.as_str());
         let mode = command.mode();
@@ -97,6 +97,9 @@ impl Namespace {
         let node = self.node(app, path, command.instance)?;
         self.allows(&acting.caller, app, path, &node.acl, super::Right::Write)?;
         let who = (acting.session, HandleNumber(command.handle));
+        if self.is_closed(who.0, who.1) {
+            return Err(error::bad_handle("it was closed"));
+        }
         if node.lock.holders.contains_key(&who) {
             return Err(error::already_held(path));
         }

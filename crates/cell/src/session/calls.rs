@@ -7,6 +7,7 @@ use super::keepalive::{Own, opening_pause, pause};
 use super::lease::Phase;
 use super::{Event, Output, Session, Timer, closed, not_a_call, too_many_calls};
 use crate::HandleNumber;
+use crate::error;
 use crate::link::Ticket;
 use crate::path::NodePath;
 use std::collections::{BTreeMap, BTreeSet};
@@ -455,6 +456,7 @@ impl Session {
     /// The outcome of a call is known.
     fn settle(&mut self, now: Mono, id: u64, result: Result<Message, Error>, out: &mut Outbox<Output>) {
         let Some(call) = self.calls.remove(id) else { return };
+        let result = result.and_then(|answer| self.believed(&call.message, answer));
         self.learn(&call, &result, out);
         if let Some(touch) = &call.touch {
             self.cache.unblock(touch);
@@ -479,6 +481,16 @@ impl Session {
             self.enqueue(now, None, Message::Close(v1::CloseHandle { handle }), out);
         }
         self.send_waiting(now, out);
+    }
+
+    /// A grant that was overtaken by the news that its node is gone, or by its handle's close, is none.
+    fn believed(&self, call: &Message, answer: Message) -> Result<Message, Error> {
+        let (Message::Acquire(acquire), Message::Acquired(_)) = (call, &answer) else { return Ok(answer) };
+        match self.handles.get(acquire.handle) {
+            Some(handle) if handle.gone => Err(error::node_gone(handle.path.as_str())),
+            Some(_) => Ok(answer),
+            None => Err(error::bad_handle("it was closed meanwhile")),
+        }
     }
 
     /// What an answer says about handles, locks and the cache.

@@ -23,7 +23,7 @@ pub(super) struct Handle {
     events: u32,
     holds_lock: bool,
     /// Its node is gone; every further call on it fails.
-    gone: bool,
+    pub(super) gone: bool,
 }
 
 /// All open handles of a session. Bounded by the master, which refuses to open more.

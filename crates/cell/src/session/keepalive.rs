@@ -328,6 +328,8 @@ impl Session {
     fn resume_at(&mut self, now: Mono, epoch: u64, out: &mut Outbox<Output>) {
         self.cache_reset(out);
         self.contact.sent.clear();
+        // What the old master still answers is not known to the new one: a handle opened so would have no token there.
+        self.calls.again();
         self.contact.next = Own::Resume;
         self.contact.resume_for = epoch;
         self.send_contact(now, out);

@@ -33,6 +33,7 @@ struct Session {
     principal: String,
     floor: u64,
     results: BTreeMap<u64, Answer>,
+    closed: BTreeSet<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -212,6 +213,9 @@ impl Model {
         match body {
             Command::Open(c) => self.open(session, c),
             Command::Close(c) => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.closed.insert(c.handle);
+                }
                 if self.node_mut(&c.path, c.instance).is_ok() {
                     self.unlock(&c.path, (session, c.handle), false);
                     self.unopen(&c.path, (session, c.handle));
@@ -319,6 +323,9 @@ impl Model {
     fn take(&mut self, session: u64, c: &v1::TakeLock) -> Answer {
         let node = self.node_mut(&c.path, c.instance)?.clone();
         self.may(session, &node.acl, 1)?;
+        if self.sessions.get(&session).is_some_and(|session| session.closed.contains(&c.handle)) {
+            return refuse("bad_handle");
+        }
         if node.holders.contains_key(&(session, c.handle)) {
             return refuse("already_held");
         }

@@ -163,7 +163,13 @@ impl Opened {
             sequencer: acquired.sequencer.clone(),
             lost: watch::Sender::new(None),
         });
-        self.inner.lock().grant = Some(grant.clone());
+        let mut inner = self.inner.lock();
+        match inner.ended {
+            // Nobody would ever hear that it is lost.
+            true => grant.lose(errors::lock_lost(self.asked.path.as_str())),
+            false => inner.grant = Some(grant.clone()),
+        }
+        drop(inner);
         grant
     }
 

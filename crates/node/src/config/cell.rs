@@ -9,7 +9,7 @@ use tidings_cell::master::Options;
 /// The longest lease of a session: the bound of the agreed ceiling.
 const LONGEST_LEASE: Time = Time::seconds(60);
 
-/// R12: a master has new keys made once a day. 64 are kept, so that a handle or sequencer can be two months old.
+/// R12: a master has new keys made once a day. 4,096 are kept, so that a handle or sequencer can be eleven years old.
 const ROTATE_KEYS: Duration = Duration::from_secs(24 * 3_600);
 
 /// The cell: sessions, leases, locks. All members should be told the same, since any of them may be master.

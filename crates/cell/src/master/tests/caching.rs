@@ -248,3 +248,19 @@ fn a_session_that_was_ended_is_left_out_of_its_links_renewals() {
     assert!(cell.take(op).is_some());
     assert!(cell.renew(&b).unwrap().owing.is_empty());
 }
+
+#[test]
+fn a_repeated_open_with_an_old_stat_is_not_cached() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let open = b.numbered(Message::Open(all("/e", ephemeral())));
+    let stamped = |cell: &mut Cell| match cell.ask(open.clone()) {
+        Ok(Message::Opened(opened)) => opened.stamp.is_some(),
+        other => panic!("{other:?}"),
+    };
+    assert!(stamped(&mut cell) && stamped(&mut cell));
+    let op = start_write(&mut cell, &mut a, "/e", "new");
+    cell.hold(&mut b);
+    assert!(matches!(cell.take(op), Some(Ok(Message::Done(_)))));
+    assert!(!stamped(&mut cell), "its stat is older than the write");
+}

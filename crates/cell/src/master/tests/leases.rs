@@ -326,3 +326,58 @@ fn a_client_whose_clock_is_out_of_bound_may_not_cache() {
     assert!(!refused(None, 109) && !refused(None, 91));
     assert!(!refused(Some(Mutant::ClocksUnchecked), 120));
 }
+
+/// The lease that the last of so many KeepAlives is given, in seconds; then a second passes.
+fn lease_among(cell: &mut Cell, client: &Client, count: u32) -> u64 {
+    let mut last = 0;
+    for _ in 0..count {
+        let keep = Message::KeepAlive(v1::KeepAlive { link: client.link, ..Default::default() });
+        let deadline = cell.now.mono;
+        let op = cell.send_until(client.inside(0, keep), Some(deadline));
+        let Some(Ok(Message::KeptAlive(kept))) = cell.take(op) else { panic!() };
+        last = kept.lease_us / 1_000_000;
+    }
+    cell.pass(secs(1));
+    last
+}
+
+/// A master that found the ceiling at a minute, which nobody needs any more; with a session of the usual lease.
+fn high_ceiling() -> (Cell, Client) {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let opened = cell.open(&mut a, all("/f", Some(v1::CreateNode::default())));
+    let b = cell.client_with("b", 60_000);
+    assert!(cell.ask(b.inside(0, Message::CloseSession(v1::CloseSession {}))).is_ok());
+    cell.fail_over();
+    cell.resume(&mut a, vec![opened.token]).unwrap();
+    cell.hold(&mut a);
+    for _ in 0..64 {
+        lease_among(&mut cell, &a, 1);
+    }
+    assert_eq!(cell.state.ceiling(), secs(60), "what was granted under it may not have run out");
+    (cell, a)
+}
+
+#[test]
+fn a_new_master_lowers_a_ceiling_that_nobody_needs() {
+    let (mut cell, a) = high_ceiling();
+    for _ in 0..10 {
+        lease_among(&mut cell, &a, 1);
+    }
+    assert_eq!(cell.state.ceiling(), secs(12));
+}
+
+#[test]
+fn no_lease_is_stretched_while_a_lower_ceiling_is_in_the_log() {
+    let (mut cell, a) = high_ceiling();
+    cell.instant = false;
+    for _ in 0..10 {
+        lease_among(&mut cell, &a, 1);
+    }
+    assert_eq!((cell.log.len(), cell.state.ceiling()), (1, secs(60)));
+    for _ in 0..3 {
+        assert_eq!(lease_among(&mut cell, &a, 6_000), 12);
+    }
+    cell.apply_one();
+    assert_eq!(cell.state.ceiling(), secs(12));
+}

@@ -432,3 +432,38 @@ fn a_wait_goes_on_under_a_later_number_and_keeps_its_place() {
     assert!(matches!(cell.call(&mut c, Message::Acquire(late)), Ok(Message::Acquired(_))));
     assert_eq!(cell.code(&mut c, Message::Acquire(v1::AcquireLock { waits_as: u64::MAX, ..late })), "cell.bad_call");
 }
+
+#[test]
+fn a_repeated_acquire_is_granted_only_while_it_holds_the_lock() {
+    let mut cell = Cell::new();
+    let [mut a, mut b] = rivals(&mut cell);
+    let taken = a.0.numbered(acquire(a.1, Exclusive));
+    for _ in 0..2 {
+        assert!(matches!(cell.ask(taken.clone()), Ok(Message::Acquired(_))));
+    }
+    assert!(cell.call(&mut a.0, release(a.1)).is_ok());
+    assert_eq!(cell.ask(taken.clone()).unwrap_err().code, "cell.not_held");
+    assert!(cell.call(&mut a.0, acquire(a.1, Exclusive)).is_ok());
+    assert_eq!(cell.ask(taken.clone()).unwrap_err().code, "cell.not_held", "by another acquire");
+    assert!(cell.call(&mut b.0, delete(at_path("/l"))).is_ok());
+    assert_eq!(cell.ask(taken).unwrap_err().code, "cell.node_gone");
+}
+
+#[test]
+fn a_grant_in_the_log_behind_the_close_of_its_handle_is_none() {
+    for closed in [false, true] {
+        let mut cell = Cell::new();
+        let [mut a] = rivals(&mut cell);
+        if closed {
+            assert!(cell.call(&mut a.0, close(a.1)).is_ok());
+        }
+        let instance = cell.state.instance(&Place::parse("app", "/l").unwrap()).unwrap();
+        let (app, path, mode) = ("app".into(), "/l".into(), Exclusive as i32);
+        let take = v1::TakeLock { app, path, instance, handle: a.1, mode, lock_delay_ms: 0 };
+        let actor = Some(v1::CellActor { session: a.0.session, number: a.0.number + 1, answered_below: 0 });
+        let command = Some(v1::cell_command::Command::TakeLock(take));
+        let command = v1::CellCommand { actor, epoch: a.0.epoch, command };
+        cell.apply(&command.encode_to_vec().into());
+        assert_eq!(holders(&cell.state).is_empty(), closed);
+    }
+}

@@ -354,3 +354,54 @@ fn closes_are_answered_when_they_are_agreed_on_many_with_one_entry() {
         (1..=a.number).map(|number| cell.state.is_closed(SessionId(a.session), crate::HandleNumber(number))).collect();
     assert!(closed[..3].iter().all(|closed| *closed) && !closed[3..].iter().any(|closed| *closed), "{closed:?}");
 }
+
+#[test]
+fn closing_what_this_master_never_heard_of_frees_what_the_state_keeps() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let node = cell.open(&mut a, all("/e", ephemeral())).handle;
+    let lock = cell.file(&mut a, "/l");
+    assert!(cell.call(&mut a, acquire(lock, Exclusive)).is_ok());
+    cell.fail_over();
+    cell.resume(&mut a, Vec::new()).unwrap();
+    assert_eq!(holders(&cell), 1);
+    for handle in [node, lock] {
+        assert!(cell.call(&mut a, close(handle)).is_ok());
+        assert!(cell.state.is_closed(SessionId(a.session), crate::HandleNumber(handle)));
+    }
+    assert_eq!(holders(&cell), 0);
+    assert_eq!(cell.state.instance(&Place::parse("app", "/e").unwrap()), None);
+}
+
+#[test]
+fn a_close_that_comes_again_is_one_and_a_cancelled_one_is_none() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let handles = [(); 2].map(|()| cell.open(&mut a, all("/", None)).handle);
+    cell.instant = false;
+    let request = a.numbered(close(handles[0]));
+    cell.send(request);
+    let request = a.numbered(close(handles[1]));
+    let (first, again) = (cell.send(request.clone()), cell.send(request));
+    assert_eq!(cell.take(first).expect("superseded").unwrap_err().code, "cell.busy");
+    cell.input(crate::master::Input::Cancel { op: again });
+    assert!(cell.apply_one());
+    assert!(cell.log.is_empty(), "nobody waits for the other one");
+}
+
+#[test]
+fn a_handle_whose_token_cannot_be_read_any_more_is_reported_gone() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let create = || Some(v1::CreateNode::default());
+    let (own, other) = (cell.open(&mut a, all("/f", create())), cell.open(&mut b, all("/g", create())));
+    let unknown_key = |token: &Bytes| {
+        let sealed = v1::SealedHandle::decode(token.clone()).unwrap();
+        Bytes::from(v1::SealedHandle { key: sealed.key + 1_000, ..sealed }.encode_to_vec())
+    };
+    let tokens = vec![unknown_key(&own.token), unknown_key(&other.token)];
+    cell.fail_over();
+    for _ in 0..2 {
+        assert_eq!(cell.resume(&mut a, tokens.clone()).unwrap().gone, [own.handle]);
+    }
+}

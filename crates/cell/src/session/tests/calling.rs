@@ -263,3 +263,32 @@ fn a_missing_session_in_an_operators_request_is_not_this_one() {
     assert!(matches!(&bench.take_answers()[..], [(_, Err(error))] if error.code == "cell.no_session"));
     assert_eq!(bench.take_told(), []);
 }
+
+#[test]
+fn a_grant_that_comes_after_the_end_of_its_node_is_none() {
+    let mut bench = Bench::begun(options());
+    let (kept, _) = bench.keep_alive();
+    let handle = bench.opened(v1::OpenNode { lock: true, ..open("/l") });
+    bench.call(acquire(handle));
+    let (ticket, _) = bench.take_sent();
+    bench.answer(kept, batch(1, &[], vec![event(handle, v1::CellEventKind::HandleInvalid)]));
+    bench.answer(ticket, Message::Acquired(v1::LockAcquired::default()));
+    assert!(matches!(&bench.take_answers()[..], [(_, Err(error))] if error.code == "cell.node_gone"));
+}
+
+#[test]
+fn what_the_old_master_answers_during_a_resumption_is_asked_again() {
+    let mut bench = Bench::begun(options());
+    let (kept, _) = bench.keep_alive();
+    bench.call(Message::Open(open("/a")));
+    let (late, call, _) = bench.take_call();
+    bench.fail(kept, failure("cell.resume", Class::Unreachable));
+    let (ticket, _) = bench.take_sent();
+    bench.answer(late, Message::Opened(v1::NodeOpened { handle: call.number, ..Default::default() }));
+    assert_eq!(bench.take_answers(), []);
+    let lease_us = LEASE.as_micros() as u64;
+    let resumed = v1::SessionResumed { epoch: EPOCH + 1, lease_us, ..Default::default() };
+    bench.answer(ticket, Message::SessionResumed(resumed));
+    let again = bench.sent.iter().filter_map(|(_, message, _)| message.call).any(|sent| sent.number == call.number);
+    assert!(again, "the new master must know the handle");
+}

@@ -300,16 +300,15 @@ impl Server {
         match output {
             Output::Ask(ask) => self.ask(now, ask, out),
             Output::Reply { op, message } => {
-                if matches!(message, Message::Acquired(_)) {
-                    self.acquires.remove(&op);
-                }
+                self.acquires.remove(&op);
                 let message = v1::CellMessage { caller: None, call: None, message: Some(message) };
                 self.answer(op, Body::Cell(message), out);
             }
             Output::Fail { op, error, leader } => {
+                // Who could not look says nothing of the place, nor of one that another copy of the same acquire has.
+                let unseen = matches!(error.class, Class::Unreachable | Class::OutcomeUnknown);
                 match self.acquires.remove(&op) {
-                    // Its place may be kept or not: nothing is claimed of it any more.
-                    Some((session, number)) if matches!(error.class, Class::Unreachable | Class::OutcomeUnknown) => {
+                    Some((session, number)) if unseen || error.code == "cell.resume" => {
                         out.put(cell(Fact::Unqueued { session, numbers: BTreeSet::from([number]) }));
                     }
                     Some((session, number)) => self.unqueue(session, BTreeSet::from([number]), out),

@@ -1,5 +1,7 @@
 //! Deliberate faults in the product's place: they prove that the checks would notice. Never part of a normal run.
 
+use std::fmt;
+
 /// A rule that is left out, by its number in the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mutant {
@@ -66,4 +68,35 @@ impl Mutant {
         Mutant::ScratchDeletedWhole,
         Mutant::AlwaysSuppress,
     ];
+
+    /// Its name on the command line; no other part's has the same.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutant::LeaseIgnored => "lease-ignored",
+            Mutant::SeqnoWithoutLease => "seqno-without-lease",
+            Mutant::IncarnationIgnored => "incarnation-ignored",
+            Mutant::GenerationIgnored => "generation-ignored",
+            Mutant::AckClearsUnknown => "ack-clears-unknown",
+            Mutant::NoMarker => "no-marker",
+            Mutant::NoRecovery => "no-recovery",
+            Mutant::ReadBeforeStore => "read-before-store",
+            Mutant::NoPostPropagation => "no-post-propagation",
+            Mutant::NotRegisteredIgnored => "not-registered-ignored",
+            Mutant::DigestIgnored => "digest-ignored",
+            Mutant::MacIgnored => "token-mac-ignored",
+            Mutant::SupersededAccepted => "superseded-accepted",
+            Mutant::NoRetransmission => "no-retransmission",
+            Mutant::FutureAckAccepted => "future-ack-accepted",
+            Mutant::CreatedIgnored => "created-ignored",
+            Mutant::NoScratch => "no-scratch",
+            Mutant::ScratchDeletedWhole => "scratch-deleted-whole",
+            Mutant::AlwaysSuppress => "always-suppress",
+        }
+    }
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }

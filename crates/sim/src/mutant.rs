@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use tidings_cell::mutant::Mutant as CellMutant;
+use tidings_notify::mutant::Mutant as NotifyMutant;
 use tidings_placement::mutant::Mutant as PlacementMutant;
 
 /// A known bug, switched on by a test. Never part of a normal run.
@@ -29,6 +30,8 @@ pub enum Mutant {
     Cell(CellMutant),
     /// A rule of placement is left out.
     Placement(PlacementMutant),
+    /// A rule of Notify is left out.
+    Notify(NotifyMutant),
 }
 
 impl Mutant {
@@ -60,6 +63,14 @@ impl Mutant {
         }
     }
 
+    /// The rule of Notify that is left out, if it is one.
+    pub fn of_notify(self) -> Option<NotifyMutant> {
+        match self {
+            Mutant::Notify(mutant) => Some(mutant),
+            _ => None,
+        }
+    }
+
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -73,6 +84,7 @@ impl Mutant {
             Mutant::ForgottenLease => "forgotten-lease",
             Mutant::Cell(mutant) => mutant.name(),
             Mutant::Placement(mutant) => mutant.name(),
+            Mutant::Notify(mutant) => mutant.name(),
         }
     }
 }
@@ -88,7 +100,8 @@ impl FromStr for Mutant {
     fn from_str(name: &str) -> Result<Mutant, String> {
         let cell = CellMutant::ALL.into_iter().map(Mutant::Cell);
         let placement = PlacementMutant::ALL.into_iter().map(Mutant::Placement);
-        let all = || Mutant::ALL.into_iter().chain(cell.clone()).chain(placement.clone());
+        let notify = NotifyMutant::ALL.into_iter().map(Mutant::Notify);
+        let all = || Mutant::ALL.into_iter().chain(cell.clone()).chain(placement.clone()).chain(notify.clone());
         let known = all().map(Mutant::name).collect::<Vec<_>>().join(", ");
         all()
             .find(|mutant| mutant.name() == name)

@@ -67,6 +67,17 @@ impl Kind {
         Kind::WallJump,
     ];
 
+    /// Those of disks, which meet nothing where there is none.
+    pub const DISKS: [Kind; 7] = [
+        Kind::SlowDisk,
+        Kind::FullDisk,
+        Kind::WriteError,
+        Kind::SyncError,
+        Kind::ReadError,
+        Kind::BitFlip,
+        Kind::TruncatedFile,
+    ];
+
     /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {

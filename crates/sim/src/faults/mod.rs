@@ -314,17 +314,7 @@ impl Chaos {
     }
 
     fn strike<P: Process>(&mut self, world: &mut World<P>, site: &mut dyn Site<P>) -> Result<(), String> {
-        let total: u64 = self.weights.iter().map(|(_, weight)| weight).sum();
-        if total == 0 {
-            return Ok(());
-        }
-        let mut left = self.rng.below(total);
-        let chosen = self.weights.iter().find(|(_, weight)| {
-            let hit = left < *weight;
-            left = left.saturating_sub(*weight);
-            hit
-        });
-        match chosen.map(|(kind, _)| *kind) {
+        match draw(&mut self.rng, &self.weights) {
             Some(kind @ (Kind::BitFlip | Kind::TruncatedFile)) => return self.damage(world, site, kind),
             Some(kind) => self.inject(world, kind),
             None => {}
@@ -519,6 +509,21 @@ impl Chaos {
     pub fn patience(&self) -> Duration {
         self.targets.lease * 60
     }
+}
+
+/// One of these kinds, each as often as its weight says; none if all weights are zero.
+pub fn draw<K: Copy>(rng: &mut Seeded, weights: &[(K, u64)]) -> Option<K> {
+    let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut left = rng.below(total);
+    let drawn = weights.iter().find(|(_, weight)| {
+        let hit = left < *weight;
+        left = left.saturating_sub(*weight);
+        hit
+    });
+    drawn.map(|(kind, _)| *kind)
 }
 
 /// A base weather is with the run all the time: it may not be so bad that nothing gets done.

@@ -4,7 +4,10 @@
 //! loose for a while, heals everything, and looks whether the service came back.
 
 pub mod cell;
+pub mod member;
+pub mod notify;
 pub mod placement;
+pub mod stage;
 pub mod store;
 
 use crate::report::Report;
@@ -46,5 +49,10 @@ pub(crate) const ALL: &[Scenario] = &[
         name: "placement",
         about: "Placement: managers on a model of the cell, up to 50 owners, lookups, hand-overs, faults.",
         run: placement::run,
+    },
+    Scenario {
+        name: "notify",
+        about: "Notify: devices, nodes with ranges by placement, store and feed, wipes and resets, faults.",
+        run: notify::run,
     },
 ];

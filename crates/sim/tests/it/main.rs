@@ -1,13 +1,16 @@
 //! The public surface of the simulator.
 
 mod claims_cell;
+mod claims_notify;
 mod claims_placement;
 mod conformance;
 mod kernel;
 mod linearizability_cell;
 mod mutants;
 mod mutants_cell;
+mod mutants_notify;
 mod mutants_placement;
 mod scenario_cell;
+mod scenario_notify;
 mod scenario_placement;
 mod scenario_store;

@@ -1,6 +1,5 @@
 //! The way of a request to whichever manager leads, as the library's transport goes it.
 
-use super::fact::Fact;
 use super::letter::{Body, send};
 use crate::kernel::{Effect, HostId};
 use std::collections::BTreeMap;
@@ -29,7 +28,7 @@ impl Asking {
     }
 
     /// Asks.
-    pub fn ask(&mut self, to: To, ticket: Ticket, message: Message, out: &mut Outbox<Effect<Fact>>) {
+    pub fn ask<F>(&mut self, to: To, ticket: Ticket, message: Message, out: &mut Outbox<Effect<F>>) {
         let whom = match to {
             To::Leader => vec![self.managers[self.leader]],
             To::Everyone => self.managers.clone(),

@@ -4,7 +4,6 @@
 //! is adverse in what it may be: requests and answers are lost and late, so that nobody knows what became of a commit; a
 //! session whose KeepAlives do not come through ends, and its lock is free at once.
 
-use super::fact::Fact;
 use super::letter::{Body, CellAsk, CellSays, Contents, Letter, Request, send};
 use crate::kernel::{Effect, HostId};
 use bytes::Bytes;
@@ -47,7 +46,7 @@ impl Cell {
     }
 
     /// Takes a request.
-    pub fn receive(&mut self, now: Now, from: HostId, bytes: &Bytes, out: &mut Outbox<Effect<Fact>>) {
+    pub fn receive<F>(&mut self, now: Now, from: HostId, bytes: &Bytes, out: &mut Outbox<Effect<F>>) {
         let Some((id, Body::Cell(ask))) = Letter::of(bytes) else { return };
         self.wake(now);
         let says = self.answer(now, ask);

@@ -55,13 +55,13 @@ pub struct Host {
 
 impl Host {
     /// Starts: stands by, and asks for a session.
-    pub fn start(
+    pub fn start<F: From<Fact>>(
         options: Options,
         cell: HostId,
         start: u64,
         rng: Seeded,
         now: Now,
-        out: &mut Outbox<Effect<Fact>>,
+        out: &mut Outbox<Effect<F>>,
     ) -> Host {
         let mut host = Host {
             machine: Manager::new(options),
@@ -89,7 +89,7 @@ impl Host {
     }
 
     /// An operator asks; the answer is found by [`Host::told`].
-    pub fn operate(&mut self, now: Now, request: Message, out: &mut Outbox<Effect<Fact>>) -> OpId {
+    pub fn operate<F: From<Fact>>(&mut self, now: Now, request: Message, out: &mut Outbox<Effect<F>>) -> OpId {
         self.last_op += 1;
         let op = OpId(self.last_op);
         self.feed(now, Input::Operate { op, request }, out);
@@ -102,7 +102,7 @@ impl Host {
     }
 
     /// Takes a letter.
-    pub fn receive(&mut self, now: Now, from: HostId, bytes: &Bytes, out: &mut Outbox<Effect<Fact>>) {
+    pub fn receive<F: From<Fact>>(&mut self, now: Now, from: HostId, bytes: &Bytes, out: &mut Outbox<Effect<F>>) {
         match Letter::of(bytes) {
             Some((id, Body::Ask(ask))) => {
                 self.last_op += 1;
@@ -125,7 +125,7 @@ impl Host {
     }
 
     /// Lets timers act.
-    pub fn wake(&mut self, now: Now, out: &mut Outbox<Effect<Fact>>) {
+    pub fn wake<F: From<Fact>>(&mut self, now: Now, out: &mut Outbox<Effect<F>>) {
         let mut outputs = Outbox::new();
         self.machine.wake(now, &mut outputs);
         self.perform(now, outputs, out);
@@ -142,7 +142,7 @@ impl Host {
     // ---- the cell ---------------------------------------------------------------------------------------------------
 
     /// Asks the cell for what is due.
-    fn go_on(&mut self, now: Now, out: &mut Outbox<Effect<Fact>>) {
+    fn go_on<F: From<Fact>>(&mut self, now: Now, out: &mut Outbox<Effect<F>>) {
         let late: Vec<u64> = self.errands.iter().filter(|(_, (_, at))| *at <= now.mono).map(|(id, _)| *id).collect();
         for id in late {
             if let Some((errand, _)) = self.errands.remove(&id) {
@@ -176,14 +176,14 @@ impl Host {
         }
     }
 
-    fn ask_cell(&mut self, now: Now, errand: Errand, request: Request, out: &mut Outbox<Effect<Fact>>) {
+    fn ask_cell<F: From<Fact>>(&mut self, now: Now, errand: Errand, request: Request, out: &mut Outbox<Effect<F>>) {
         self.last_id += 1;
         self.errands.insert(self.last_id, (errand, now.mono + PATIENCE));
         let ask = CellAsk { session: self.session.unwrap_or_default(), request: Some(request) };
         send(out, self.cell, self.last_id, Body::Cell(ask));
     }
 
-    fn said(&mut self, now: Now, errand: Errand, says: CellSays, out: &mut Outbox<Effect<Fact>>) {
+    fn said<F: From<Fact>>(&mut self, now: Now, errand: Errand, says: CellSays, out: &mut Outbox<Effect<F>>) {
         match errand {
             Errand::Open => {
                 if self.session.is_none() {
@@ -204,7 +204,7 @@ impl Host {
                     self.lost_session(now, out);
                 } else if says.number > self.reigned && self.holds.is_none() && self.resigns.is_none() {
                     (self.holds, self.reigned) = (Some(says.number), says.number);
-                    out.put(Effect::Fact(Fact::Leads { epoch: says.number }));
+                    out.put(Effect::Fact(Fact::Leads { epoch: says.number }.into()));
                     self.feed(now, Input::Elected { epoch: says.number }, out);
                 }
             }
@@ -232,7 +232,7 @@ impl Host {
     }
 
     /// Nobody knows what became of it.
-    fn unanswered(&mut self, now: Now, errand: Errand, out: &mut Outbox<Effect<Fact>>) {
+    fn unanswered<F: From<Fact>>(&mut self, now: Now, errand: Errand, out: &mut Outbox<Effect<F>>) {
         match errand {
             Errand::Commit { id } => self.feed(now, Input::Committed { id, outcome: Outcome::Unknown }, out),
             Errand::Read { ids } => {
@@ -245,7 +245,7 @@ impl Host {
         }
     }
 
-    fn lost_session(&mut self, now: Now, out: &mut Outbox<Effect<Fact>>) {
+    fn lost_session<F: From<Fact>>(&mut self, now: Now, out: &mut Outbox<Effect<F>>) {
         (self.session, self.resigns) = (None, None);
         self.next_keep_alive = now.mono;
         if self.holds.take().is_some() {
@@ -255,13 +255,13 @@ impl Host {
 
     // ---- the machine ------------------------------------------------------------------------------------------------
 
-    fn feed(&mut self, now: Now, input: Input, out: &mut Outbox<Effect<Fact>>) {
+    fn feed<F: From<Fact>>(&mut self, now: Now, input: Input, out: &mut Outbox<Effect<F>>) {
         let mut outputs = Outbox::new();
         self.machine.handle(now, input, &mut outputs);
         self.perform(now, outputs, out);
     }
 
-    fn perform(&mut self, now: Now, outputs: Outbox<Output>, out: &mut Outbox<Effect<Fact>>) {
+    fn perform<F: From<Fact>>(&mut self, now: Now, outputs: Outbox<Output>, out: &mut Outbox<Effect<F>>) {
         let mut outputs: VecDeque<Output> = outputs.into_iter().collect();
         let (mut ids, mut paths) = (Vec::new(), Vec::new());
         while let Some(output) = outputs.pop_front() {
@@ -293,7 +293,7 @@ impl Host {
         }
     }
 
-    fn answer(&mut self, op: OpId, message: Message, out: &mut Outbox<Effect<Fact>>) {
+    fn answer<F: From<Fact>>(&mut self, op: OpId, message: Message, out: &mut Outbox<Effect<F>>) {
         match self.asked.remove(&op) {
             Some((to, id)) => {
                 let answer = tidings_wire::v1::PlacementMessage { message: Some(message) };

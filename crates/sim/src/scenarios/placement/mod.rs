@@ -15,22 +15,23 @@ pub mod client;
 pub mod fact;
 pub mod letter;
 pub mod manager;
+pub mod operator;
 pub mod owner;
 pub mod town;
 pub mod trouble;
 
-use crate::clock::SimTime;
 use crate::faults::{Chaos, Kind, Targets};
 use crate::invariants::a_lapsed_lease_stays_lapsed::ALapsedLeaseStaysLapsed;
 use crate::invariants::lease_numbers_only_grow::LeaseNumbersOnlyGrow;
 use crate::invariants::leases_are_dated_from_the_question::LeasesAreDatedFromTheQuestion;
 use crate::invariants::losses_are_told::LossesAreTold;
 use crate::invariants::one_believer_per_key::OneBelieverPerKey;
-use crate::invariants::{Claims, Sight, Violation};
-use crate::kernel::{HostId, Step, World};
+use crate::invariants::{Claims, Violation};
+use crate::kernel::{HostId, Observed, World};
 use crate::mutant::Mutant;
-use crate::report::{Failure, Report};
+use crate::report::Report;
 use crate::runner::Options;
+use crate::scenarios::stage::{Outline, PHASE, Play, Rest, Stage};
 use fact::{Fact, KEYS, place};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,27 +39,15 @@ use tidings_base::time::RHO_PERCENT;
 use tidings_base::{KeyRange, LeaseNumber, Mono, Seeded};
 use tidings_placement::config::Times;
 use town::{Actor, Habits, Town};
-use trouble::{FIRST_REMINDER, Trouble};
+use trouble::Trouble;
 
 /// The furthest a clock may run from true time: so far that the fastest and the slowest differ by the factor 1 + ρ, which is
 /// what a manager's lease is longer by than an owner's. (Half of ρ to either side would be a little more.)
-const REACH: i32 = (RHO_PERCENT as i32 * 1_000_000) / (200 + RHO_PERCENT as i32);
-/// Reminders with these numbers are the scenario's own: the end of a phase, and a look at everybody.
-const PHASE: u64 = 1 << 40;
+pub const REACH: i32 = (RHO_PERCENT as i32 * 1_000_000) / (200 + RHO_PERCENT as i32);
+/// The reminder to look at everybody.
 const LOOK: u64 = PHASE + 1;
 /// How often everybody is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Faults of disks: nothing here has one.
-const DISKS: [Kind; 7] = [
-    Kind::SlowDisk,
-    Kind::FullDisk,
-    Kind::WriteError,
-    Kind::SyncError,
-    Kind::ReadError,
-    Kind::BitFlip,
-    Kind::TruncatedFile,
-];
-
 /// The claims about placement.
 pub fn placement_claims() -> Claims<Fact> {
     Claims::new(vec![
@@ -72,9 +61,7 @@ pub fn placement_claims() -> Claims<Fact> {
 
 /// One run.
 pub struct Run {
-    world: World<Actor>,
-    town: Town,
-    chaos: Chaos,
+    stage: Stage<Actor, Town>,
     trouble: Trouble,
     virtual_nodes: u32,
     claims: Claims<Fact>,
@@ -129,12 +116,12 @@ impl Run {
         let others = clients.iter().copied().chain([cell]).collect();
         let targets = Targets { replicas, clients: others, lease: times.lease };
         let mutant = options.mutant.and_then(Mutant::of_placement);
+        let chaos = Chaos::new(&rng, targets).reaching(REACH).without(&Kind::DISKS);
+        let town = Town { cell, agreed: Default::default(), managers, owners, clients, times, mutant };
         Run {
-            world,
-            chaos: Chaos::new(&rng, targets).reaching(REACH).without(&DISKS),
+            stage: Stage { world, town, chaos },
             trouble: Trouble::new(&rng),
             virtual_nodes,
-            town: Town { cell, agreed: Default::default(), managers, owners, clients, times, mutant },
             claims: placement_claims(),
             asleep: BTreeMap::new(),
             slept: 0,
@@ -147,73 +134,22 @@ impl Run {
 
     /// Everything from the first start to the last look.
     fn play(&mut self, faults: Duration) -> Result<(), Violation> {
-        let owners: Vec<HostId> = self.town.owners.keys().copied().collect();
-        let managers = self.town.managers.clone();
-        let clients = self.town.clients.clone();
-        for host in [self.town.cell].into_iter().chain(managers).chain(owners).chain(clients) {
-            let started = self.world.start(host, &mut self.town);
-            started.map_err(|why| Violation::new("processes_start", format!("{host}: {why}")))?;
-        }
+        let Town { cell, managers, owners, clients, .. } = &self.stage.town;
+        self.start([cell].into_iter().chain(managers).chain(owners.keys()).chain(clients).copied().collect())?;
         self.begin_trouble();
-        self.world.remind(LOOK_EVERY, LOOK);
+        self.stage.world.remind(LOOK_EVERY, LOOK);
         self.until(Duration::from_secs(10))?;
-        self.chaos.begin(&mut self.world);
+        self.stage.chaos.begin(&mut self.stage.world);
         self.until(faults)?;
-        self.chaos.heal(&mut self.world);
+        self.stage.chaos.heal(&mut self.stage.world);
         self.end_trouble();
         self.settle()?;
         self.claims.conclude()
     }
 
-    /// Lets the world run for a time.
-    fn until(&mut self, time: Duration) -> Result<(), Violation> {
-        self.world.remind(time, PHASE);
-        loop {
-            let step = self.world.step();
-            self.watch()?;
-            match step {
-                Step::Reminder(PHASE) => return Ok(()),
-                Step::Reminder(LOOK) => {
-                    self.look()?;
-                    self.world.remind(LOOK_EVERY, LOOK);
-                }
-                Step::Reminder(id) if id >= FIRST_REMINDER => {
-                    self.trouble_due(id);
-                    self.watch()?;
-                }
-                Step::Reminder(id) => {
-                    let done = self.chaos.reminded(&mut self.world, &mut self.town, id);
-                    done.map_err(|what| Violation::new("processes_start", what))?;
-                    self.watch()?;
-                }
-                Step::Exited(host, _) => self.chaos.exited(&mut self.world, host),
-                Step::Ran => {}
-                Step::Idle => return Err(Violation::new("time_goes_on", "nothing is left to happen")),
-            }
-        }
-    }
-
-    /// Shows every fact to the claims.
-    fn watch(&mut self) -> Result<(), Violation> {
-        for observed in self.world.drain_facts() {
-            let world = &self.world;
-            let clock = |host: HostId| world.is_up(host).then(|| world.clock(host).mono(world.now()));
-            let sight = Sight { at: observed.at, host: observed.host, clock: &clock };
-            self.claims.observe(&sight, &observed.fact)?;
-            match observed.fact {
-                Fact::Served { .. } => self.served += 1,
-                Fact::Refused => self.refused += 1,
-                Fact::Leads { .. } => self.chaos.provoke(&mut self.world, observed.host),
-                Fact::Alarm(what) => return Err(Violation::new("clean_grants_bring_their_state", what)),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
     fn owner(&self, host: HostId) -> Option<(&owner::Host, Mono)> {
-        match self.world.process(host) {
-            Some(Actor::Owner(owner)) => Some((owner, self.world.clock(host).mono(self.world.now()))),
+        match self.stage.world.process(host) {
+            Some(Actor::Owner(owner)) => Some((owner, self.stage.world.clock(host).mono(self.stage.world.now()))),
             _ => None,
         }
     }
@@ -229,14 +165,14 @@ impl Run {
                 return Err(Violation::new("one_believer_per_key", what));
             }
         }
-        for host in self.town.owners.keys().copied().collect::<Vec<_>>() {
-            let Some(now) = self.owner(host).filter(|_| self.world.is_paused(host)).map(|(_, now)| now) else {
+        for host in self.stage.town.owners.keys().copied().collect::<Vec<_>>() {
+            let Some(now) = self.owner(host).filter(|_| self.stage.world.is_paused(host)).map(|(_, now)| now) else {
                 self.asleep.remove(&host);
                 continue;
             };
             let since = *self.asleep.entry(host).or_insert(now);
             let Some((owner, now)) = self.owner(host) else { continue };
-            if now.since(since) >= self.town.times.lease {
+            if now.since(since) >= self.stage.town.times.lease {
                 let held = owner.checks().held(now);
                 self.slept += 1;
                 if let Some(held) = held.first() {
@@ -249,7 +185,7 @@ impl Run {
     }
 
     fn believers(&self, key: u64) -> Vec<(HostId, LeaseNumber)> {
-        let held = self.town.owners.keys().filter_map(|host| {
+        let held = self.stage.town.owners.keys().filter_map(|host| {
             let (owner, now) = self.owner(*host)?;
             Some((*host, owner.checks().check_now(place(key), || now)?))
         });
@@ -260,20 +196,14 @@ impl Run {
 
     /// Everything must be owned, every lookup right and every client served within bounds, and stay so.
     fn settle(&mut self) -> Result<(), Violation> {
-        let begin = self.world.now();
         // A manager's fail-over and a whole lease, an owner's refused registration, a drain that was under way, a move that hangs.
-        let patience = self.town.times.honoured() * 4 + Duration::from_secs(240);
-        let mut quiet = 0;
-        while quiet < 3 {
-            self.until(Duration::from_secs(10))?;
-            match self.unsettled() {
-                None => quiet += 1,
-                Some(what) if self.world.now().since(begin) > patience => {
-                    return Err(Violation::new("every_key_is_owned_again", what));
-                }
-                Some(_) => quiet = 0,
-            }
-        }
+        let within = self.stage.town.times.honoured() * 4 + Duration::from_secs(240);
+        self.come_to_rest(&Rest {
+            every: Duration::from_secs(10),
+            looks: 3,
+            within,
+            claim: "every_key_is_owned_again",
+        })?;
         let before: Vec<(u64, u64, u64)> = self.client_counts();
         self.until(Duration::from_secs(30))?;
         for (before, after) in before.into_iter().zip(self.client_counts()) {
@@ -291,21 +221,70 @@ impl Run {
     }
 
     fn client_counts(&self) -> Vec<(u64, u64, u64)> {
-        let clients = self.town.clients.iter().map(|host| match self.world.process(*host) {
+        let clients = self.stage.town.clients.iter().map(|host| match self.stage.world.process(*host) {
             Some(Actor::Client(client)) => client.counts(),
             _ => (0, 0, 0),
         });
         clients.collect()
     }
 
+    fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
+        let mut invariants = self.claims.counts();
+        *invariants.entry("one_believer_per_key".to_string()).or_default() += self.looks;
+        invariants.insert("a_slept_lease_is_over".to_string(), self.slept);
+        invariants.insert("clients_are_served_again".to_string(), self.settled);
+        let outline = Outline {
+            scenario: "placement",
+            operations: self.served + self.refused,
+            answered: self.served,
+            faults: self.trouble.counts().clone(),
+            invariants,
+        };
+        self.stage.report(seed, options, found, outline)
+    }
+}
+
+impl Play for Run {
+    type Actor = Actor;
+    type Town = Town;
+    const STARTS: &'static str = "processes_start";
+
+    fn stage(&mut self) -> &mut Stage<Actor, Town> {
+        &mut self.stage
+    }
+
+    fn observe(&mut self, observed: Observed<Fact>) -> Result<(), Violation> {
+        self.stage.show(observed.at, observed.host, &observed.fact, &mut self.claims)?;
+        match observed.fact {
+            Fact::Served { .. } => self.served += 1,
+            Fact::Refused => self.refused += 1,
+            Fact::Leads { .. } => self.stage.chaos.provoke(&mut self.stage.world, observed.host),
+            Fact::Alarm(what) => return Err(Violation::new("clean_grants_bring_their_state", what)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn reminded(&mut self, id: u64) -> Result<(), Violation> {
+        match id {
+            LOOK => {
+                self.look()?;
+                self.stage.world.remind(LOOK_EVERY, LOOK);
+            }
+            id => self.trouble_due(id),
+        }
+        Ok(())
+    }
+
     /// What is not yet as it should be.
     fn unsettled(&self) -> Option<String> {
-        let everybody = self.town.managers.iter().chain(self.town.owners.keys()).chain(&self.town.clients);
-        if let Some(host) = everybody.chain([&self.town.cell]).find(|host| self.world.is_paused(**host)) {
+        let everybody =
+            self.stage.town.managers.iter().chain(self.stage.town.owners.keys()).chain(&self.stage.town.clients);
+        if let Some(host) = everybody.chain([&self.stage.town.cell]).find(|host| self.stage.world.is_paused(**host)) {
             return Some(format!("{host} sleeps"));
         }
         let mut held: u128 = 0;
-        for host in self.town.owners.keys() {
+        for host in self.stage.town.owners.keys() {
             let Some((owner, now)) = self.owner(*host) else { return Some(format!("{host} does not run")) };
             held += owner.checks().held(now).iter().map(|leased| leased.range.len()).sum::<u128>();
         }
@@ -313,8 +292,8 @@ impl Run {
             let missing = (KeyRange::FULL.len() - held) as f64 / KeyRange::FULL.len() as f64;
             return Some(format!("{:.3} % of the ring is held by nobody", missing * 100.0));
         }
-        for host in &self.town.clients {
-            let Some(Actor::Client(client)) = self.world.process(*host) else {
+        for host in &self.stage.town.clients {
+            let Some(Actor::Client(client)) = self.stage.world.process(*host) else {
                 return Some(format!("{host} does not run"));
             };
             for key in 0..KEYS {
@@ -327,48 +306,4 @@ impl Run {
         }
         None
     }
-
-    fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
-        let network = self.world.network.counts();
-        let faults = self.chaos.counts().iter().chain(self.trouble.counts());
-        let mut faults: BTreeMap<String, u64> = faults.map(|(kind, count)| (kind.to_string(), *count)).collect();
-        let messages = [
-            ("message_dropped", network.dropped),
-            ("message_duplicated", network.duplicated),
-            ("message_reordered", network.reordered),
-            ("message_delayed", network.delayed),
-            ("message_cut", network.cut),
-        ];
-        faults.extend(messages.into_iter().map(|(kind, count)| (kind.to_string(), count)));
-        let mut invariants = self.claims.counts();
-        *invariants.entry("one_believer_per_key".to_string()).or_default() += self.looks;
-        invariants.insert("a_slept_lease_is_over".to_string(), self.slept);
-        invariants.insert("clients_are_served_again".to_string(), self.settled);
-        let failures = found.map(|violation| Failure {
-            seed,
-            invariant: violation.invariant,
-            message: violation.what,
-            at: self.world.now().to_string(),
-            replay: replay(seed, options),
-            trace: self.world.trace.lines().map(str::to_string).collect(),
-        });
-        Report {
-            scenario: "placement".to_string(),
-            seeds_run: 1,
-            seeds: Some((seed, seed)),
-            simulated_seconds: self.world.now().since(SimTime::ZERO).as_secs_f64(),
-            operations: self.served + self.refused,
-            answered: self.served,
-            events: self.world.trace.events(),
-            faults,
-            invariants,
-            trace_hash: format!("{:016x}", self.world.trace.hash()),
-            failures: failures.into_iter().collect(),
-        }
-    }
-}
-
-fn replay(seed: u64, options: &Options) -> String {
-    let mutant = options.mutant.map(|mutant| format!(" --mutant {mutant}")).unwrap_or_default();
-    format!("tidings sim placement --seed {seed}{mutant}")
 }

@@ -2,6 +2,7 @@
 
 use super::cell::{Cell, SharedAgreed};
 use super::fact::{Fact, Life};
+use super::operator::Managing;
 use super::owner::Mood;
 use super::{cell, client, manager, owner};
 use crate::faults::Site;
@@ -62,6 +63,22 @@ impl Machine for Actor {
 
 impl Process for Actor {
     type Fact = Fact;
+}
+
+impl Managing for Actor {
+    fn manager(&self) -> Option<&manager::Host> {
+        match self {
+            Actor::Manager(manager) => Some(manager),
+            _ => None,
+        }
+    }
+
+    fn manager_mut(&mut self) -> Option<&mut manager::Host> {
+        match self {
+            Actor::Manager(manager) => Some(manager),
+            _ => None,
+        }
+    }
 }
 
 /// What is chosen for an owner's host once and for all.

@@ -2,8 +2,10 @@
 //! namespace deleted and made again, a cell that is away for minutes.
 
 use super::Run;
+use super::operator::{self, Operator};
 use super::owner::Mood;
 use super::town::{Actor, NAMESPACE};
+use crate::faults::draw;
 use crate::kernel::HostId;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,11 +40,9 @@ pub struct Trouble {
     next_id: u64,
     counts: BTreeMap<&'static str, u64>,
     calm: bool,
-    /// The operator has seen that the namespace is there.
-    made: bool,
+    operator: Operator,
     /// Rounds of the operator until a deleted namespace is made again.
     away: u64,
-    asked: Option<(HostId, OpId, bool)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,29 +106,14 @@ impl Trouble {
             next_id: FIRST_REMINDER,
             counts: BTreeMap::new(),
             calm: false,
-            made: false,
+            operator: Operator::default(),
             away: 0,
-            asked: None,
         }
     }
 
     /// How many of each kind there were.
     pub fn counts(&self) -> &BTreeMap<&'static str, u64> {
         &self.counts
-    }
-
-    fn pick(&mut self) -> Option<Kind> {
-        let total: u64 = self.weights.iter().map(|(_, weight)| weight).sum();
-        let mut left = self.rng.below(total.max(1));
-        let mut chosen = None;
-        for (kind, weight) in &self.weights {
-            if left < *weight {
-                chosen = Some(*kind);
-                break;
-            }
-            left -= weight;
-        }
-        chosen
     }
 }
 
@@ -144,7 +129,7 @@ impl Run {
     pub(super) fn end_trouble(&mut self) {
         self.trouble.calm = true;
         self.trouble.away = 0;
-        for host in self.town.owners.keys().copied().collect::<Vec<_>>() {
+        for host in self.stage.town.owners.keys().copied().collect::<Vec<_>>() {
             self.tell_owner(host, Input::Healthy(true));
             self.set_mood(host, Mood::Works);
         }
@@ -153,7 +138,7 @@ impl Run {
     fn later(&mut self, after: Duration, due: Due) {
         self.trouble.next_id += 1;
         self.trouble.due.insert(self.trouble.next_id, due);
-        self.world.remind(after, self.trouble.next_id);
+        self.stage.world.remind(after, self.trouble.next_id);
     }
 
     /// A reminder of the world that is this schedule's.
@@ -164,7 +149,7 @@ impl Run {
             Due::Strike => {
                 let wait = self.trouble.rng.between(1, 2 * self.trouble.mean);
                 self.later(Duration::from_secs(wait), Due::Strike);
-                if let Some(kind) = self.trouble.pick() {
+                if let Some(kind) = draw(&mut self.trouble.rng, &self.trouble.weights) {
                     *self.trouble.counts.entry(kind.name()).or_default() += 1;
                     self.strike(kind);
                 }
@@ -174,9 +159,9 @@ impl Run {
                 self.later(OPERATE, Due::Operate);
             }
             Due::Start(host) => {
-                if !self.world.is_up(host) {
+                if !self.stage.world.is_up(host) {
                     // Nothing here can fail to start; if it did, the end would notice.
-                    drop(self.world.start(host, &mut self.town));
+                    drop(self.stage.world.start(host, &mut self.stage.town));
                 }
             }
             Due::Well(host) => self.tell_owner(host, Input::Healthy(true)),
@@ -186,19 +171,19 @@ impl Run {
     }
 
     fn strike(&mut self, kind: Kind) {
-        let owners: Vec<HostId> = self.town.owners.keys().copied().collect();
+        let owners: Vec<HostId> = self.stage.town.owners.keys().copied().collect();
         let Some(host) = self.trouble.rng.pick(&owners).copied() else { return };
         let a_while = Duration::from_secs(self.trouble.rng.between(5, 120));
-        self.world.note_fault(host, kind.name());
+        self.stage.world.note_fault(host, kind.name());
         match kind {
             Kind::Drain => self.tell_owner(host, Input::Drain),
             Kind::OperatorsDrain => {
-                let owner = self.town.owners.get(&host).map(|habits| habits.id.clone()).unwrap_or_default();
+                let owner = self.stage.town.owners.get(&host).map(|habits| habits.id.clone()).unwrap_or_default();
                 self.drain(owner.clone(), false);
                 self.later(a_while, Due::Cancel(owner));
             }
             Kind::Departure => {
-                self.world.kill(host);
+                self.stage.world.kill(host);
                 self.later(a_while, Due::Start(host));
             }
             Kind::Illness => {
@@ -211,15 +196,15 @@ impl Run {
                 self.later(a_while, Due::Mood(host, Mood::Works));
             }
             Kind::CellOutage => {
-                self.world.kill(self.town.cell);
-                let most = 2 * self.town.times.lease.as_secs() + 60;
+                self.stage.world.kill(self.stage.town.cell);
+                let most = 2 * self.stage.town.times.lease.as_secs() + 60;
                 let time = Duration::from_secs(self.trouble.rng.between(2, most));
-                self.later(time, Due::Start(self.town.cell));
+                self.later(time, Due::Start(self.stage.town.cell));
             }
             Kind::NamespaceDeleted => {
                 let delete = v1::NamespaceDelete { namespace: NAMESPACE.to_owned() };
                 if self.ask_leader(Message::NamespaceDelete(delete)).is_some() {
-                    self.trouble.made = false;
+                    self.trouble.operator.made = false;
                     self.trouble.away = self.trouble.rng.between(1, 20);
                 }
             }
@@ -227,7 +212,7 @@ impl Run {
     }
 
     fn tell_owner(&mut self, host: HostId, input: Input) {
-        self.world.poke(host, |actor, now, out| {
+        self.stage.world.poke(host, |actor, now, out| {
             if let Actor::Owner(owner) = actor {
                 owner.feed(now, input, out);
             }
@@ -235,7 +220,7 @@ impl Run {
     }
 
     fn set_mood(&mut self, host: HostId, mood: Mood) {
-        self.world.poke(host, |actor, _, _| {
+        self.stage.world.poke(host, |actor, _, _| {
             if let Actor::Owner(owner) = actor {
                 owner.set_mood(mood);
             }
@@ -247,51 +232,18 @@ impl Run {
         self.ask_leader(Message::OwnerDrain(drain));
     }
 
-    /// Asks whoever says that it leads, unless it is asleep.
     fn ask_leader(&mut self, request: Message) -> Option<(HostId, OpId)> {
-        let leads = |host: &&HostId| match self.world.process(**host) {
-            Some(Actor::Manager(manager)) => manager.leads() && !self.world.is_paused(**host),
-            _ => false,
-        };
-        let leader = self.town.managers.iter().find(leads).copied()?;
-        let mut asked = None;
-        self.world.poke(leader, |actor, now, out| {
-            if let Actor::Manager(manager) = actor {
-                asked = Some(manager.operate(now, request, out));
-            }
-        });
-        asked.map(|op| (leader, op))
+        operator::ask_leader(&mut self.stage.world, &self.stage.town.managers, request)
     }
 
     /// The operator sees to it that the namespace is there.
     fn operator(&mut self) {
-        if let Some((host, op, _)) = self.trouble.asked.take() {
-            let mut told = None;
-            self.world.poke(host, |actor, _, _| {
-                if let Actor::Manager(manager) = actor {
-                    told = manager.told(op);
-                }
-            });
-            self.trouble.made = match told {
-                Some(Ok(_)) => true,
-                Some(Err(code)) => code == "placement.namespace_exists",
-                None => false,
-            };
-        }
         if self.trouble.away > 0 {
+            self.trouble.operator.hear(&mut self.stage.world);
             self.trouble.away -= 1;
             return;
         }
-        if !self.trouble.made {
-            let config = v1::NamespaceConfig {
-                lease_ms: self.town.times.lease.as_millis() as u32,
-                renew_ms: self.town.times.renew.as_millis() as u32,
-                virtual_nodes: self.virtual_nodes,
-                drain_ms: 30_000,
-                ..Default::default()
-            };
-            let create = v1::NamespaceCreate { namespace: NAMESPACE.to_owned(), config: Some(config) };
-            self.trouble.asked = self.ask_leader(Message::NamespaceCreate(create)).map(|(host, op)| (host, op, true));
-        }
+        let (times, virtual_nodes) = (self.stage.town.times, self.virtual_nodes);
+        self.trouble.operator.look(&mut self.stage.world, &self.stage.town.managers, NAMESPACE, times, virtual_nodes);
     }
 }

@@ -135,3 +135,9 @@ pub enum StoreFact {
     /// Of a client.
     Client(ClientFact),
 }
+
+impl From<LogFact> for StoreFact {
+    fn from(fact: LogFact) -> StoreFact {
+        StoreFact::Log(fact)
+    }
+}

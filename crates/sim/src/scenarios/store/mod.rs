@@ -14,7 +14,6 @@ pub mod consumer;
 pub mod fact;
 pub mod server;
 
-use crate::clock::SimTime;
 use crate::faults::{Chaos, Site, Targets};
 use crate::invariants::batches_are_seen_whole::BatchesAreSeenWhole;
 use crate::invariants::compare_and_set_replaces_what_it_saw::CompareAndSetReplacesWhatItSaw;
@@ -22,17 +21,20 @@ use crate::invariants::feed_delivers_every_entry::FeedDeliversEveryEntry;
 use crate::invariants::fences_never_go_back::FencesNeverGoBack;
 use crate::invariants::reads_are_linearizable::ReadsAreLinearizable;
 use crate::invariants::refused_writes_leave_no_trace::RefusedWritesLeaveNoTrace;
-use crate::invariants::{Claims, LogFact, Sight, Violation, log_claims};
-use crate::kernel::{Boot, Effect, Event, HostId, NoStart, Process, Seat, Step, World};
-use crate::model::{self, Temper};
+use crate::invariants::{Claims, LogFact, Violation, log_claims};
+use crate::kernel::{Boot, Effect, Event, HostId, NoStart, Observed, Process, Seat, World};
+use crate::model::Temper;
 use crate::mutant::Mutant;
-use crate::report::{Failure, Report};
+use crate::report::Report;
 use crate::runner::Options;
+use crate::scenarios::member;
+use crate::scenarios::stage::{Outline, Play, Rest, Stage};
 use bytes::Bytes;
 use client::Client;
 use consumer::Consumer;
 use fact::{ClientFact, Outcome, StoreFact};
 use server::Server;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::agreed::Role;
 use tidings_base::{Machine, Mono, Now, Outbox, Seeded};
@@ -59,13 +61,11 @@ const THINK: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_millis(1_500), Duration::from_millis(1_500), Duration::from_secs(12)];
 /// Clients go on for so long after the faults, to see that they are served again.
 const AFTERGLOW: Duration = Duration::from_secs(40);
-/// Reminders with this number are the scenario's own.
-const LOOK: u64 = 1 << 40;
 
 /// A process of this scenario.
 pub enum Actor {
     /// A replica with its front.
-    Server(Box<Server>),
+    Server(Box<Server<StoreFact>>),
     /// A client.
     Client(Box<Client>),
     /// A consumer.
@@ -79,10 +79,7 @@ impl Machine for Actor {
     fn handle(&mut self, now: Now, input: Event, out: &mut Outbox<Effect<StoreFact>>) {
         match (self, input) {
             (Actor::Server(server), Event::DiskDone { .. }) => server.disk_done(now, out),
-            (Actor::Server(server), Event::Message { from, bytes }) if is_replica_message(&bytes) => {
-                server.replica_message(now, from, bytes.slice(1..), out);
-            }
-            (Actor::Server(server), Event::Message { from, bytes }) => server.client_message(now, from, &bytes, out),
+            (Actor::Server(server), Event::Message { from, bytes }) => server.message(now, from, &bytes, out),
             (Actor::Client(client), Event::Message { from, bytes }) => client.receive(now, from, &bytes, out),
             (Actor::Consumer(consumer), Event::Message { from, bytes }) => consumer.receive(now, from, &bytes, out),
             (_, Event::DiskDone { .. }) => {}
@@ -110,13 +107,6 @@ impl Process for Actor {
     type Fact = StoreFact;
 }
 
-/// The first byte of a message between replicas: no frame begins with it (it would be field 0).
-pub(crate) const REPLICA_MESSAGE: u8 = 0;
-
-fn is_replica_message(bytes: &Bytes) -> bool {
-    bytes.first() == Some(&REPLICA_MESSAGE)
-}
-
 /// Who lives where.
 struct Town {
     servers: Vec<HostId>,
@@ -132,15 +122,7 @@ impl Boot<Actor> for Town {
     fn boot(&mut self, seat: Seat, out: &mut Outbox<Effect<StoreFact>>) -> Result<Actor, NoStart> {
         let servers = self.servers.clone();
         if self.servers.contains(&seat.host) {
-            let config = model::Config {
-                id: server::node_of(seat.host),
-                members: servers.into_iter().map(server::node_of).collect(),
-                lease: LEASE,
-                picture_every: 400,
-                life: seat.replacements,
-                temper: self.temper,
-                mutant: self.mutant,
-            };
+            let config = member::config(&seat, &servers, LEASE, self.temper, self.mutant);
             let server = Server::start(config, seat.disk, seat.now, seat.rng, out)?;
             return Ok(Actor::Server(Box::new(server)));
         }
@@ -159,7 +141,7 @@ impl Boot<Actor> for Town {
 impl Site<Actor> for Town {
     fn is_whole(&self, process: &Actor) -> bool {
         match process {
-            Actor::Server(server) => !server.replica().storage().ballot().learner,
+            Actor::Server(server) => server.member().is_whole(),
             Actor::Client(_) | Actor::Consumer(_) => true,
         }
     }
@@ -167,9 +149,7 @@ impl Site<Actor> for Town {
 
 /// One run.
 struct Run {
-    world: World<Actor>,
-    town: Town,
-    chaos: Chaos,
+    stage: Stage<Actor, Town>,
     log: Claims<LogFact>,
     clients: Claims<ClientFact>,
     operations: u64,
@@ -212,10 +192,9 @@ impl Run {
             Box::<RefusedWritesLeaveNoTrace>::default(),
             Box::new(FeedDeliversEveryEntry::new(lines.collect())),
         ]);
+        let town = Town { servers, clients, consumers, temper, think, mutant: options.mutant, afterglow: false };
         Run {
-            world,
-            town: Town { servers, clients, consumers, temper, think, mutant: options.mutant, afterglow: false },
-            chaos,
+            stage: Stage { world, town, chaos },
             log: log_claims(),
             clients: claims,
             operations: 0,
@@ -227,64 +206,16 @@ impl Run {
 
     /// Everything from the first start to the last look.
     fn play(&mut self, faults: Duration) -> Result<(), Violation> {
-        let consumers = self.town.consumers.iter().map(|(host, _)| *host);
-        let hosts: Vec<HostId> = self.town.servers.iter().chain(&self.town.clients).copied().chain(consumers).collect();
-        for host in hosts {
-            let started = self.world.start(host, &mut self.town);
-            started.map_err(|why| Violation::new("sound_disks_are_accepted", format!("{host}: {why}")))?;
-        }
-        self.chaos.begin(&mut self.world);
+        let Town { servers, clients, consumers, .. } = &self.stage.town;
+        let consumers = consumers.iter().map(|(host, _)| *host);
+        self.start(servers.iter().chain(clients).copied().chain(consumers).collect())?;
+        self.stage.chaos.begin(&mut self.stage.world);
         self.until(faults)?;
-        self.chaos.heal(&mut self.world);
+        self.stage.chaos.heal(&mut self.stage.world);
         self.healed = true;
         self.serve_again()?;
         self.settle()?;
         self.last_look()
-    }
-
-    /// Lets the world run for a time.
-    fn until(&mut self, time: Duration) -> Result<(), Violation> {
-        self.world.remind(time, LOOK);
-        loop {
-            let step = self.world.step();
-            self.watch()?;
-            match step {
-                Step::Reminder(LOOK) => return Ok(()),
-                Step::Reminder(id) => {
-                    let done = self.chaos.reminded(&mut self.world, &mut self.town, id);
-                    done.map_err(|what| Violation::new("sound_disks_are_accepted", what))?;
-                    self.watch()?;
-                }
-                Step::Exited(host, _) => self.chaos.exited(&mut self.world, host),
-                Step::Ran => {}
-                Step::Idle => return Err(Violation::new("time_goes_on", "nothing is left to happen")),
-            }
-        }
-    }
-
-    /// Shows every fact to the claims about it.
-    fn watch(&mut self) -> Result<(), Violation> {
-        for observed in self.world.drain_facts() {
-            let world = &self.world;
-            let clock = |host: HostId| world.is_up(host).then(|| world.clock(host).mono(world.now()));
-            let sight = Sight { at: observed.at, host: observed.host, clock: &clock };
-            match &observed.fact {
-                StoreFact::Log(fact) => {
-                    self.log.observe(&sight, fact)?;
-                    if matches!(fact, LogFact::Role(Role::Leader { .. })) {
-                        self.chaos.provoke(&mut self.world, observed.host);
-                    }
-                }
-                StoreFact::Client(fact) => {
-                    self.clients.observe(&sight, fact)?;
-                    if matches!(fact, ClientFact::Told { outcome: Outcome::Done | Outcome::Appended { .. }, .. }) {
-                        self.chaos.acknowledged(&mut self.world);
-                    }
-                    self.count(fact)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn count(&mut self, fact: &ClientFact) -> Result<(), Violation> {
@@ -304,13 +235,7 @@ impl Run {
 
     /// After the heal clients must be served again within bounds.
     fn serve_again(&mut self) -> Result<(), Violation> {
-        let begin = self.world.now();
-        while self.chaos.is_mending(&self.world, &self.town) {
-            if self.world.now().since(begin) > self.chaos.patience() {
-                return Err(Violation::new("service_returns_after_faults", "a replica never became whole again"));
-            }
-            self.until(LEASE)?;
-        }
+        self.mend(LEASE)?;
         self.until(LEASE * 5)?;
         self.served = 0;
         self.until(AFTERGLOW)?;
@@ -324,31 +249,85 @@ impl Run {
 
     /// Clients stop; replicas and consumers must come to rest.
     fn settle(&mut self) -> Result<(), Violation> {
-        self.town.afterglow = true;
-        for host in self.town.clients.clone() {
-            self.world.poke(host, |actor, _, _| {
+        self.stage.town.afterglow = true;
+        for host in self.stage.town.clients.clone() {
+            self.stage.world.poke(host, |actor, _, _| {
                 if let Actor::Client(client) = actor {
                     client.stop();
                 }
             });
         }
-        let begin = self.world.now();
-        loop {
-            self.until(LEASE)?;
-            match self.unsettled() {
-                None => return Ok(()),
-                Some(what) if self.world.now().since(begin) > self.chaos.patience() => {
-                    return Err(Violation::new("service_returns_after_faults", what));
+        let within = self.stage.chaos.patience();
+        self.come_to_rest(&Rest { every: LEASE, looks: 1, within, claim: "service_returns_after_faults" })
+    }
+
+    fn last_look(&mut self) -> Result<(), Violation> {
+        let servers = self.stage.town.servers.clone();
+        let states = self.stage.last_states(&servers, |actor| match actor {
+            Actor::Server(server) => server.member_mut().state_digest(),
+            _ => Err("it is no server".to_string()),
+        })?;
+        for (host, index, state) in states {
+            let fact = LogFact::Final { index, state };
+            self.stage.show(self.stage.world.now(), host, &fact, &mut self.log)?;
+        }
+        self.log.finish()?;
+        self.clients.finish()
+    }
+
+    fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
+        let mut invariants = self.log.counts();
+        invariants.extend(self.clients.counts());
+        invariants.insert("sound_disks_are_accepted".to_string(), self.stage.chaos.starts());
+        invariants.insert("requests_are_understood".to_string(), self.answered);
+        invariants.insert("service_returns_after_faults".to_string(), self.served);
+        let outline = Outline {
+            scenario: "store",
+            operations: self.operations,
+            answered: self.answered,
+            faults: BTreeMap::new(),
+            invariants,
+        };
+        self.stage.report(seed, options, found, outline)
+    }
+}
+
+impl Play for Run {
+    type Actor = Actor;
+    type Town = Town;
+    const STARTS: &'static str = "sound_disks_are_accepted";
+
+    fn stage(&mut self) -> &mut Stage<Actor, Town> {
+        &mut self.stage
+    }
+
+    fn observe(&mut self, observed: Observed<StoreFact>) -> Result<(), Violation> {
+        match &observed.fact {
+            StoreFact::Log(fact) => {
+                self.stage.show(observed.at, observed.host, fact, &mut self.log)?;
+                if matches!(fact, LogFact::Role(Role::Leader { .. })) {
+                    self.stage.chaos.provoke(&mut self.stage.world, observed.host);
                 }
-                Some(_) => {}
+                Ok(())
+            }
+            StoreFact::Client(fact) => {
+                self.stage.show(observed.at, observed.host, fact, &mut self.clients)?;
+                if matches!(fact, ClientFact::Told { outcome: Outcome::Done | Outcome::Appended { .. }, .. }) {
+                    self.stage.chaos.acknowledged(&mut self.stage.world);
+                }
+                self.count(fact)
             }
         }
     }
 
+    fn reminded(&mut self, _id: u64) -> Result<(), Violation> {
+        Ok(())
+    }
+
     /// What keeps the world from being at rest.
     fn unsettled(&self) -> Option<String> {
-        for host in &self.town.clients {
-            if !matches!(self.world.process(*host), Some(Actor::Client(client)) if client.is_quiet()) {
+        for host in &self.stage.town.clients {
+            if !matches!(self.stage.world.process(*host), Some(Actor::Client(client)) if client.is_quiet()) {
                 return Some(format!("{host} still waits for an answer"));
             }
         }
@@ -359,76 +338,18 @@ impl Run {
             })
             .collect();
         let mut position = None;
-        for host in &self.town.servers {
-            let Some(Actor::Server(server)) = self.world.process(*host) else {
+        for host in &self.stage.town.servers {
+            let Some(Actor::Server(server)) = self.stage.world.process(*host) else {
                 return Some(format!("{host} does not run"));
             };
             if !server.all_acknowledged(&topics) {
                 return Some(format!("at {host} some entries are not acknowledged by every group"));
             }
-            let applied = server.replica().commit();
+            let applied = server.member().commit();
             if *position.get_or_insert(applied) != applied {
                 return Some(format!("{host} is at {applied}, another replica at {position:?}"));
             }
         }
         None
     }
-
-    fn last_look(&mut self) -> Result<(), Violation> {
-        let finals = self.town.servers.iter().filter_map(|host| match self.world.process(*host) {
-            Some(Actor::Server(server)) => Some((*host, server.state_digest())),
-            _ => None,
-        });
-        let finals: Vec<_> = finals.collect();
-        for (host, (index, state)) in finals {
-            let sight = Sight { at: self.world.now(), host, clock: &|_| None };
-            self.log.observe(&sight, &LogFact::Final { index, state })?;
-        }
-        self.log.finish()?;
-        self.clients.finish()
-    }
-
-    fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
-        let network = self.world.network.counts();
-        let mut faults = self.chaos.counts().iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
-        let messages = [
-            ("message_dropped", network.dropped),
-            ("message_duplicated", network.duplicated),
-            ("message_reordered", network.reordered),
-            ("message_delayed", network.delayed),
-            ("message_cut", network.cut),
-        ];
-        Extend::extend(&mut faults, messages.into_iter().map(|(kind, count)| (kind.to_string(), count)));
-        let mut invariants = self.log.counts();
-        invariants.extend(self.clients.counts());
-        invariants.insert("sound_disks_are_accepted".to_string(), self.chaos.starts());
-        invariants.insert("requests_are_understood".to_string(), self.answered);
-        invariants.insert("service_returns_after_faults".to_string(), self.served);
-        let failures = found.map(|violation| Failure {
-            seed,
-            invariant: violation.invariant,
-            message: violation.what,
-            at: self.world.now().to_string(),
-            replay: replay(seed, options),
-            trace: self.world.trace.lines().map(str::to_string).collect(),
-        });
-        Report {
-            scenario: "store".to_string(),
-            seeds_run: 1,
-            seeds: Some((seed, seed)),
-            simulated_seconds: self.world.now().since(SimTime::ZERO).as_secs_f64(),
-            operations: self.operations,
-            answered: self.answered,
-            events: self.world.trace.events(),
-            faults,
-            invariants,
-            trace_hash: format!("{:016x}", self.world.trace.hash()),
-            failures: failures.into_iter().collect(),
-        }
-    }
-}
-
-fn replay(seed: u64, options: &Options) -> String {
-    let mutant = options.mutant.map(|mutant| format!(" --mutant {mutant}")).unwrap_or_default();
-    format!("tidings sim store --seed {seed}{mutant}")
 }

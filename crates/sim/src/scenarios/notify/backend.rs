@@ -1,0 +1,138 @@
+//! The application's backend: makes versions and publishes them.
+
+use super::fact::{Fact, NotifyFact, OBJECTS, Publication, object};
+use super::line::{Ended, Line};
+use super::shared::{APP, Shared};
+use crate::kernel::{Effect, HostId};
+use bytes::Bytes;
+use prost::Message as _;
+use std::time::Duration;
+use tidings_base::{Mono, Now, Outbox, Seeded};
+use tidings_wire::v1::{self, feed_message, frame::Body};
+
+/// The topic of publications.
+pub const TOPIC: &[u8] = b"notify";
+
+/// A publication under way.
+#[derive(Clone, Debug)]
+struct Under {
+    publication: Publication,
+    /// The device that made it, as an installation.
+    source: Bytes,
+}
+
+/// The backend's process.
+pub struct Backend {
+    rng: Seeded,
+    shared: Shared,
+    devices: Vec<HostId>,
+    line: Line<Under>,
+    think: Duration,
+    next: Mono,
+    calm: bool,
+}
+
+type Out = Outbox<Effect<NotifyFact>>;
+
+impl Backend {
+    /// Starts; `start` is different in every life of the host.
+    pub fn start(
+        servers: Vec<HostId>,
+        devices: Vec<HostId>,
+        shared: Shared,
+        think: Duration,
+        (rng, start): (Seeded, u64),
+        now: Now,
+    ) -> Backend {
+        let line = Line::new(servers, rng.fork("calls"), start);
+        Backend { rng, shared, devices, line, think, next: now.mono, calm: false }
+    }
+
+    /// No more of its own accord.
+    pub fn calm(&mut self) {
+        self.calm = true;
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.calm && !self.line.is_busy()
+    }
+
+    /// Every object gets one more version.
+    pub fn last_round(&mut self, now: Now, out: &mut Out) {
+        (0..OBJECTS).for_each(|object| self.make(now, object, out));
+    }
+
+    /// A frame of a server.
+    pub fn receive(&mut self, now: Now, from: HostId, bytes: &Bytes, out: &mut Out) {
+        if let Some(ended) = self.line.receive(now, from, bytes) {
+            self.ended(now, ended, out);
+        }
+    }
+
+    /// When it wants to be woken.
+    pub fn deadline(&self) -> Option<Mono> {
+        let next = (!self.calm).then_some(self.next);
+        [next, self.line.deadline()].into_iter().flatten().min()
+    }
+
+    /// Time has passed.
+    pub fn wake(&mut self, now: Now, out: &mut Out) {
+        for ended in self.line.wake(now, out) {
+            self.ended(now, ended, out);
+        }
+        if !self.calm && self.next <= now.mono {
+            let mean = self.think.as_millis() as u64;
+            self.next = now.mono + Duration::from_millis(self.rng.below(2 * mean + 1));
+            let object = self.rng.below(OBJECTS);
+            // Now and then several at once, so that some collapse.
+            let many = if self.rng.one_in(5) { self.rng.between(2, 4) } else { 1 };
+            (0..many).for_each(|_| self.make(now, object, out));
+        }
+    }
+
+    /// Makes a version of an object and publishes it.
+    pub fn make(&mut self, now: Now, number: u64, out: &mut Out) {
+        let name = object(number);
+        let version = self.shared.make(&name, self.rng.between(1, 3));
+        let publication = Publication { generation: self.shared.generation(), object: number, version };
+        let maker = self.rng.one_in(2).then(|| self.rng.pick(&self.devices).copied()).flatten();
+        let source = maker.and_then(|maker| Some((maker, self.shared.source(maker)?))).map(|(maker, source)| {
+            out.put(Effect::Fact(Fact::Made(maker, publication).into()));
+            source
+        });
+        out.put(Effect::Fact(Fact::Calls(publication).into()));
+        self.publish(now, Under { publication, source: source.unwrap_or_default() }, out);
+    }
+
+    fn publish(&mut self, now: Now, under: Under, out: &mut Out) {
+        let Publication { generation, object: number, version } = under.publication;
+        let entry = v1::Publication {
+            app: APP.into(),
+            object: object(number),
+            version,
+            source: under.source.clone(),
+            generation,
+            ..Default::default()
+        };
+        let append = v1::Append { topic: TOPIC.into(), entries: vec![entry.encode_to_vec().into()] };
+        let body = Body::Feed(v1::FeedMessage { message: Some(feed_message::Message::Append(append)) });
+        self.line.call(now, under, body, out);
+    }
+
+    fn ended(&mut self, now: Now, ended: Ended<Under>, out: &mut Out) {
+        let under = ended.whose;
+        match ended.result {
+            Ok(Body::Feed(v1::FeedMessage { message: Some(feed_message::Message::Appended(_)) })) => {
+                out.put(Effect::Fact(Fact::Published(under.publication).into()));
+            }
+            // It may have happened; publishing again is harmless.
+            _ => {
+                let again = self.calm || self.rng.one_in(2);
+                if again && under.publication.generation == self.shared.generation() {
+                    self.publish(now, under, out);
+                }
+            }
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! What can be typed. Names are stable: scripts depend on them.
 
 pub mod cell;
+pub mod member;
 pub mod notify;
 pub mod place;
 mod typed;
@@ -36,6 +37,9 @@ pub enum Command {
     Doctor(Doctor),
     /// Make a certificate authority, node certificates, configuration and the first operator key
     Init(Init),
+    /// The members of the cluster: add, remove and replace whole nodes
+    #[command(subcommand, after_help = MEMBER_HELP)]
+    Member(member::Member),
     /// Applications and their API keys
     #[command(subcommand)]
     App(App),
@@ -70,6 +74,10 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
 }
+
+const MEMBER_HELP: &str = "A member is in two groups, the cell's and that of store and feed; these commands change both, \
+and can be run again when they were broken off.\n\n\
+Examples:\n  tidings member list\n  tidings member add 4 10.0.0.4:7400\n  tidings member replace 2 4 10.0.0.4:7400";
 
 /// Where the server is and who asks.
 #[derive(Args, Clone)]
@@ -160,6 +168,9 @@ pub struct Init {
     /// Make the folder of one more node, signed by the authority that is in DIR already
     #[arg(long, value_name = "N=HOST:PORT", value_parser = parse_numbered, conflicts_with = "nodes")]
     pub add: Option<(u64, String)>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Subcommand)]

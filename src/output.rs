@@ -42,9 +42,37 @@ pub fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = 
 
 /// Prints the error that ended a command, and says the exit code of its class.
 pub fn fail(mut error: Error, typed: &Typed) -> ExitCode {
-    error.hint = typed.hint(&error.hint);
+    error.hint = typed.hint(&typed_hint(&error));
     tell(&error, typed.json);
     ExitCode::from(error.class.exit_code())
+}
+
+/// A hint as somebody who types can follow it. Those of the parts and of the client library speak to programs, which hold
+/// sessions and handles and know several servers.
+fn typed_hint(error: &Error) -> String {
+    let words = match error.code.as_ref() {
+        // It says already what to type.
+        _ if error.hint.contains("`tidings ") => error.hint.as_str(),
+        "store.not_leader" | "feed.not_leader" | "cell.not_master" | "placement.not_leader" | "raft.not_leader" => {
+            "Try again in a moment; `tidings status` names the leaders. Give several servers to --server, separated by commas."
+        }
+        "placement.no_manager" | "cell.not_begun" => {
+            "Look at --server; `tidings status` says who leads, and whether a majority is up."
+        }
+        "cell.closed" | "cell.poisoned" | "cell.expired" | "cell.no_session" => {
+            "Run the command again: it begins a session of its own. Locks and ephemeral files of the ended one are gone."
+        }
+        "store.outcome_unknown"
+        | "feed.outcome_unknown"
+        | "control.lost"
+        | "control.deadline"
+        | "cell.outcome_unknown" => "It may or may not have happened: look at what is there before you run it again.",
+        "placement.unexpected" | "cell.unexpected" | "control.long_answer" | "cell.bad_call" => {
+            "Client and server may be of different versions: compare `tidings --version` and `tidings status`."
+        }
+        _ => error.hint.as_str(),
+    };
+    words.to_owned()
 }
 
 /// Prints an error on standard error: one sentence and a hint for people, one JSON object on a line for scripts.
@@ -67,9 +95,27 @@ pub fn note(text: impl Display) {
 /// Something on this machine that did not work, with the operating system's reason.
 pub fn broken(what: impl Display, reason: impl Display) -> Error {
     Error::new("cli.failed", Class::Failed, format!("{what}: {reason}"))
+        .hint("That is what this machine says, not the server: look at the path, its permissions and the space there.")
 }
 
 /// Something that was typed and cannot be meant.
 pub fn usage(message: impl Display) -> Error {
     Error::new("cli.usage", Class::Invalid, message.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_of_libraries_are_told_in_words_of_the_command_line() {
+        let library =
+            Error::new("placement.not_leader", Class::Unreachable, "no").hint("The library does so by itself.");
+        assert!(typed_hint(&library).contains("`tidings status`"));
+        let typed = library.hint("`tidings status` names all.");
+        assert_eq!(typed_hint(&typed), "`tidings status` names all.");
+        let other = Error::new("cell.no_node", Class::NotFound, "no").hint("Make it.");
+        assert_eq!(typed_hint(&other), "Make it.");
+        assert!(!broken("cannot read x", "no").hint.is_empty());
+    }
 }

@@ -128,9 +128,9 @@ pub enum Cell {
     /// Who may read, write and change a node
     #[command(subcommand)]
     Acl(Acl),
-    /// The replicas of the cell
+    /// The replicas of the cell alone; `tidings member` is for whole nodes
     #[command(subcommand)]
-    Member(Member),
+    Member(super::member::Member),
     /// Bounds of what a directory may hold
     #[command(subcommand)]
     Quota(Quota),
@@ -262,42 +262,6 @@ pub enum Acl {
         /// Set only if the ACL generation is this
         #[arg(long, value_name = "GENERATION")]
         if_generation: Option<u64>,
-        #[command(flatten)]
-        remote: Remote,
-    },
-}
-
-#[derive(Subcommand)]
-pub enum Member {
-    /// List the replicas and how far each is behind
-    List {
-        #[command(flatten)]
-        remote: Remote,
-    },
-    /// Add a node that was started with `serve --join`
-    Add {
-        /// Its number, which the cell never knew before
-        node: u64,
-        /// Where others reach it, as HOST:PORT
-        address: String,
-        #[command(flatten)]
-        remote: Remote,
-    },
-    /// Remove a replica
-    Remove {
-        /// Its number
-        node: u64,
-        #[command(flatten)]
-        remote: Remote,
-    },
-    /// Remove a replica and add another in its place, which was started with `serve --join`
-    Replace {
-        /// The number of the one that goes
-        old: u64,
-        /// The number of the one that comes
-        new: u64,
-        /// Where others reach it, as HOST:PORT
-        address: String,
         #[command(flatten)]
         remote: Remote,
     },

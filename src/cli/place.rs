@@ -74,7 +74,8 @@ pub enum Place {
     },
     /// Have everything of an owner moved to the others
     #[command(after_help = "Owners that can hand over their state do so; what is left at the end of the namespace's \
-                            drain time is lost, and lookups are told.\n\n\
+                            drain time is lost, and lookups are told. With --wait, a loss is a failure \
+                            (exit code 1) unless --allow-loss is given.\n\n\
                             Examples:\n  tidings place drain counters server-1 --wait\n  \
                             tidings place drain counters server-1 --cancel")]
     Drain {
@@ -88,6 +89,9 @@ pub enum Place {
         /// Wait until it holds nothing, for as long as it takes
         #[arg(long, conflicts_with = "cancel")]
         wait: bool,
+        /// With --wait: lost state is no failure, as with owners that hand nothing over
+        #[arg(long, requires = "wait")]
+        allow_loss: bool,
         #[command(flatten)]
         remote: Remote,
     },

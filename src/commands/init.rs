@@ -2,6 +2,7 @@
 
 use crate::cli::Init;
 use crate::{output, stopwatch};
+use serde_json::{Value, json};
 use std::path::Path;
 use tidings_base::{Error, Wall};
 use tidings_node::config::Member;
@@ -10,12 +11,18 @@ use tidings_node::pki;
 /// Makes everything and says how to use it.
 pub fn run(args: Init) -> Result<(), Error> {
     if let Some((node, address)) = args.add {
-        return add(&args.dir, Member { node, address });
+        return add(&args.dir, Member { node, address }, args.json);
     }
     let members: Vec<Member> =
         (1..).zip(&args.nodes).map(|(node, address)| Member { node, address: address.clone() }).collect();
     let made = pki::init(&args.dir, &members, Wall(stopwatch::wall_micros()))?;
     let dir = args.dir.display();
+    if args.json {
+        output::json(
+            &json!({ "dir": args.dir, "files": made.files, "nodes": members.iter().map(node).collect::<Vec<_>>() }),
+        );
+        return Ok(());
+    }
     output::line(format_args!("made {} files in {dir}", made.files.len()));
     output::line("");
     // Several members must be told that they begin something new.
@@ -35,11 +42,20 @@ pub fn run(args: Init) -> Result<(), Error> {
     Ok(())
 }
 
+/// A node as scripts read it.
+fn node(member: &Member) -> Value {
+    json!({ "node": member.node, "address": member.address, "config": format!("node-{}/node.toml", member.node) })
+}
+
 /// Makes what one more node needs, or, once its old folder is moved away, a node whose certificate is about to end.
-fn add(dir: &Path, node: Member) -> Result<(), Error> {
+fn add(dir: &Path, new: Member, json: bool) -> Result<(), Error> {
     // It is told of no members: those that run will add it, and tell it.
-    let files = pki::add_node(dir, &node, std::slice::from_ref(&node), Wall(stopwatch::wall_micros()))?;
-    let (dir, number) = (dir.display(), node.node);
+    let files = pki::add_node(dir, &new, std::slice::from_ref(&new), Wall(stopwatch::wall_micros()))?;
+    if json {
+        output::json(&json!({ "dir": dir, "files": files, "nodes": [node(&new)] }));
+        return Ok(());
+    }
+    let (dir, number) = (dir.display(), new.node);
     output::line(format_args!("made {} files in {dir}/node-{number}", files.len()));
     output::line("");
     output::line(format_args!("  tidings serve --config {dir}/node-{number}/node.toml --join"));

@@ -7,6 +7,7 @@ mod completions;
 mod doctor;
 mod feed;
 mod init;
+mod member;
 mod notify;
 mod place;
 mod probe;
@@ -32,6 +33,7 @@ pub fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Status(remote) => status::run(remote),
         Command::Doctor(args) => doctor::run(args),
         Command::Init(args) => init::run(args),
+        Command::Member(command) => member::run(command, member::ALL),
         Command::App(command) => app::run(command),
         Command::Place(command) => place::run(command),
         Command::Notify(command) => notify::run(command),

@@ -119,6 +119,9 @@ fn greet(node: &Node, config: &Config) {
     }
     let reach = reach(node, config);
     output::line(format_args!("  tidings status{reach}"));
+    output::line(format_args!("  tidings cell put /greeting 'good news'{reach}"));
+    output::line(format_args!("  tidings cell cat /greeting{reach}"));
+    output::line(format_args!("  tidings place namespaces{reach}"));
     output::line(format_args!("  tidings store put greetings hello text 'good news'{reach}"));
     output::line(format_args!("  tidings store get greetings hello{reach}"));
 }

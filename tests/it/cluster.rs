@@ -229,9 +229,84 @@ fn a_node_without_a_majority_says_so() {
     cluster.nodes[last].take().unwrap().kill();
     let left = cluster.nodes[leader].as_ref().unwrap();
     until("it is not ready any more", || (http("GET", left.address, "/readyz", "")?.0 == 503).then_some(()));
-    assert!(!left.run(&["status"]).out.contains("no problems"));
+    let status = left.run(&["status"]).out;
+    assert!(!status.contains("no problems"), "{status}");
+    let missed: Vec<String> = [follower, last].map(|at| format!("{}", at + 1)).into();
+    for node in &missed {
+        assert!(
+            status.contains(&format!("Node {node} at ")) && status.contains(&format!("{node} (silent)")),
+            "{status}"
+        );
+    }
+    // Whatever is asked: that there is no majority, who is missed, and what to do.
+    for asked in [&["store", "get", "g", "r"][..], &["cell", "cat", "/f"], &["place", "namespaces"]] {
+        // It takes some leases until it knows who is missed.
+        let mut tries = (0..5).map(|_| left.run(&[asked, &["--timeout", "2"]].concat()).err);
+        let named = |said: &String| missed.iter().all(|node| said.contains(&format!("node {node} (127.0.0.1:")));
+        let said = tries.find(named).expect("the error names who is missed");
+        assert!(said.contains("no majority") && said.contains("`tidings status`"), "{said}");
+    }
     cluster.nodes[last] = Some(spawn(&cluster.configs[last], &[]));
     cluster.nodes.iter().flatten().for_each(Server::wait_ready);
+}
+
+fn status(node: &Server) -> serde_json::Value {
+    node.run(&["status", "--json"]).json()
+}
+
+#[test]
+fn whole_nodes_are_added_and_removed_and_a_stranger_is_refused() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(dir.path());
+    let node = cluster.node(0);
+    let number = until("the members agree on a number", || {
+        let numbers: Vec<String> =
+            cluster.nodes.iter().flatten().filter_map(|n| status(n)["cluster"].as_str().map(str::to_owned)).collect();
+        (numbers.len() == 3 && numbers.iter().all(|n| *n == numbers[0])).then(|| numbers[0].clone())
+    });
+    let other = |number: u64| {
+        let port = free_port();
+        let config = dir.path().join(format!("node-{number}.toml"));
+        let own = format!("node = {number}\ndata = \"data-{number}\"\nlisten = \"127.0.0.1:{port}\"\n");
+        std::fs::write(&config, own).unwrap();
+        (config, format!("127.0.0.1:{port}"))
+    };
+
+    // Somebody else's node under a number that is free here.
+    let (config, address) = other(4);
+    let stranger = spawn(&config, &[]);
+    stranger.wait_ready();
+    let theirs = until("it has a number", || status(&stranger)["cluster"].as_str().map(str::to_owned));
+    assert_ne!(theirs, number);
+    node.run(&["member", "add", "4", &address]).failed(4, "raft.other_cluster");
+    let leader = cluster.node(cluster.leader_of(CELL));
+    let told = leader.run(&["status"]).out;
+    assert!(told.contains(&format!("node 4 belongs to another cluster ({theirs})")), "{told}");
+    let metrics = http("GET", leader.address, "/metrics", "").unwrap().1;
+    assert!(metrics.contains("tidings_raft_other_cluster_total{"), "{metrics}");
+    assert_eq!(status(&stranger)["cluster"], theirs.as_str());
+    assert_eq!(stranger.run(&["store", "put", "g", "r", "c", "v"]).code, 0, "it serves its own cluster still");
+    stranger.kill();
+    let doctor = run(&["doctor", "--data", dir.path().join("data-4").to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    assert!(doctor.out.contains(&format!("of cluster {theirs}")), "{doctor:?}");
+
+    // One that joins: it is a member of both groups, and knows its cluster.
+    let (config, address) = other(5);
+    let joined = spawn(&config, &["--join"]);
+    assert_eq!(node.run(&["member", "add", "5", &address]).out.trim(), "node 5 is added");
+    joined.wait_ready();
+    assert_eq!(status(&joined)["cluster"], number.as_str());
+    let members = |role: &str| {
+        let rows = node.run(&["member", "list", "--json"]).json();
+        let of = rows.as_array().unwrap().iter().filter(|row| row["node"] == 5 && row["role"] == role);
+        of.map(|row| row["group"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(members("replica"), ["cell", "store"]);
+    node.run(&["member", "add", "5", &address]).failed(4, "node 5 is a voting member already");
+    assert_eq!(node.run(&["member", "remove", "5"]).code, 0);
+    assert!(members("replica").is_empty());
+    node.run(&["member", "remove", "5"]).failed(3, "is no member");
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn what_it_says_to_try_works(secured: &Secured, server: &Server) {
     let said =
         crate::process::until("it says what to try", || Some(server.said()).filter(|said| said.contains("store get")));
     let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("  ")).collect();
-    assert_eq!(lines.iter().filter(|line| line.starts_with("tidings ")).count(), 3, "{said}");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("tidings ")).count(), 6, "{said}");
     let programs = Path::new(env!("CARGO_BIN_EXE_tidings")).parent().unwrap().to_str().unwrap();
     let output = Command::new("sh")
         .args(["-e", "-c", &lines.join("\n")])
@@ -140,6 +140,9 @@ fn a_further_node_gets_its_folder_from_the_same_authority() {
     let report = run(&["doctor", "--config", &secured.path("node-4/node.toml"), "--json"]).json();
     assert_eq!(report["healthy"], true, "{report}");
     run(&["init", &dir, "--add", "4=127.0.0.1:7404"]).failed(4, "is there already");
+    let said = run(&["init", &dir, "--add", "5=127.0.0.1:7405", "--json"]).json();
+    assert_eq!((&said["nodes"][0]["node"], &said["nodes"][0]["config"]), (&5.into(), &"node-5/node.toml".into()));
+    assert!(said["files"].as_array().is_some_and(|files| !files.is_empty()), "{said}");
     run(&["init", &secured.path("no-authority"), "--add", "4=127.0.0.1:7404"]).failed(2, "ca.pem");
     assert_eq!(std::fs::read(secured.path("ca.key")).unwrap(), before);
 }

@@ -12,7 +12,7 @@ fn a_fresh_server_becomes_ready_and_says_what_to_try() {
     assert_eq!(http_get(server.address, "/healthz").unwrap().0, 200);
     let said = until("it says what to try", || Some(server.said()).filter(|said| said.contains("store get")));
     let tries: Vec<&str> = said.lines().filter(|line| line.starts_with("  tidings ")).collect();
-    assert_eq!(tries.len(), 3, "{said}");
+    assert_eq!(tries.len(), 6, "{said}");
 
     let status = server.run(&["status", "--json"]).json();
     assert_eq!(status["node"], 1);

@@ -150,7 +150,8 @@ fn not_ours(address: &Address, status: http::StatusCode) -> Error {
     let message = format!("{address} answered with HTTP {status}, which no node does");
     match status.as_u16() {
         401 => Error::new("control.unauthenticated", Class::Refused, message).hint("Pass a valid key or token."),
-        403 => Error::new("control.forbidden", Class::Refused, message),
+        403 => Error::new("control.forbidden", Class::Refused, message)
+            .hint("Whatever stands before the node refuses: a proxy, or another server. Check the address."),
         429 | 502..=504 => unreachable(address, format!("HTTP {status}")),
         _ => Error::new("client.not_a_node", Class::Invalid, message).hint("Check the address."),
     }

@@ -40,6 +40,15 @@ const MISSED_LEASES: u32 = 4;
 /// How long stopping waits for the last hold on the disk to be let go.
 const LET_GO: Duration = Duration::from_secs(5);
 
+/// Whom a replica misses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missed {
+    /// The other voters that answered nothing lately.
+    pub members: Vec<Member>,
+    /// Those that are left are no majority.
+    pub hopeless: bool,
+}
+
 /// One replica of one group. Cheap to clone; all clones are the same replica.
 #[derive(Clone)]
 pub struct Group {
@@ -145,9 +154,8 @@ impl Group {
         Some(others.map(NodeId).collect())
     }
 
-    /// The other voters that answered nothing lately, if this replica knows no leader or leads without a majority: those
-    /// that are missed. `None` while all is well.
-    pub fn missed(&self) -> Option<Vec<Member>> {
+    /// Whom this replica misses, if it knows no leader or leads without a majority; `None` while all is well.
+    pub fn missed(&self) -> Option<Missed> {
         let shared = &self.inner.shared;
         let leaderless = matches!(*self.role().borrow(), Role::Follower { leader: None });
         if !leaderless && self.in_touch() {
@@ -156,12 +164,15 @@ impl Group {
         let (now, lately) = (shared.now(), shared.timings.lease * MISSED_LEASES);
         let answered = shared.answered.lock().clone();
         let members = self.inner.members();
-        let missed = members
-            .voter_ids()
-            .map(NodeId)
-            .filter(|node| *node != shared.node && answered.get(node).is_none_or(|at| now.since(*at) > lately));
+        let silent =
+            |node: &NodeId| *node != shared.node && answered.get(node).is_none_or(|at| now.since(*at) > lately);
+        let missed: Vec<NodeId> = members.voter_ids().map(NodeId).filter(silent).collect();
+        let voters = members.voter_ids().count();
         let address = |node: NodeId| members.get_node(&node.0).map_or(String::new(), |at| at.addr.clone());
-        Some(missed.map(|node| Member { node, address: address(node) }).collect())
+        Some(Missed {
+            hopeless: (voters - missed.len()) * 2 <= voters,
+            members: missed.into_iter().map(|node| Member { node, address: address(node) }).collect(),
+        })
     }
 
     /// The address of a member, as the group has agreed on it.

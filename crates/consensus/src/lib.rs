@@ -45,7 +45,7 @@ mod types;
 pub use codec::Malformed;
 pub use config::{Clock, Flush, GroupConfig, Limits, Member, Timings};
 pub use error::{ChangeError, OtherCluster, ProposeError, StartError};
-pub use group::Group;
+pub use group::{Group, Missed};
 pub use identity::{ClusterId, Identity, Stranger};
 pub use log_store::check;
 pub use metrics::{MemberStatus, Standing, Status};

@@ -10,6 +10,7 @@
 //! is an entry in a table and a small future, not a task.
 
 mod measured;
+mod screen;
 mod spares;
 
 pub(crate) use spares::{Spare, Spares, watch as watch_spares};
@@ -21,7 +22,8 @@ use crate::group::{LogClock, Refused};
 use crate::metrics;
 use crate::services::admin;
 use crate::waiting::{Cancelling, Wait, Waiting};
-use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,17 +122,12 @@ impl CellGroup {
         request: v1::CellMessage,
     ) -> impl Future<Output = Result<v1::CellMessage, Refused>> + Send + use<> {
         let shared = self.shared.clone();
-        let wait = shared.waiting.begin(&shared.master);
-        // With room in the queue, which is nearly always, the future need not keep the request.
-        let unsent = match shared.master.try_send(Input::Request { op: wait.op(), request, deadline: None }) {
-            Ok(()) => None,
-            Err(NotTaken::Busy(input) | NotTaken::Stopped(input)) => {
-                let master = shared.master.clone();
-                let input = Box::new(input);
-                Some(Box::pin(async move { master.send(*input).await.is_ok() }))
-            }
+        let asked = match request.message.as_ref().and_then(|message| screen::refused(&shared.state, message)) {
+            Some(refused) => Err(refused),
+            None => Ok(shared.ask(request)),
         };
         async move {
+            let (wait, unsent) = asked.map_err(|refused| *refused)?;
             if let Some(sending) = unsent
                 && !sending.await
             {
@@ -206,6 +203,20 @@ impl CellGroup {
 }
 
 impl Shared {
+    /// Hands a request to the master: what waits for the answer, and what is still to be done before there can be one.
+    fn ask(&self, request: v1::CellMessage) -> (Wait<Answer, Input>, Option<BoxFuture<'static, bool>>) {
+        let wait = self.waiting.begin(&self.master);
+        // With room in the queue, which is nearly always, the future need not keep the request.
+        let unsent = match self.master.try_send(Input::Request { op: wait.op(), request, deadline: None }) {
+            Ok(()) => None,
+            Err(NotTaken::Busy(input) | NotTaken::Stopped(input)) => {
+                let (master, input) = (self.master.clone(), Box::new(input));
+                Some(async move { master.send(*input).await.is_ok() }.boxed())
+            }
+        };
+        (wait, unsent)
+    }
+
     async fn answered(&self, wait: Wait<Answer, Input>) -> Result<v1::CellMessage, Refused> {
         match wait.await.map(|answer| *answer) {
             Some(Ok(message)) => Ok(v1::CellMessage { message: Some(message), ..Default::default() }),

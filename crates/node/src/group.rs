@@ -106,6 +106,11 @@ impl StoreGroup {
     /// Answers a request with the frames of its answer, at least one. Dropping the future cancels the request; what it
     /// wrote stays written.
     pub async fn request(&self, request: Request, patience: Option<Duration>) -> Result<Vec<Reply>, Refused> {
+        let code = match request {
+            Request::Feed(_) => "feed.not_leader",
+            Request::Store(_) | Request::Operate(_) => "store.not_leader",
+        };
+        admin::refuse_hopeless(&self.shared.group, code)?;
         let deadline = patience.map(|patience| self.shared.clock.now().mono + patience);
         let wait = self.shared.waiting.begin(&self.shared.front);
         let input = Input::Request { op: wait.op(), request, deadline };

@@ -169,7 +169,7 @@ pub mod refuse {
     /// The application has no such key.
     pub fn no_key(app: &str, id: &str) -> Error {
         let message = format!("the application `{}` has no key `{}`", clip(app), clip(id));
-        Error::new("admin.no_key", Class::NotFound, message)
+        Error::new("admin.no_key", Class::NotFound, message).hint("`tidings app keys NAME` lists its keys.")
     }
 
     /// The application has all the keys it may have.

@@ -3,6 +3,34 @@
 use std::time::Duration;
 use tidings_base::time::stretched;
 use tidings_base::{Class, Error};
+use tidings_wire::v1;
+
+/// Points on the ring that an owner begins with.
+pub const VIRTUAL_NODES: u32 = 64;
+
+/// How long a drain may take before what is left is lost.
+pub const DRAIN: Duration = Duration::from_secs(60);
+
+/// The pause between two rounds of a policy.
+pub const ROUND: Duration = Duration::from_secs(60);
+
+/// The policy of a namespace that names none.
+pub const POLICY: &str = "hottest";
+
+/// A namespace's configuration as people should see it: zero and empty are replaced by what they stand for.
+pub fn effective(config: &v1::NamespaceConfig) -> v1::NamespaceConfig {
+    let times = Times::new(config.lease_ms, config.renew_ms);
+    let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    let or = |said: u32, default: u32| if said == 0 { default } else { said };
+    v1::NamespaceConfig {
+        lease_ms: millis(times.lease),
+        renew_ms: millis(times.renew),
+        policy: if config.policy.is_empty() { POLICY.to_owned() } else { config.policy.clone() },
+        virtual_nodes: or(config.virtual_nodes, VIRTUAL_NODES),
+        drain_ms: or(config.drain_ms, millis(DRAIN)),
+        rebalance_ms: or(config.rebalance_ms, millis(ROUND)),
+    }
+}
 
 /// How long owners hold leases, and how often they renew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +101,14 @@ impl Default for FailOver {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_left_out_is_shown_as_it_is() {
+        let shown = effective(&v1::NamespaceConfig { lease_ms: 12_000, ..Default::default() });
+        assert_eq!((shown.lease_ms, shown.renew_ms, shown.policy.as_str()), (12_000, 3_000, POLICY));
+        assert_eq!((shown.virtual_nodes, shown.drain_ms, shown.rebalance_ms), (64, 60_000, 60_000));
+        assert_eq!(effective(&shown), shown);
+    }
 
     #[test]
     fn both_recommended_settings_outlast_a_fail_over() {

@@ -96,6 +96,19 @@ impl Directory {
         self.owners.get(place as usize)
     }
 
+    /// How many ranges each owner has, in the order of their places, and how many nobody has.
+    pub fn shares(&self) -> (Vec<(&TableOwner, usize)>, usize) {
+        let mut shares: Vec<(&TableOwner, usize)> = self.owners.iter().map(|owner| (owner, 0)).collect();
+        let mut unowned = 0;
+        for row in &self.rows {
+            match shares.get_mut(row.owner as usize) {
+                Some((_, ranges)) => *ranges += 1,
+                None => unowned += 1,
+            }
+        }
+        (shares, unowned)
+    }
+
     /// How many ranges it has.
     #[allow(clippy::len_without_is_empty)] // A directory always covers the whole ring.
     pub fn len(&self) -> usize {

@@ -104,22 +104,29 @@ pub fn deadline() -> Error {
 /// The deadline passed before the request could be sent.
 pub fn deadline_unsent() -> Error {
     Error::new("control.deadline", Class::Unreachable, "the deadline passed before the request could be sent")
+        .hint("Nothing happened. Is the node running, and is the address right?")
 }
 
 /// The connection ended before the answer came.
 pub fn lost(why: &Error) -> Error {
-    Error::new("control.lost", Class::OutcomeUnknown, format!("the connection ended before the answer: {why}"))
-        .hint("It may or may not have happened; look before trying again.")
+    Error::new(
+        "control.lost",
+        Class::OutcomeUnknown,
+        format!("the connection ended before the answer: {}", why.message),
+    )
+    .hint("It may or may not have happened; look before trying again.")
 }
 
 /// The request was never sent, since the connection is closing or closed.
 pub fn unsent(why: &Error) -> Error {
-    Error::new("control.unsent", Class::Unreachable, format!("the request was not sent: {why}"))
+    Error::new("control.unsent", Class::Unreachable, format!("the request was not sent: {}", why.message))
+        .hint("Nothing happened: try again, or ask another node.")
 }
 
 /// Nothing was heard of the other side for too long.
 pub fn dead_peer() -> Error {
     Error::new("control.dead_peer", Class::Unreachable, "nothing was heard from the other side for too long")
+        .hint("Look whether it runs, and at the network between.")
 }
 
 /// The other side closed the connection without a word.

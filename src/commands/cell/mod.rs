@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   files.rs acl.rs watch.rs lock.rs sequencer.rs    through a session of the library (connect.rs)
-//!   operators.rs backup.rs member.rs                  one question, without a session
+//!   operators.rs backup.rs                            one question, without a session
 //!   supervise.rs ── deadlines ──▶ guard.rs            a command that is dead before its lock is anybody else's (R10)
 //! ```
 
@@ -12,7 +12,6 @@ mod connect;
 mod files;
 pub mod guard;
 mod lock;
-mod member;
 mod operators;
 mod sequencer;
 mod show;
@@ -20,6 +19,7 @@ mod supervise;
 mod watch;
 
 use crate::cli::cell::{Cell, Sessions};
+use crate::commands::member;
 use std::process::ExitCode;
 use tidings_base::Error;
 
@@ -47,7 +47,7 @@ pub fn run(command: Cell) -> Result<ExitCode, Error> {
         Cell::Sessions { command: None, remote } => operators::sessions(&remote),
         Cell::Locks { remote } => operators::locks(&remote),
         Cell::Quota(command) => operators::quota(command),
-        Cell::Member(command) => member::run(command),
+        Cell::Member(command) => member::run(command, member::CELL),
         Cell::Backup { file, remote } => backup::backup(&file, &remote),
         Cell::Restore { file, replace, yes, remote } => backup::restore(&file, replace, yes, &remote),
     };

@@ -6,33 +6,67 @@ use crate::cli::Remote;
 use crate::output;
 use serde_json::json;
 use std::time::Duration;
-use tidings_base::Error;
+use tidings_base::{Class, Error};
 use tidings_client::placement::Placement;
-use tidings_wire::v1::OwnerInfo;
+use tidings_wire::v1::{OwnerInfo, TableRange, TableReply};
 
 /// How often to look whether a drain is done.
 const LOOK: Duration = Duration::from_millis(300);
 
+/// What a drain is told.
+pub struct Drain<'a> {
+    pub namespace: &'a str,
+    pub owner: &'a str,
+    /// Come back when it holds nothing.
+    pub wait: bool,
+    /// Lost state is no failure.
+    pub allow_loss: bool,
+}
+
 /// Has everything of an owner moved away.
-pub fn drain(namespace: &str, owner: &str, wait: bool, remote: &Remote) -> Result<(), Error> {
-    let info = with_placement(remote, async |placement| {
+pub fn drain(drain: &Drain<'_>, remote: &Remote) -> Result<(), Error> {
+    let Drain { namespace, owner, wait, allow_loss } = *drain;
+    let (info, lost) = with_placement(remote, async |placement| {
+        let before = placement.table(namespace).await?;
         placement.drain(namespace, owner).await?;
         let mut info = find(placement, namespace, owner).await?;
         while wait && info.ranges > 0 {
             tokio::time::sleep(LOOK).await;
             info = find(placement, namespace, owner).await?;
         }
-        Ok(info)
+        let lost = if wait { lost(owner, &before, &placement.table(namespace).await?) } else { 0 };
+        Ok((info, lost))
     })?;
+    if lost > 0 && !allow_loss {
+        let message = format!("{owner} holds nothing any more, and the state of {lost} ranges that it held was lost");
+        return Err(Error::new("placement.state_lost", Class::Failed, message).hint(
+            "Lookups were told: publish it again. Owners that hand nothing over lose it always (--allow-loss says that this \
+             is fine); others may need a longer `tidings place create --drain`.",
+        ));
+    }
     if remote.json {
-        output::json(&shown(&info));
+        let mut told = shown(&info);
+        if wait {
+            told["lost_ranges"] = lost.into();
+        }
+        output::json(&told);
     } else if info.ranges == 0 {
-        output::line(format_args!("{owner} holds nothing any more"));
+        let lost = if lost > 0 { format!("; the state of {lost} ranges was lost") } else { String::new() };
+        output::line(format_args!("{owner} holds nothing any more{lost}"));
     } else {
         let ranges = info.ranges;
         output::line(format_args!("{owner} is draining: {ranges} ranges to go; it gets no new ones"));
     }
     Ok(())
+}
+
+/// How many ranges of a table lie where an owner held something before, and were lost since.
+fn lost(owner: &str, before: &TableReply, after: &TableReply) -> usize {
+    let index = before.owners.iter().find(|known| known.id == owner).map_or(0, |known| known.index);
+    let held: Vec<&TableRange> = before.ranges.iter().filter(|range| index > 0 && range.owner == index).collect();
+    let known = before.info.as_ref().map_or(0, |info| info.lsn);
+    let was_held = |range: &TableRange| held.iter().any(|had| had.start <= range.last && range.start <= had.last);
+    after.ranges.iter().filter(|range| range.lost_lsn > known && was_held(range)).count()
 }
 
 async fn find(placement: &Placement, namespace: &str, owner: &str) -> Result<OwnerInfo, Error> {
@@ -50,4 +84,26 @@ pub fn cancel(namespace: &str, owner: &str, remote: &Remote) -> Result<(), Error
         output::line(format_args!("{owner} is in service again"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_wire::v1::{NamespaceInfo, TableOwner};
+
+    #[test]
+    fn only_what_the_owner_held_and_lost_since_counts() {
+        let range = |start, last, owner, lost_lsn| TableRange { start, last, owner, lost_lsn, ..Default::default() };
+        let owner = |index, id: &str| TableOwner { index, id: id.to_owned(), ..Default::default() };
+        let table = |lsn, ranges| TableReply {
+            info: Some(NamespaceInfo { lsn, ..Default::default() }),
+            owners: vec![owner(1, "one"), owner(2, "two")],
+            ranges,
+        };
+        let before = table(10, vec![range(0, 9, 1, 4), range(10, 19, 2, 0), range(20, 29, 1, 0)]);
+        let after = table(15, vec![range(0, 4, 2, 12), range(5, 9, 2, 4), range(10, 19, 2, 13), range(20, 29, 2, 14)]);
+        assert_eq!(lost("one", &before, &after), 2);
+        assert_eq!(lost("two", &before, &after), 1);
+        assert_eq!(lost("three", &before, &after), 0);
+    }
 }

@@ -131,9 +131,19 @@ impl Watching<'_> {
     }
 
     fn table(&mut self, event: &str) {
-        let (lsn, ranges) = (self.lookup.lsn(), self.lookup.directory().len());
-        let text = format!("{} {event}: {ranges} ranges, change {lsn}", self.namespace);
-        self.say(json!({ "event": event, "lsn": lsn, "ranges": ranges }), &text);
+        let (lsn, directory) = (self.lookup.lsn(), self.lookup.directory());
+        let (shares, unowned) = directory.shares();
+        let holding = shares.iter().filter(|(_, ranges)| *ranges > 0);
+        let mut text: Vec<String> = holding.clone().map(|(owner, ranges)| format!("{} {ranges}", owner.id)).collect();
+        if unowned > 0 {
+            text.push(format!("nobody {unowned}"));
+        }
+        let ranges = directory.len();
+        let text = format!("{} {event}: {ranges} ranges ({}), change {lsn}", self.namespace, text.join(", "));
+        let owners: Vec<Value> = holding
+            .map(|(owner, ranges)| json!({ "owner": owner.id, "address": owner.address, "ranges": ranges }))
+            .collect();
+        self.say(json!({ "event": event, "lsn": lsn, "ranges": ranges, "owners": owners, "unowned": unowned }), &text);
     }
 
     /// Says what was lost: of the keys that are watched, or all of it.

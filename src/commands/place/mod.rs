@@ -29,8 +29,8 @@ pub fn run(command: Place) -> Result<(), Error> {
         }
         Place::Watch { namespace, count, remote } => lookup::watch(&namespace, &[], count, &remote),
         Place::Drain { namespace, owner, cancel: true, remote, .. } => drain::cancel(&namespace, &owner, &remote),
-        Place::Drain { namespace, owner, cancel: false, wait, remote } => {
-            drain::drain(&namespace, &owner, wait, &remote)
+        Place::Drain { namespace, owner, cancel: false, wait, allow_loss, remote } => {
+            drain::drain(&drain::Drain { namespace: &namespace, owner: &owner, wait, allow_loss }, &remote)
         }
         Place::Rebalance { namespace, dry_run, remote } => rebalance::run(&namespace, dry_run, &remote),
     }

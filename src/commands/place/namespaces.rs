@@ -7,14 +7,12 @@ use crate::output;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tidings_base::{Class, Error};
+use tidings_placement::config::effective;
 use tidings_wire::v1::{NamespaceConfig, NamespaceInfo};
 
 /// For fast fail-over (F10): known to outlast the death of a manager.
 const FAST_LEASE: Duration = Duration::from_secs(12);
 const FAST_RENEW: Duration = Duration::from_millis(2_500);
-
-/// What a lease is when nobody says: the paper's.
-const DEFAULT_LEASE_MS: u32 = 60_000;
 
 /// Lists namespaces.
 pub fn list(remote: &Remote) -> Result<(), Error> {
@@ -26,16 +24,16 @@ pub fn list(remote: &Remote) -> Result<(), Error> {
     output::table(
         ["NAMESPACE", "OWNERS", "RANGES", "UNOWNED", "MOVING", "LEASE", "RENEWED", "POLICY", "CHANGES"],
         namespaces.iter().map(|info| {
-            let config = info.config.clone().unwrap_or_default();
+            let config = effective(&info.config.clone().unwrap_or_default());
             [
                 info.namespace.clone(),
                 info.owners.to_string(),
                 info.ranges.to_string(),
                 info.unowned.to_string(),
                 info.moving.to_string(),
-                seconds(lease_ms(&config)),
-                format!("every {}", seconds(renew_ms(&config))),
-                policy(&config).to_owned(),
+                seconds(config.lease_ms),
+                format!("every {}", seconds(config.renew_ms)),
+                config.policy,
                 info.lsn.to_string(),
             ]
         }),
@@ -44,7 +42,7 @@ pub fn list(remote: &Remote) -> Result<(), Error> {
 }
 
 fn namespace(info: &NamespaceInfo) -> Value {
-    let config = info.config.clone().unwrap_or_default();
+    let config = effective(&info.config.clone().unwrap_or_default());
     json!({
         "namespace": info.namespace,
         "instance": format!("{:016x}", info.instance),
@@ -54,22 +52,13 @@ fn namespace(info: &NamespaceInfo) -> Value {
         "moving": info.moving,
         "lsn": info.lsn,
         "epoch": info.epoch,
-        "lease_ms": lease_ms(&config),
-        "renew_ms": renew_ms(&config),
-        "policy": policy(&config),
+        "lease_ms": config.lease_ms,
+        "renew_ms": config.renew_ms,
+        "policy": config.policy,
+        "virtual_nodes": config.virtual_nodes,
+        "drain_ms": config.drain_ms,
+        "rebalance_ms": config.rebalance_ms,
     })
-}
-
-fn lease_ms(config: &NamespaceConfig) -> u32 {
-    if config.lease_ms == 0 { DEFAULT_LEASE_MS } else { config.lease_ms }
-}
-
-fn renew_ms(config: &NamespaceConfig) -> u32 {
-    if config.renew_ms == 0 { lease_ms(config) / 4 } else { config.renew_ms }
-}
-
-fn policy(config: &NamespaceConfig) -> &str {
-    if config.policy.is_empty() { "hottest" } else { &config.policy }
 }
 
 fn seconds(milliseconds: u32) -> String {
@@ -93,18 +82,18 @@ pub fn create(args: &Create) -> Result<(), Error> {
         drain_ms: milliseconds("--drain", args.drain)?,
         rebalance_ms: milliseconds("--rebalance-every", args.rebalance_every)?,
     };
-    let told = config.clone();
+    let told = effective(&config);
     with_placement(&args.remote, async |placement| placement.create(&args.namespace, config).await)?;
     if args.remote.json {
         output::json(&json!({
             "namespace": args.namespace,
             "created": true,
-            "lease_ms": lease_ms(&told),
-            "renew_ms": renew_ms(&told),
-            "policy": policy(&told),
+            "lease_ms": told.lease_ms,
+            "renew_ms": told.renew_ms,
+            "policy": told.policy,
         }));
     } else {
-        let (name, lease, renew) = (&args.namespace, seconds(lease_ms(&told)), seconds(renew_ms(&told)));
+        let (name, lease, renew) = (&args.namespace, seconds(told.lease_ms), seconds(told.renew_ms));
         output::line(format_args!("{name} is made: leases of {lease}, renewed every {renew}"));
     }
     Ok(())

@@ -80,23 +80,28 @@ pub fn owners(namespace: &str, remote: &Remote) -> Result<(), Error> {
         return Ok(());
     }
     output::table(
-        ["OWNER", "ADDRESS", "STATE", "RANGES", "SHARE", "RATE", "LEASES LAST", "POINTS", "INCARNATION"],
+        ["OWNER", "ADDRESS", "STATE", "HEARD", "RANGES", "SHARE", "RATE", "LEASES LAST", "POINTS", "INCARNATION"],
         owners.iter().map(|info| {
             let owner = info.owner.clone().unwrap_or_default();
             [
                 owner.id,
                 owner.address,
                 state(info).to_owned(),
+                info.heard_ms.map_or("long ago".to_owned(), |ms| format!("{} ago", seconds(ms))),
                 info.ranges.to_string(),
                 percent(f64::from(info.share_ppm) / 1e6),
                 format!("{:.1}/s", info.rate),
-                format!("{}.{} s", info.remaining_ms / 1_000, info.remaining_ms % 1_000 / 100),
+                seconds(info.remaining_ms),
                 owner.virtual_nodes.to_string(),
                 owner.incarnation.to_string(),
             ]
         }),
     );
     Ok(())
+}
+
+fn seconds(milliseconds: u64) -> String {
+    format!("{}.{} s", milliseconds / 1_000, milliseconds % 1_000 / 100)
 }
 
 /// An owner as scripts read it.
@@ -110,6 +115,7 @@ pub fn owner(info: &OwnerInfo) -> Value {
         "share_ppm": info.share_ppm,
         "rate": info.rate,
         "remaining_ms": info.remaining_ms,
+        "heard_ms": info.heard_ms,
         "virtual_nodes": owner.virtual_nodes,
         "incarnation": owner.incarnation,
     })

@@ -122,6 +122,9 @@ fn every_mistake_has_its_name_and_changes_nothing() {
         (&["rm", "/d/f", "--if-generation", "99"], 4, "cell.wrong_generation"),
         (&["acl", "set", "/d/f", "--read", "nobody-made-it"], 4, "cell.unknown_acl"),
         (&["acl", "set", "/d/f"], 2, "nothing to set"),
+        (&["put", "/acl/new", "app:shop\nshop"], 2, "line 2 of the access list `new`"),
+        (&["put", "/acl/new", "nobody", "--create-only"], 2, "line 1 of the access list"),
+        (&["cat", "/acl/new"], 3, "cell.no_node"),
         (&["quota", "set", "/d"], 2, "nothing to set"),
         (&["elect", "/d/f", "--who"], 3, "nobody is elected"),
         (&["sessions", "end", "999999"], 4, "cell.no_session"),
@@ -129,6 +132,11 @@ fn every_mistake_has_its_name_and_changes_nothing() {
         (&["member", "remove", "7"], 3, ""),
         (&["restore", "/there/is/no/such/file"], 1, ""),
     ];
+    let managers = until("the placement manager has its session", || {
+        let sessions = server.run(&["cell", "sessions", "--json"]).json();
+        sessions.as_array()?.iter().find(|s| s["app"] == ".placement")?["session"].as_u64()
+    });
+    server.run(&["cell", "sessions", "end", &managers.to_string()]).failed(4, "a placement manager's own");
     for (args, code, name) in mistakes {
         let said = server.run(&[&["cell"], *args].concat());
         assert_eq!(said.code, *code, "{args:?}: {said:?}");

@@ -50,7 +50,7 @@ fn replicas_are_added_removed_and_replaced_while_the_cell_serves() {
     assert_eq!(replaced.out.trim(), format!("node 5 is in the place of node {other}"), "{replaced:?}");
     let left = replicas(&fifth);
     assert!(left.len() == 3 && left.contains(&4) && left.contains(&5), "{left:?}");
-    fourth.run(&["cell", "member", "replace", &other, "6", "127.0.0.1:1"]).failed(3, "is no replica of the cell");
+    fourth.run(&["cell", "member", "replace", &other, "6", "127.0.0.1:1"]).failed(3, "is no member of the group");
     let read = until("the new replicas serve", || {
         let read = fifth.run(&["cell", "cat", "/kept"]);
         (read.code == 0).then_some(read)

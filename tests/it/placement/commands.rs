@@ -23,27 +23,38 @@ fn day_one() {
     assert!(owners.as_array().unwrap().iter().all(|owner| owner["state"] == "live"), "{owners}");
     let share = |at: usize| owners[at]["share_ppm"].as_u64().unwrap();
     assert!((999_000..=1_000_000).contains(&(share(0) + share(1))), "{owners}");
-    assert!(pool.ok(&["owners", "n"]).out.contains("one:1"));
+    assert!(owners[0]["heard_ms"].as_u64().unwrap() < 2_500, "{owners}");
+    let shown = pool.ok(&["owners", "n"]).out;
+    assert!(shown.contains("one:1") && shown.contains(" s ago"), "{shown}");
 
     let found = pool.json(&["lookup", "n", "alice", "bob"]);
     for key in [&found[0], &found[1]] {
         let owner = if key["owner"] == "one" { &one } else { &two };
         let name = key["key"].as_str().unwrap();
         assert_eq!(owner.check_now(name).map(|lease| u64::from(lease.get())), key["lease"].as_u64(), "{key}");
+        assert!(
+            key["age_ms"].as_u64().unwrap() < 10_000,
+            "since the table was confirmed, not since the machine began: {key}"
+        );
         assert_eq!(key["address"], format!("{}:1", key["owner"].as_str().unwrap()));
     }
     let of_one = pool.json(&["table", "n", "--owner", "one"]);
     assert!(of_one["ranges"].as_array().unwrap().iter().all(|range| range["owner"] == "one"));
     assert!(pool.ok(&["table", "n"]).out.starts_with("FROM"));
 
-    // A drain empties an owner; cancelled, it comes back.
+    // A drain empties an owner, and says what that cost: this one hands nothing over. Cancelled, it comes back.
+    pool.run(&["drain", "n", "one", "--wait"]).failed(1, "that it held was lost");
     let drained = pool.json(&["drain", "n", "one", "--wait"]);
     assert_eq!((&drained["ranges"], &drained["state"]), (&0.into(), &"drained".into()));
+    assert_eq!(drained["lost_ranges"], 0, "nothing was left to lose");
     pool.settled(&["two"]);
     assert!(one.held().is_empty());
     let dry = pool.json(&["rebalance", "n", "--dry-run"]);
     assert_eq!(dry["dry_run"], true);
     pool.ok(&["drain", "n", "one", "--cancel"]);
+    pool.settled(&["one", "two"]);
+    let lossy = pool.json(&["drain", "n", "two", "--wait", "--allow-loss"]);
+    assert!(lossy["lost_ranges"].as_u64().unwrap() > 0, "{lossy}");
 
     pool.run(&["delete", "n"]).failed(2, "takes every key");
     pool.ok(&["delete", "n", "--yes"]);

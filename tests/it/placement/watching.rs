@@ -39,5 +39,7 @@ fn a_loss_is_printed_where_its_key_is_watched() {
     assert_eq!(table.ended().code, 0);
     let counted = pool.server.run(&["place", "watch", "n", "--count", "1"]);
     assert_eq!(counted.code, 0);
-    assert!(counted.out.starts_with("n present: "), "{counted:?}");
+    assert!(counted.out.starts_with("n present: ") && counted.out.contains("(three "), "{counted:?}");
+    let present: Value = pool.server.run(&["place", "watch", "n", "--count", "1", "--json"]).json();
+    assert_eq!((&present["owners"][0]["owner"], &present["unowned"]), (&"three".into(), &0.into()));
 }

@@ -77,7 +77,9 @@ pub struct HttpOwner {
     beliefs: Arc<Beliefs>,
     moves: Arc<Moves>,
     /// Counts changes of what the application should know.
-    version: watch::Receiver<u64>,
+    version: Arc<watch::Sender<u64>>,
+    /// How the owner stood, and why it was refused, when that was last counted as a change.
+    stood: Mutex<(OwnerState, Option<Error>)>,
     /// The last picture that it was given.
     told: Mutex<Given>,
     use_: Mutex<Use>,
@@ -170,6 +172,7 @@ impl Sidecar {
         if let Some(owner) = self.known(&place, &new.instance) {
             return Ok((self.in_use(owner), false));
         }
+        self.evict(&place);
         let owner = self.begin(caller, namespace, place.clone(), name, new)?;
         let owner = self.in_use(owner);
         let first = owner.owner.state_other_than(OwnerState::Joining);
@@ -222,18 +225,19 @@ impl Sidecar {
         Ok((full, name.to_owned()))
     }
 
-    /// F12: a change of the instance releases everything, whatever the request wanted. The earlier run may live still: its
-    /// release waits until it believes nothing any more.
+    /// The owner that this run of the application registered, while it has not left.
     fn known(&self, place: &Place, instance: &str) -> Option<Arc<HttpOwner>> {
-        let mut owners = self.owners.lock();
-        let owner = owners.get(place)?.clone();
-        if owner.instance == instance && owner.owner.state() != OwnerState::Left {
-            return Some(owner);
+        let owner = self.owners.lock().get(place)?.clone();
+        (owner.instance == instance && owner.owner.state() != OwnerState::Left).then_some(owner)
+    }
+
+    /// F12: another run registers, so everything of the earlier one is released. It may live still: its release waits until
+    /// it believes nothing any more.
+    fn evict(&self, place: &Place) {
+        let before = self.owners.lock().remove(place);
+        if let Some(before) = before {
+            before.owner.leave();
         }
-        owners.remove(place);
-        drop(owners);
-        owner.owner.leave();
-        None
     }
 
     fn begin(
@@ -245,9 +249,8 @@ impl Sidecar {
         new: Registration,
     ) -> Result<Arc<HttpOwner>, Error> {
         let beliefs = Arc::new(Beliefs::default());
-        let (bump, version) = watch::channel(1);
-        let bump = Arc::new(bump);
-        let moves = Arc::new(Moves::new(bump.clone()));
+        let version = Arc::new(watch::Sender::new(1));
+        let moves = Arc::new(Moves::new(version.clone()));
         let through = Through::new(Arc::downgrade(self), caller.clone(), beliefs.clone(), self.clock.clone());
         let mut options = OwnerOptions::new(namespace, name, new.address);
         if new.hands_over {
@@ -262,7 +265,7 @@ impl Sidecar {
             return Err(busy(self.most));
         }
         let owner = Owner::start(through, options)?;
-        let mut changes = owner.changes();
+        let (mut changes, bump) = (owner.changes(), version.clone());
         tokio::spawn(async move {
             while changes.next().await.is_some() {
                 bump.send_modify(|version| *version += 1);
@@ -270,7 +273,8 @@ impl Sidecar {
         });
         let use_ = Mutex::new(Use { callers: 0, last: self.clock.now().mono });
         let told = Mutex::new(Given::default());
-        let owner = Arc::new(HttpOwner { instance: new.instance, owner, beliefs, moves, version, told, use_ });
+        let stood = Mutex::new((OwnerState::Joining, None));
+        let owner = Arc::new(HttpOwner { instance: new.instance, owner, beliefs, moves, version, stood, told, use_ });
         if let Some(before) = owners.insert(place, owner.clone()) {
             before.owner.leave();
         }
@@ -311,34 +315,51 @@ impl Sidecar {
 
 impl HttpOwner {
     /// What the application should know: at once if it does not know the present version, else at the next change or
-    /// after `wait`. Naming a version acknowledges what it told.
-    pub async fn picture(&self, now: impl Fn() -> Mono, knows: Option<u64>, wait: Duration) -> Picture {
-        if let Some(version) = knows {
+    /// after `wait`. Naming a version acknowledges what it told; one that was never told is refused.
+    pub async fn picture(&self, now: impl Fn() -> Mono, knows: Option<u64>, wait: Duration) -> Result<Picture, Error> {
+        let mut version = self.version.subscribe();
+        let state = self.count_standing();
+        let present = *version.borrow_and_update();
+        if let Some(knows) = knows {
+            if knows > present {
+                return Err(unknown_version(knows, present));
+            }
             let told = self.told.lock();
-            if told.version == version {
+            if told.version == knows {
                 self.beliefs.only(&told.held, told.count);
             }
         }
-        let mut version = self.version.clone();
-        let state = self.owner.state();
-        if knows == Some(*version.borrow_and_update()) {
+        if knows == Some(present) {
             tokio::select! {
                 _ = version.changed() => {}
                 _ = self.owner.state_other_than(state) => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
+        let state = self.count_standing();
         let version = *version.borrow_and_update();
         let Telling { count, held } = self.beliefs.tell(now(), || self.owner.held());
         *self.told.lock() = Given { version, count, held: held.iter().map(|(leased, _)| *leased).collect() };
-        Picture {
+        Ok(Picture {
             version,
-            state: self.owner.state(),
+            state,
             incarnation: self.owner.incarnation(),
             held,
             moves: self.moves.all(),
             refusal: self.owner.refusal(),
+        })
+    }
+
+    /// How the owner stands. If it stands otherwise than before, or is refused otherwise, that is a new version: what an
+    /// application is told under one version never changes.
+    fn count_standing(&self) -> OwnerState {
+        let now = (self.owner.state(), self.owner.refusal());
+        let mut stood = self.stood.lock();
+        if *stood != now {
+            self.version.send_modify(|version| *version += 1);
+            *stood = now;
         }
+        stood.0
     }
 
     /// Whether the application holds a point of the ring, and for how long it may believe so, dated from before its
@@ -394,6 +415,12 @@ fn not_registered(name: &str) -> Error {
         format!("owner `{name}` is not registered here by this run"),
     )
     .hint("Register it at this node; what an earlier run of the application held is released.")
+}
+
+fn unknown_version(knows: u64, present: u64) -> Error {
+    let message = format!("`after` is {knows}, and the latest version that was told is {present}");
+    Error::new("placement.unknown_version", Class::Invalid, message)
+        .hint("Send the `version` of the last answer to this run, or leave `after` out to begin anew.")
 }
 
 fn no_move() -> Error {

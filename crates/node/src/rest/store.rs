@@ -265,10 +265,15 @@ pub(super) async fn get(
     match ask(&app, &caller, Message::Get(v1::Get { key: Some(key), columns })).await? {
         Message::Rows(rows) => match rows.rows.into_iter().next() {
             Some(row) => Ok(Json(Row::from_message(row))),
-            None => Err(Refusal(Error::new("store.no_row", Class::NotFound, "the row has no cells"))),
+            None => Err(Refusal(no_row())),
         },
         answer => Err(other(answer)),
     }
+}
+
+fn no_row() -> Error {
+    Error::new("store.no_row", Class::NotFound, "the row has no cells")
+        .hint("`GET /v1/store/{group}` lists the rows of a group.")
 }
 
 /// Writes cells of one row.

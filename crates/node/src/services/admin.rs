@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::group::StoreGroup;
 use tidings_base::agreed::Role;
 use tidings_base::{Class, Error, GroupId, Incarnation, NodeId};
-use tidings_consensus::{ChangeError, Group, Status};
+use tidings_consensus::{ChangeError, Group, Missed, Status};
 use tidings_store::Store;
 use tidings_wire::v1::admin_message::Message;
 use tidings_wire::v1::member_change::Change;
@@ -13,34 +13,38 @@ use tidings_wire::{error, v1};
 /// Entries that a member may lack before the status speaks of it: some rounds of replication under full load.
 const WORTH_MENTIONING: u64 = 10_000;
 
-/// An error of a group that this node cannot send anybody elsewhere with: if the group has no majority, it says so, names who
-/// is missed, and what to do. Its code and class stay.
+/// An error of a group that this node cannot send anybody elsewhere with: if the group has no leader or no majority, it says
+/// so, names who is missed, and what to do. Its code and class stay.
 pub fn explain(log: &Group, mut error: Error) -> Error {
     let unanswered = matches!(error.class, Class::Unreachable | Class::OutcomeUnknown) && error.redirect.is_none();
-    let Some(missed) = log.missed().filter(|_| unanswered) else { return error };
+    let Some(Missed { members, hopeless }) = log.missed().filter(|_| unanswered) else { return error };
     let name = name(log);
     if log.status().members.is_empty() {
         error.message = format!("This node is no member of the {name}'s group, and knows none.");
         error.hint = "Let an operator add it with `tidings member add`, or ask another node.".to_owned();
         return error;
     }
+    let shown: Vec<String> = members.iter().map(|m| format!("node {} ({})", m.node, m.address)).collect();
+    let who = if shown.is_empty() { String::new() } else { format!(": no answer from {}", shown.join(" and ")) };
     let unknown = if error.class == Class::OutcomeUnknown { " Whether it happened is not known." } else { "" };
-    let who = match missed.as_slice() {
-        [] => "its members are about to elect a leader".to_owned(),
-        missed => {
-            let shown: Vec<String> = missed.iter().map(|m| format!("node {} ({})", m.node, m.address)).collect();
-            format!("no answer from {}", shown.join(" and "))
-        }
+    let (what, hint) = match hopeless {
+        true => (
+            "no majority",
+            "Start what is down, or mend the network between; then it goes on by itself. `tidings status` names all.",
+        ),
+        false => ("no leader at the moment", "Ask again in a moment; `tidings status` says who leads."),
     };
-    error.message = format!("The {name}'s group has no majority: {who}.{unknown}");
-    error.hint = match missed.is_empty() {
-        true => "Ask again in a moment; `tidings status` says who leads.",
-        false => {
-            "Start what is down, or mend the network between; then it goes on by itself. `tidings status` names all."
-        }
-    }
-    .to_owned();
+    error.message = format!("The {name}'s group has {what}{who}.{unknown}");
+    error.hint = hint.to_owned();
     error
+}
+
+/// Refuses a request at once while nobody could agree on anything.
+pub fn refuse_hopeless(log: &Group, code: &'static str) -> Result<(), Error> {
+    match log.missed() {
+        Some(Missed { hopeless: true, .. }) => Err(explain(log, Error::new(code, Class::Unreachable, ""))),
+        _ => Ok(()),
+    }
 }
 
 /// Answers a message about the cluster itself.

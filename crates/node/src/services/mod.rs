@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::Role;
 use tidings_base::{Class, Error, GroupId, NodeId};
-use tidings_consensus::Group;
+use tidings_consensus::{Group, Missed};
 use tidings_store::front::{Reply, Request};
 use tidings_store::read::join_frames;
 use tidings_wire::v1::admin_message::Message as Admin;
@@ -153,13 +153,13 @@ impl NodeServices {
         answer
     }
 
-    /// Asks placement; its state is in the cell, so nobody can lead it without a majority there.
-    async fn place<F>(&self, asked: impl FnOnce(&Placed) -> F) -> Result<Body, Error>
-    where
-        F: Future<Output = Result<v1::PlacementMessage, Error>>,
-    {
-        let answer = asked(self.placed()?).await;
-        answer.map(Body::Placement).map_err(|error| admin::explain(self.cells.here().log(), error))
+    /// An answer of placement. Its state is in the cell: without a majority there nobody leads it, whoever did last.
+    fn placed_answer(&self, answer: Result<v1::PlacementMessage, Error>) -> Result<Body, Error> {
+        let log = self.cells.here().log();
+        answer.map(Body::Placement).map_err(|error| match log.missed() {
+            Some(Missed { hopeless: true, .. }) => admin::explain(log, error.redirect(None)),
+            _ => admin::explain(log, error),
+        })
     }
 
     async fn stop_machines(&self) {
@@ -201,13 +201,7 @@ impl Services for NodeServices {
                 let answer = self.cells.here().request(message).await;
                 answer.map(Body::Cell).map_err(|refused| refused.error)
             }
-            Body::Placement(message) => {
-                self.place(|placed| {
-                    let here = placed.here().clone();
-                    async move { here.request(message).await }
-                })
-                .await
-            }
+            Body::Placement(message) => self.placed_answer(self.placed()?.here().request(message).await),
             Body::Notify(message) => self.notify()?.call(message).await.map(Body::Notify),
             request => one(self.stored.here(request).await.map_err(|refused| refused.error)?),
         }
@@ -217,13 +211,7 @@ impl Services for NodeServices {
         match request {
             Body::Store(_) | Body::Feed(_) => one(self.stored.anywhere(request).await?),
             Body::Cell(message) => self.cells.anywhere(message, HELD).await.map(Body::Cell),
-            Body::Placement(message) => {
-                self.place(|placed| {
-                    let placed = placed.clone();
-                    async move { placed.anywhere(message, HELD).await }
-                })
-                .await
-            }
+            Body::Placement(message) => self.placed_answer(self.placed()?.anywhere(message, HELD).await),
             request => self.call(caller, request).await,
         }
     }

@@ -182,9 +182,11 @@ async fn a_write_by_rest_needs_the_right_it_uses_and_no_other() {
     for path in ["/acl?acl", "/acl/changers?acl"] {
         assert_eq!(put(&reader, path, None, closed.clone()).await.status, 204);
     }
-    for path in ["/acl/mine", "/acl/changers", "/acl?acl"] {
-        assert_eq!(put(writer, path, None, closed.clone()).await.error(), (403, "cell.denied".into()), "{path}");
+    for (path, body) in [("/acl/mine", changes), ("/acl/changers", changes), ("/acl?acl", &closed)] {
+        assert_eq!(put(writer, path, None, body.clone()).await.error(), (403, "cell.denied".into()), "{path}");
     }
+    let nobody = put(changer, "/acl/mine", None, format!("{changes}\nwhoever")).await;
+    assert_eq!(nobody.error(), (400, "cell.bad_acl_line".into()), "{}", nobody.text());
     assert_eq!(put(changer, "/acl/mine", None, changes.clone()).await.status, 201);
 }
 

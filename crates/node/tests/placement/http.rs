@@ -63,6 +63,9 @@ async fn operators_see_and_steer_placement_by_rest() {
     assert_eq!(tight.error(), (400, "placement.bad_times".into()));
     let names: Vec<Value> = get(&nodes, "/v1/placement").await["namespaces"].as_array().unwrap().clone();
     assert_eq!(names.iter().map(|n| n["namespace"].as_str().unwrap()).collect::<Vec<_>>(), ["objects", "warm-up"]);
+    let shown = &names[0]["config"];
+    assert_eq!((&shown["lease_ms"], &shown["drain_ms"]), (&json!(2500), &json!(60_000)), "{shown}");
+    assert_eq!((&shown["policy"], &shown["virtual_nodes"]), (&json!("hottest"), &json!(64)), "{shown}");
     let unowned = get(&nodes, "/v1/placement/objects/lookup?key=k").await;
     assert_eq!((unowned.get("owner"), unowned["hash"].as_str().map(str::len)), (None, Some(16)));
     let one = owner(nodes.client(0), "one");
@@ -122,14 +125,18 @@ async fn an_application_holds_leases_by_http_and_another_run_of_it_begins_anew()
         (hint["address"] == "one.test:80" && hint["lease"] == held["lease"]).then_some(())
     })
     .await;
-    // Another run is another process: whatever it asks, all that the first one held is released, and nobody holds it before
-    // the first one, which may live still, believes nothing any more.
+    // Another run that has not registered is told so, and changes nothing.
+    assert_eq!(nodes.get(&check("second")).await.error(), (404, "placement.not_registered".into()));
+    let early = format!("{OWNERS}/one?instance=second");
+    assert_eq!(ask(&nodes, Method::DELETE, &early, None).await.error(), (404, "placement.not_registered".into()));
+    assert_eq!(get(&nodes, &check("first")).await["owned"], json!(true));
+    // Once it registers it is another process: all that the first one held is released, and nobody holds it before the
+    // first one, which may live still, believes nothing any more.
     let asked = Instant::now();
     let last = get(&nodes, &check("first")).await;
     let believed = asked + Duration::from_millis(last["remaining_ms"].as_u64().unwrap());
-    assert_eq!(nodes.get(&check("second")).await.error(), (404, "placement.not_registered".into()));
-    assert_eq!(nodes.get(&check("first")).await.error(), (404, "placement.not_registered".into()));
     assert_eq!(register(&nodes, "one", "second", false).await.status, 201);
+    assert_eq!(nodes.get(&check("first")).await.error(), (404, "placement.not_registered".into()));
     until("the second run holds under greater numbers", async || {
         let held = get(&nodes, &check("second")).await;
         held["lease"].as_u64().filter(|lease| *lease > greatest)
@@ -212,4 +219,28 @@ async fn applications_hand_state_over_by_http_and_nothing_is_lost() {
     assert_eq!(unknown.error(), (404, "placement.no_move".into()));
     let told = tokio::time::timeout(Duration::from_millis(300), losses.next()).await;
     assert!(told.is_err(), "a clean move was told as a loss: {told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_told_under_one_version_never_changes() {
+    let nodes = found(1).await;
+    create(&nodes.client(0), "objects").await;
+    assert_eq!(register(&nodes, "one", "run", false).await.status, 201);
+    holds_all(&nodes, "one", "run").await;
+    let said = assignments(&nodes, "one", "run", "").await;
+    assert_eq!(said["state"], json!("serving"));
+    let version = said["version"].as_u64().unwrap();
+    let future = format!("{OWNERS}/one/assignments?instance=run&after={}", version + 1);
+    assert_eq!(nodes.get(&future).await.error(), (400, "placement.unknown_version".into()));
+    let _two = owner(nodes.client(0), "two");
+    assert_eq!(ask(&nodes, Method::POST, &format!("{OWNERS}/one/drain"), None).await.status, 204);
+    let mut told = std::collections::BTreeMap::from([(version, said["state"].clone())]);
+    let mut after = version;
+    until("it is told that it is drained", async || {
+        let said = assignments(&nodes, "one", "run", &format!("&after={after}&wait_ms=500")).await;
+        after = said["version"].as_u64().unwrap();
+        assert_eq!(told.entry(after).or_insert(said["state"].clone()), &said["state"], "{said}");
+        (said["state"] == "drained").then_some(())
+    })
+    .await;
 }

@@ -24,9 +24,6 @@ const CALM: (u64, u64) = (20, 100);
 /// Refused grants in a row after which an owner gets none for a while.
 const STRIKES: u32 = 3;
 
-/// The points of an owner that says nothing about it (§2: 64 virtual nodes).
-pub(super) const VIRTUAL_NODES: u32 = 64;
-
 /// The most points of an owner: a join cuts the ring at each of them.
 pub(super) const MAX_VIRTUAL_NODES: u32 = 1_024;
 
@@ -184,7 +181,7 @@ impl Pool {
             .hint("Owners that are gone are forgotten after ten leases; or use several namespaces."));
         }
         let virtual_nodes = match self.meta.config.as_ref().map_or(0, |config| config.virtual_nodes) {
-            0 => VIRTUAL_NODES,
+            0 => crate::config::VIRTUAL_NODES,
             n => n.min(MAX_VIRTUAL_NODES),
         };
         let record = v1::TableOwner {

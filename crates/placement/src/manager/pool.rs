@@ -29,9 +29,6 @@ const GATHER: Duration = Duration::from_millis(5);
 /// An owner that has been silent for so many leases, and has nothing, is forgotten.
 const FORGET_AFTER: u32 = 10;
 
-/// The pause between two rounds of a policy, unless the namespace says otherwise.
-const ROUND: Duration = Duration::from_secs(60);
-
 /// An owner, as recorded and as its conversation goes.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
@@ -401,7 +398,7 @@ impl Pool {
     /// How long a drain may take.
     pub(super) fn drain_time(&self) -> Duration {
         match self.meta.config.as_ref().map_or(0, |config| config.drain_ms) {
-            0 => Duration::from_secs(60),
+            0 => crate::config::DRAIN,
             ms => Duration::from_millis(ms.into()),
         }
     }
@@ -409,7 +406,7 @@ impl Pool {
     /// The pause between two rounds of the policy.
     pub(super) fn round_time(&self) -> Duration {
         match self.meta.config.as_ref().map_or(0, |config| config.rebalance_ms) {
-            0 => ROUND,
+            0 => crate::config::ROUND,
             ms => Duration::from_millis(ms.into()),
         }
     }

@@ -125,6 +125,10 @@ impl Core {
     }
 
     fn perform(&self, inner: &mut Inner) {
+        // Before anybody hears of a table: whoever waits for the first one asks for its age at once.
+        if let Some(fresh) = inner.machine.fresh() {
+            self.heard.store(fresh.0, Ordering::Relaxed);
+        }
         let mut outbox = std::mem::take(&mut inner.outbox);
         for output in outbox.drain() {
             match output {
@@ -141,9 +145,6 @@ impl Core {
             }
         }
         inner.outbox = outbox;
-        if let Some(fresh) = inner.machine.fresh() {
-            self.heard.store(fresh.0, Ordering::Relaxed);
-        }
     }
 
     fn refused(&self, inner: &mut Inner, error: Error) {

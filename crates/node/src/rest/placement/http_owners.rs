@@ -1,5 +1,6 @@
 //! Owners that speak HTTP (F12): register, poll assignments, check, hand over, release. Every call names the run of the
-//! application (`instance`); another one than was registered releases everything.
+//! application (`instance`). To register another run releases everything of the earlier one; any other call of a run that
+//! is not registered is refused, and changes nothing.
 
 use super::types::{HeldRange, millis, point};
 use super::{NAMESPACE, OWNER, hash_of};
@@ -35,7 +36,8 @@ pub(in crate::rest) struct NewOwner {
 /// What an application should know.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(in crate::rest) struct Assignments {
-    /// To be sent as `after` with the next poll, which acknowledges it.
+    /// To be sent as `after` with the next poll, which acknowledges it. Whatever else is said here, save how long it may be
+    /// believed, changes only with it.
     version: u64,
     /// `joining`, `serving`, `draining`, `drained` or `left`.
     state: String,
@@ -170,6 +172,18 @@ fn find(app: &App, caller: &Caller, segments: &Segments, query: &mut Query) -> R
     app.sidecar.owner(&caller.0.principal, &segments.text(NAMESPACE)?, &segments.text(OWNER)?, &instance)
 }
 
+/// The same for a call that asks nothing else.
+fn find_alone(app: &App, caller: &Caller, segments: &Segments, mut query: Query) -> Result<InUse, Error> {
+    let owner = find(app, caller, segments, &mut query)?;
+    query.finish()?;
+    Ok(owner)
+}
+
+/// The move that a path names.
+fn token(segments: &Segments) -> Result<u64, Error> {
+    digits(&segments.text(OWNER + 2)?)
+}
+
 fn digits(text: &str) -> Result<u64, Error> {
     u64::from_str_radix(text, 16).map_err(|_| bad_path("a point or token is not 16 hexadecimal digits"))
 }
@@ -198,7 +212,7 @@ pub(in crate::rest) async fn register(
     let new = Registration { instance, address: new.address, hands_over: new.hands_over };
     let (namespace, name) = (segments.text(NAMESPACE)?, segments.text(OWNER)?);
     let (owner, created) = app.sidecar.register(&caller.0.principal, &namespace, &name, new).await?;
-    let picture = owner.picture(|| app.clock.now().mono, None, Duration::ZERO).await;
+    let picture = owner.picture(|| app.clock.now().mono, None, Duration::ZERO).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(picture.into())))
 }
@@ -250,7 +264,7 @@ pub(in crate::rest) async fn assignments(
     let after = query.take_number("after")?;
     let wait = query.take_number::<u32>("wait_ms")?.unwrap_or_default().min(LONGEST_WAIT);
     query.finish()?;
-    let picture = owner.picture(|| app.clock.now().mono, after, Duration::from_millis(wait.into())).await;
+    let picture = owner.picture(|| app.clock.now().mono, after, Duration::from_millis(wait.into())).await?;
     Ok(Json(picture.into()))
 }
 
@@ -299,12 +313,11 @@ pub(in crate::rest) async fn exported(
     State(app): State<App>,
     caller: Caller,
     segments: Segments,
-    mut query: Query,
+    query: Query,
     JsonBody(ended): JsonBody<Ended>,
 ) -> Result<StatusCode, Refusal> {
-    let owner = find(&app, &caller, &segments, &mut query)?;
-    query.finish()?;
-    owner.exported(digits(&segments.text(OWNER + 2)?)?, ended.done)?;
+    let owner = find_alone(&app, &caller, &segments, query)?;
+    owner.exported(token(&segments)?, ended.done)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -324,12 +337,11 @@ pub(in crate::rest) async fn imported(
     State(app): State<App>,
     caller: Caller,
     segments: Segments,
-    mut query: Query,
+    query: Query,
     JsonBody(arrived): JsonBody<Arrived>,
 ) -> Result<StatusCode, Refusal> {
-    let owner = find(&app, &caller, &segments, &mut query)?;
-    query.finish()?;
-    owner.imported(digits(&segments.text(OWNER + 2)?)?, arrived.incarnation)?;
+    let owner = find_alone(&app, &caller, &segments, query)?;
+    owner.imported(token(&segments)?, arrived.incarnation)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -348,11 +360,10 @@ pub(in crate::rest) async fn load(
     State(app): State<App>,
     caller: Caller,
     segments: Segments,
-    mut query: Query,
+    query: Query,
     JsonBody(load): JsonBody<Load>,
 ) -> Result<StatusCode, Refusal> {
-    let owner = find(&app, &caller, &segments, &mut query)?;
-    query.finish()?;
+    let owner = find_alone(&app, &caller, &segments, query)?;
     let hot = load
         .hot
         .iter()

@@ -17,7 +17,7 @@ pub(in crate::rest) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How a namespace behaves; zero and empty stand for the defaults.
+/// How a namespace behaves; zero and empty stand for the defaults where one is made, and are told as what they stand for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::rest) struct NamespaceConfig {
@@ -52,6 +52,7 @@ impl From<NamespaceConfig> for v1::NamespaceConfig {
 
 impl From<v1::NamespaceConfig> for NamespaceConfig {
     fn from(config: v1::NamespaceConfig) -> NamespaceConfig {
+        let config = tidings_placement::config::effective(&config);
         NamespaceConfig {
             lease_ms: config.lease_ms,
             renew_ms: config.renew_ms,
@@ -282,6 +283,9 @@ pub(in crate::rest) struct OwnerInfo {
     pub rate: f64,
     /// Until its leases end at the manager.
     pub remaining_ms: u64,
+    /// Since the manager last heard of it, or took over; absent when that is longer ago than a lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard_ms: Option<u64>,
 }
 
 impl From<v1::OwnerInfo> for OwnerInfo {
@@ -297,6 +301,7 @@ impl From<v1::OwnerInfo> for OwnerInfo {
             share: f64::from(info.share_ppm) / 1e6,
             rate: info.rate,
             remaining_ms: info.remaining_ms,
+            heard_ms: info.heard_ms,
         }
     }
 }

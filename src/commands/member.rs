@@ -1,0 +1,177 @@
+//! `tidings member`: the members of the cluster, each in the group of the cell and in that of store and feed. And
+//! `tidings cell member`: of the cell's group alone.
+
+use crate::cli::Remote;
+use crate::cli::member::Member;
+use crate::commands::remote::{Asked, Caller, with_client};
+use crate::output;
+use serde::Serialize;
+use serde_json::json;
+use tidings_base::{Class, Error, GroupId};
+use tidings_wire::v1::admin_message::Message;
+use tidings_wire::v1::member_change::Change;
+use tidings_wire::v1::{self, GroupStatus, MemberChange, MemberStatus, StatusRequest};
+
+/// Every group that a member is in: what people call it, too.
+pub const ALL: &[(GroupId, &str)] = &[(GroupId::CELL, "cell"), (GroupId::STORE, "store")];
+/// The cell's alone.
+pub const CELL: &[(GroupId, &str)] = &[(GroupId::CELL, "cell")];
+
+type Groups = &'static [(GroupId, &'static str)];
+
+/// Runs one of the sub-commands for these groups, one after the other. What is done already in one of several is left as it
+/// is, so that a command that was broken off can be run again.
+pub fn run(command: Member, groups: Groups) -> Result<(), Error> {
+    match command {
+        Member::List { remote } => list(&remote, groups),
+        Member::Add { node, address, remote } => {
+            with_client(&remote, async |caller| {
+                each(groups, async |group| add(caller, group, node, &address).await).await
+            })?;
+            told(&remote, "added", node);
+            Ok(())
+        }
+        Member::Remove { node, remote } => {
+            with_client(&remote, async |caller| each(groups, async |group| remove(caller, group, node).await).await)?;
+            told(&remote, "removed", node);
+            Ok(())
+        }
+        Member::Replace { old, new, address, remote } => {
+            with_client(&remote, async |caller| {
+                each(groups, async |group| replace(caller, group, old, new, &address).await).await
+            })?;
+            if remote.json {
+                output::json(&json!({ "removed": old, "added": new }));
+            } else {
+                output::line(format_args!("node {new} is in the place of node {old}"));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Does something in every group. Where there are several, one in which it is done already is no failure, unless it is so in
+/// all of them.
+async fn each(groups: Groups, work: impl AsyncFn(GroupId) -> Result<(), Error>) -> Result<(), Error> {
+    let mut before = Vec::new();
+    for (group, _) in groups {
+        match work(*group).await {
+            Err(error) if matches!(error.code.as_ref(), "raft.already_member" | "raft.no_member") => {
+                before.push(error);
+            }
+            done => done?,
+        }
+    }
+    match before.pop() {
+        Some(error) if before.len() + 1 == groups.len() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+async fn replace(caller: &Caller, group: GroupId, old: u64, new: u64, address: &str) -> Result<(), Error> {
+    let members = status(caller, group).await?.members;
+    require(&members, old)?;
+    // First the new one: a group never has fewer members than before. A full one has no room for it, though.
+    if members.iter().filter(|member| member.voter).count() >= MAX_MEMBERS {
+        remove(caller, group, old).await?;
+        return add(caller, group, new, address).await;
+    }
+    match add(caller, group, new, address).await {
+        // An earlier try came so far.
+        Err(error) if error.code == "raft.already_member" => {}
+        added => added?,
+    }
+    remove(caller, group, old).await
+}
+
+/// The largest group there is.
+const MAX_MEMBERS: usize = 5;
+
+#[derive(Serialize)]
+struct Row {
+    group: &'static str,
+    node: u64,
+    address: String,
+    role: &'static str,
+    lag: u64,
+    silent: bool,
+}
+
+fn list(remote: &Remote, groups: Groups) -> Result<(), Error> {
+    let rows = with_client(remote, async |caller| {
+        let mut rows = Vec::new();
+        for (group, name) in groups {
+            let GroupStatus { members, leader, .. } = status(caller, *group).await?;
+            rows.extend(members.into_iter().map(|member| row(name, leader, member)));
+        }
+        Ok(rows)
+    })?;
+    if remote.json {
+        output::json(&rows);
+    } else {
+        output::table(
+            ["GROUP", "NODE", "ADDRESS", "ROLE", "BEHIND"],
+            rows.into_iter().map(|row| {
+                let behind = if row.silent { "does not answer".to_owned() } else { row.lag.to_string() };
+                [row.group.to_owned(), row.node.to_string(), row.address, row.role.to_owned(), behind]
+            }),
+        );
+    }
+    Ok(())
+}
+
+fn row(group: &'static str, leader: u64, member: MemberStatus) -> Row {
+    let MemberStatus { node, address, voter, lag, silent } = member;
+    let role = match voter {
+        // As the paper calls the cell's.
+        _ if node == leader && group == "cell" => "master",
+        _ if node == leader => "leader",
+        true => "replica",
+        false => "learner",
+    };
+    Row { group, node, address, role, lag, silent }
+}
+
+fn told(remote: &Remote, what: &str, node: u64) {
+    if remote.json {
+        output::json(&json!({ what: node }));
+    } else {
+        output::line(format_args!("node {node} is {what}"));
+    }
+}
+
+async fn status(caller: &Caller, group: GroupId) -> Result<GroupStatus, Error> {
+    let groups = caller.ask(Asked::Admin(Message::Status(StatusRequest::default())), |answer| match answer {
+        Asked::Admin(Message::StatusReply(reply)) => Some(reply.groups),
+        _ => None,
+    });
+    groups.await?.into_iter().find(|of| GroupId(of.group) == group).ok_or_else(|| {
+        Error::new("admin.no_group", Class::NotFound, format!("the node that answered has no group {group}"))
+            .hint("Name one that does with --server; `tidings status` shows what a node holds.")
+    })
+}
+
+fn require(members: &[MemberStatus], node: u64) -> Result<(), Error> {
+    if members.iter().any(|member| member.node == node) {
+        return Ok(());
+    }
+    Err(Error::new("raft.no_member", Class::NotFound, format!("node {node} is no member of the group"))
+        .hint("`tidings member list` lists them."))
+}
+
+async fn add(caller: &Caller, group: GroupId, node: u64, address: &str) -> Result<(), Error> {
+    change(caller, group, Change::Add(v1::Member { node, address: address.to_owned() })).await
+}
+
+async fn remove(caller: &Caller, group: GroupId, node: u64) -> Result<(), Error> {
+    change(caller, group, Change::Remove(node)).await
+}
+
+async fn change(caller: &Caller, group: GroupId, change: Change) -> Result<(), Error> {
+    let message = MemberChange { group: group.0, change: Some(change) };
+    let done = caller.ask(Asked::Admin(Message::MemberChange(message)), |answer| match answer {
+        Asked::Admin(Message::Done(_)) => Some(()),
+        _ => None,
+    });
+    done.await
+}

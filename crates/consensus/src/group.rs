@@ -157,8 +157,8 @@ impl Group {
     /// Whom this replica misses, if it knows no leader or leads without a majority; `None` while all is well.
     pub fn missed(&self) -> Option<Missed> {
         let shared = &self.inner.shared;
-        let leaderless = matches!(*self.role().borrow(), Role::Follower { leader: None });
-        if !leaderless && self.in_touch() {
+        let led = shared.leading_term().is_some() || self.inner.leader().is_some();
+        if led && self.in_touch() {
             return None;
         }
         let (now, lately) = (shared.now(), shared.timings.lease * MISSED_LEASES);

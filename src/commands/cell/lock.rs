@@ -94,7 +94,7 @@ async fn hold(leadership: Leadership, mut signals: Signals, path: &str, json: bo
             leadership.resign().await?;
             Ok(ExitCode::SUCCESS)
         }
-        why = leadership.lost() => Ok(ended_as(path, Ended::Lost(why.to_string()), json)),
+        why = leadership.lost() => Ok(ended_as(path, Ended::Lost(why.message), json)),
     }
 }
 
@@ -185,7 +185,7 @@ impl Held for OfLock<'_> {
     }
 
     async fn lost(&mut self) -> String {
-        self.lock.lost().await.to_string()
+        self.lock.lost().await.message
     }
 }
 
@@ -200,6 +200,6 @@ impl Held for OfLeadership<'_> {
     }
 
     async fn lost(&mut self) -> String {
-        self.leadership.lost().await.to_string()
+        self.leadership.lost().await.message
     }
 }

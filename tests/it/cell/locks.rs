@@ -116,6 +116,7 @@ fn a_lost_lock_kills_the_command_and_has_an_exit_code_of_its_own() {
     let said = running.ended();
     assert_eq!(said.code, 7, "{said:?}");
     assert!(said.err.contains("error: the lock of /l was lost"), "{said:?}");
+    assert_eq!(said.err.matches("(cell.").count(), 1, "one code: {said:?}");
     assert!(!lives(&pid), "the command outlived its lock");
     server.run(&["cell", "sequencer", "check", &sequencer]).failed(4, "cell.stale_sequencer");
     // Held back first, free in the end.

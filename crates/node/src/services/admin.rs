@@ -89,9 +89,9 @@ async fn member_change(log: &Group, change: v1::MemberChange) -> Result<Message,
         Ok(()) => Ok(Message::Done(v1::Done {})),
         Err(refused @ ChangeError::NotLeader { leader }) => {
             let redirect = leader.and_then(|leader| log.address(leader));
-            Err(Error::from(refused).redirect(redirect))
+            Err(explain(log, Error::from(refused).redirect(redirect)))
         }
-        Err(refused) => Err(refused.into()),
+        Err(refused) => Err(explain(log, refused.into())),
     }
 }
 

@@ -165,7 +165,10 @@ mod tests {
         let disk = full.clone();
         let identity = Identity::new(None, move |cluster| match *disk.lock() {
             true => Err(io::ErrorKind::StorageFull.into()),
-            false => Ok(sink.lock().push(cluster)),
+            false => {
+                sink.lock().push(cluster);
+                Ok(())
+            }
         });
         assert!(identity.adopt(id(7)).is_err());
         assert_eq!(identity.known(), None);

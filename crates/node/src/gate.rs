@@ -15,6 +15,7 @@ pub(crate) use cell::caller as cell_caller;
 
 use crate::authorize::{Action, Resource, authorize};
 use crate::connection::{Requests, Responder};
+use crate::notify::Spoken;
 use crate::principal::{AppName, Principal};
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -68,6 +69,12 @@ pub trait Services: Send + Sync + 'static {
         drop((request, rest));
         responder.fail(tidings_wire::error::unsupported());
         None
+    }
+
+    /// Opens a channel of Notify for somebody who has no connection of frames.
+    fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Spoken, Error> {
+        drop(caller);
+        Err(tidings_wire::error::unsupported())
     }
 
     /// Whether requests can be served now; if not, why (`/readyz`).
@@ -169,6 +176,19 @@ impl Gate {
                 None
             }
         }
+    }
+
+    /// Who a caller is to Notify, if it may listen.
+    pub fn listener(&self, caller: &Principal) -> Result<v1::NotifyCaller, Error> {
+        let up = Some(v1::notify_message::Message::Up(v1::NotifyUp::default()));
+        let mut request = v1::NotifyMessage { caller: None, message: up };
+        notify::admit(caller, &mut request)?;
+        Ok(request.caller.unwrap_or_default())
+    }
+
+    /// Opens a channel of Notify for somebody who may listen.
+    pub fn notify_channel(&self, listener: v1::NotifyCaller) -> Result<Spoken, Error> {
+        self.services.notify_channel(listener)
     }
 
     /// The full name of a namespace of placement, if the caller may do so much there: for what is asked of the node

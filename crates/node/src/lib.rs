@@ -95,6 +95,7 @@ pub struct Node {
     services: Arc<dyn Services>,
     gateway: Arc<Gateway>,
     sidecar: Arc<Sidecar>,
+    channels: Arc<notify::HttpChannels>,
     /// Given back last, when nothing writes to it any more.
     _data: Option<DataDir>,
 }
@@ -169,7 +170,9 @@ impl Node {
         let gateway = Gateway::new(gate.clone(), bounds, clock.clone());
         let (owners, tables) = (config.placement.http_owners, config.placement.tables);
         let sidecar = Sidecar::new(gate.clone(), config.node_id(), owners, tables, clock.clone());
+        let channels = notify::HttpChannels::new(clock.clone());
         let shared = Arc::new(Shared {
+            channels: channels.clone(),
             auth,
             gate,
             gateway: gateway.clone(),
@@ -181,7 +184,7 @@ impl Node {
         let router = routes::router(shared, connections.clone())?;
         let serving = tokio::spawn(serve(port, router, connections, shutdown, recheck_every));
         tracing::info!(%address, tls = is_tls, "serving");
-        Ok(Node { address, is_tls, trigger, serving, admission, services, gateway, sidecar, _data: data })
+        Ok(Node { address, is_tls, trigger, serving, admission, services, gateway, sidecar, channels, _data: data })
     }
 
     /// The address it listens on.
@@ -210,6 +213,7 @@ impl Node {
         self.trigger.begin();
         let retire = async {
             self.sidecar.close();
+            self.channels.close_all();
             self.gateway.close().await;
             self.services.retire().await;
         };

@@ -15,12 +15,16 @@ mod asking;
 mod channels;
 mod exchange;
 mod feeding;
+mod http;
 mod hub;
 mod lines;
 mod listening;
 mod performing;
 mod ranges;
 mod realm;
+
+pub use http::{HttpChannels, Reading};
+pub use listening::Spoken;
 
 use crate::clock::Clock;
 use crate::config;
@@ -139,6 +143,11 @@ impl Notify {
                 Box::pin(async move { responder.finish(notify.call(request).await.map(Body::Notify)) })
             }
         }
+    }
+
+    /// Opens a channel for somebody who has no connection of frames.
+    pub fn channel(&self, caller: v1::NotifyCaller) -> Spoken {
+        Spoken::open(&self.hub, caller)
     }
 
     /// Gives the ranges up and lets clients go, so that both find another node at once.

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::gate::{Gate, Shell};
 use crate::gateway::Gateway;
+use crate::notify::HttpChannels;
 use crate::placement::sidecar::Sidecar;
 use crate::port::Admission;
 use crate::shutdown::Shutdown;
@@ -26,6 +27,8 @@ pub struct Shared {
     pub gateway: Arc<Gateway>,
     /// Owners and lookups for applications that speak HTTP.
     pub sidecar: Arc<Sidecar>,
+    /// Channels of Notify for clients that speak HTTP.
+    pub channels: Arc<HttpChannels>,
     /// Tells who is calling.
     pub auth: Arc<Authenticator>,
     /// Time.

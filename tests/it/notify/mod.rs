@@ -2,8 +2,10 @@
 
 mod clusters;
 mod commands;
+mod http;
 mod library;
 mod restarts;
+mod strangers;
 
 use crate::process::{Running, Server, until};
 use serde_json::Value;

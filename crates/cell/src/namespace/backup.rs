@@ -310,11 +310,11 @@ impl Rope {
 
 impl Namespace {
     /// Whether it has nothing but what every application has, and what the platform's own trees begin with: a directory
-    /// and the lock of its leader.
+    /// and the lock of its leader, and what belongs to the platform itself, whose names begin with a dot.
     pub fn is_empty(&self) -> bool {
         self.tree.iter().all(|(key, _)| {
             let path = &key.place.path;
-            let own = key.place.app.starts_with('.') && path.depth() <= 2;
+            let own = key.place.app.starts_with('.') && (path.depth() <= 2 || path.as_str().contains("/."));
             path.is_root() || path.as_str() == ACL_DIRECTORY || own
         })
     }

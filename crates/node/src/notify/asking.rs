@@ -81,9 +81,10 @@ impl Hub {
 
     /// F3: forgets versions and registrations; clients come back, register again and fetch.
     pub(super) async fn reset(&self, app: &str, reset: v1::NotifyReset) -> Result<v1::NotifyResetDone, Error> {
+        let now = self.clock.now().wall;
         let kept = self
             .change_realm(|kept| match reset.everything {
-                true => kept.raise_incarnation(),
+                true => kept.raise_incarnation(now),
                 false => kept.raise_generation(app),
             })
             .await?;

@@ -10,6 +10,7 @@ use tidings_notify::names::{Caller, Channel};
 use tidings_notify::registrar::{self, Registrar};
 use tidings_wire::v1::notify_message::Message;
 use tidings_wire::{Body, error, v1};
+use tokio::sync::mpsc;
 
 /// How long another node may take to pass a message on.
 const FORWARD: Duration = Duration::from_secs(2);
@@ -17,6 +18,8 @@ const FORWARD: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often: for about as long as a range may be without an owner. What is lost after that the client says again.
 const ATTEMPTS: u32 = 200;
+/// Messages of one client that wait to be passed on; whoever says more waits.
+const SAID: usize = 16;
 
 /// Serves one channel to its end.
 pub(super) async fn serve(
@@ -80,6 +83,56 @@ impl Drop for Gone {
             let closed = v1::ChannelClosed { channel: Some(to_message(channel)) };
             hub.pass(&caller, Message::ChannelClosed(closed)).await;
         });
+    }
+}
+
+/// A channel of somebody who has no connection of frames. It closes when it is dropped.
+pub struct Spoken {
+    ups: mpsc::Sender<v1::NotifyUp>,
+    downs: mpsc::Receiver<Down>,
+    _gone: Gone,
+}
+
+impl Spoken {
+    /// Opens a channel; what is said goes up by a task of its own.
+    pub(super) fn open(hub: &Arc<Hub>, caller: v1::NotifyCaller) -> Spoken {
+        let caller = Caller { app: caller.app, principal: caller.principal };
+        let (channel, downs) = hub.channels.open(&caller.app);
+        let gone = Gone { hub: hub.clone(), caller: caller.clone(), channel };
+        let (ups, mut queue) = mpsc::channel(SAID);
+        let up = hub.clone();
+        hub.spawn(async move {
+            while let Some(message) = queue.recv().await {
+                up.up(&caller, channel, message).await;
+            }
+        });
+        Spoken { ups, downs, _gone: gone }
+    }
+
+    /// The way up.
+    pub(super) fn ups(&self) -> mpsc::Sender<v1::NotifyUp> {
+        self.ups.clone()
+    }
+
+    /// The next message; `None` once the channel is closed.
+    pub(super) async fn next(&mut self) -> Option<v1::NotifyDown> {
+        match self.downs.recv().await {
+            Some(Down::Message(down)) => Some(*down),
+            Some(Down::Close) | None => None,
+        }
+    }
+
+    /// A message that waits already, if one does.
+    pub(super) fn waiting(&mut self) -> Option<v1::NotifyDown> {
+        match self.downs.try_recv() {
+            Ok(Down::Message(down)) => Some(*down),
+            // The next look finds the end.
+            Ok(Down::Close) => {
+                self.downs.close();
+                None
+            }
+            Err(_) => None,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::{Class, Error};
+use tidings_base::{Class, Error, Wall};
 use tidings_client::cell::{Cell, Events, File, Handle, Link, SessionOptions};
 use tidings_notify::rows::Realm;
 use tidings_notify::token::Keys;
@@ -82,9 +82,10 @@ impl Kept {
         Keys::new(secrets.iter().map(|(id, secret)| (*id, secret.as_slice())))
     }
 
-    /// Everything that is stored is gone, or as good as gone.
-    pub(super) fn raise_incarnation(&mut self) {
-        self.incarnation += 1;
+    /// Everything that is stored is gone, or as good as gone. By the wall clock, so that one that was used before the cell
+    /// itself was restored is not used again.
+    pub(super) fn raise_incarnation(&mut self, now: Wall) {
+        self.incarnation = (self.incarnation + 1).max(now.millis());
     }
 
     /// Everything of an application is.
@@ -206,10 +207,11 @@ impl Hub {
         if store <= kept.store {
             return;
         }
+        let now = self.clock.now().wall;
         let raised = self.change_realm(|kept| {
             if store > kept.store {
                 kept.store = store;
-                kept.raise_incarnation();
+                kept.raise_incarnation(now);
             }
         });
         match raised.await {

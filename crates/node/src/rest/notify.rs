@@ -1,4 +1,8 @@
-//! Notify, over HTTP: publications, and what is there.
+//! Notify, over HTTP: publications, what is there, and channels of clients that speak nothing else.
+
+mod channels;
+
+pub(super) use channels::*;
 
 use super::answer::{ErrorBody, Refusal};
 use super::extract::{JsonBody, Query, Segments};
@@ -92,9 +96,14 @@ pub(super) struct ClientInfo {
     pending: u32,
 }
 
+/// The caller in the application that the path names.
+fn within(caller: Caller, path: &Segments) -> Result<Caller, Error> {
+    Ok(Caller(caller.0.acting_in(Some(&path.text(APPLICATION)?))?))
+}
+
 /// Asks in the application that the path names.
 async fn ask(app: &App, caller: Caller, path: &Segments, message: Message) -> Result<Message, Error> {
-    let caller = Caller(caller.0.acting_in(Some(&path.text(APPLICATION)?))?);
+    let caller = within(caller, path)?;
     let body = Body::Notify(v1::NotifyMessage { caller: None, message: Some(message) });
     match call(app, &caller, body).await? {
         Body::Notify(v1::NotifyMessage { message: Some(answer), .. }) => Ok(answer),

@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::connection::{Requests, Responder};
 use crate::gate::{Answers, Services};
 use crate::group::{Refused, StoreGroup};
-use crate::notify::{self, Notify};
+use crate::notify::{self, Notify, Spoken};
 use crate::placement::{Placement, Told};
 use crate::principal::Principal;
 use async_trait::async_trait;
@@ -233,6 +233,10 @@ impl Services for NodeServices {
                 None
             }
         }
+    }
+
+    fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Spoken, Error> {
+        self.notify().map(|notify| notify.channel(caller))
     }
 
     async fn stream(&self, _: &Principal, request: Body) -> Result<Answers, Error> {

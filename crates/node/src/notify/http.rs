@@ -1,0 +1,144 @@
+//! Channels of clients that speak HTTP alone: what they post goes up, what they stream or poll comes down.
+//!
+//! A channel is its principal's: nobody else can speak or hear by it, whatever number he guesses. One that is not used for
+//! [`IDLE`] is closed; its client opens another, as after any channel that closed.
+
+use super::listening::Spoken;
+use crate::clock::Clock;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tidings_base::{Class, Error, Mono};
+use tidings_wire::v1;
+
+/// How long a channel lives without anybody who streams or polls: some times a poll's pause.
+const IDLE: Duration = Duration::from_secs(60);
+/// How often channels are looked at that nobody uses.
+const SWEEP: Duration = Duration::from_secs(5);
+/// Channels of one node that speak HTTP.
+const MOST: usize = 10_000;
+/// Messages of one poll's answer.
+const AT_ONCE: usize = 64;
+
+/// The channels of a node whose clients speak HTTP.
+pub struct HttpChannels {
+    clock: Arc<dyn Clock>,
+    open: Mutex<BTreeMap<String, Arc<Held>>>,
+}
+
+struct Held {
+    caller: v1::NotifyCaller,
+    ups: tokio::sync::mpsc::Sender<v1::NotifyUp>,
+    /// One reads at a time.
+    spoken: Arc<tokio::sync::Mutex<Spoken>>,
+    last: Mutex<Mono>,
+}
+
+/// The reading side of a channel, for as long as somebody reads.
+pub struct Reading {
+    held: Arc<Held>,
+    spoken: tokio::sync::OwnedMutexGuard<Spoken>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        *self.held.last.lock() = self.clock.now().mono;
+    }
+}
+
+impl Reading {
+    /// The next message; `None` once the channel is closed.
+    pub async fn next(&mut self) -> Option<v1::NotifyDown> {
+        self.spoken.next().await
+    }
+
+    /// What comes within a while: at least one message unless none comes, and what waits behind it. `None` once the channel
+    /// is closed.
+    pub async fn some(&mut self, wait: Duration) -> Option<Vec<v1::NotifyDown>> {
+        let Ok(first) = tokio::time::timeout(wait, self.spoken.next()).await else { return Some(Vec::new()) };
+        let mut all = vec![first?];
+        while all.len() < AT_ONCE
+            && let Some(next) = self.spoken.waiting()
+        {
+            all.push(next);
+        }
+        Some(all)
+    }
+}
+
+impl HttpChannels {
+    /// None yet.
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<HttpChannels> {
+        let channels = Arc::new(HttpChannels { clock, open: Mutex::default() });
+        tokio::spawn(sweep(Arc::downgrade(&channels)));
+        channels
+    }
+
+    /// Keeps a channel under a name that nobody can guess.
+    pub fn keep(&self, caller: v1::NotifyCaller, spoken: Spoken) -> Result<String, Error> {
+        let mut name = [0; 16];
+        getrandom::fill(&mut name)
+            .map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))?;
+        let name = name.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        let last = Mutex::new(self.clock.now().mono);
+        let held = Held { caller, ups: spoken.ups(), spoken: Arc::new(tokio::sync::Mutex::new(spoken)), last };
+        let mut open = self.open.lock();
+        if open.len() >= MOST {
+            return Err(Error::new("control.busy", Class::Unreachable, format!("{MOST} channels speak HTTP already"))
+                .hint("Use another node, or frames over WebSocket."));
+        }
+        open.insert(name.clone(), Arc::new(held));
+        Ok(name)
+    }
+
+    fn find(&self, caller: &v1::NotifyCaller, name: &str) -> Result<Arc<Held>, Error> {
+        let held = self.open.lock().get(name).filter(|held| held.caller == *caller).cloned();
+        let held = held.ok_or_else(|| {
+            Error::new("notify.no_channel", Class::NotFound, "there is no such channel")
+                .hint("It was closed, or idle for too long: open another one.")
+        })?;
+        *held.last.lock() = self.clock.now().mono;
+        Ok(held)
+    }
+
+    /// Takes a client's message.
+    pub async fn say(&self, caller: &v1::NotifyCaller, name: &str, up: v1::NotifyUp) -> Result<(), Error> {
+        let held = self.find(caller, name)?;
+        // Without whoever takes it the node is stopping.
+        held.ups.send(up).await.map_err(|_| tidings_wire::error::going_away(None))
+    }
+
+    /// Begins to read; one reads at a time.
+    pub fn read(&self, caller: &v1::NotifyCaller, name: &str) -> Result<Reading, Error> {
+        let held = self.find(caller, name)?;
+        let spoken = held.spoken.clone().try_lock_owned().map_err(|_| {
+            Error::new("notify.channel_in_use", Class::Refused, "somebody reads this channel already")
+                .hint("Stream or poll a channel once at a time.")
+        })?;
+        Ok(Reading { held, spoken, clock: self.clock.clone() })
+    }
+
+    /// Closes a channel.
+    pub fn close(&self, caller: &v1::NotifyCaller, name: &str) -> Result<(), Error> {
+        self.find(caller, name)?;
+        self.open.lock().remove(name);
+        Ok(())
+    }
+
+    /// Closes all, when the node stops.
+    pub fn close_all(&self) {
+        self.open.lock().clear();
+    }
+}
+
+async fn sweep(channels: Weak<HttpChannels>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let Some(channels) = channels.upgrade() else { return };
+        let now = channels.clock.now().mono;
+        // Whoever reads has the lock.
+        channels.open.lock().retain(|_, held| held.spoken.try_lock().is_err() || now.since(*held.last.lock()) < IDLE);
+    }
+}

@@ -1,0 +1,113 @@
+//! A client that knows nothing but `docs/protocol/notify.md`: JSON over WebSocket, without a line of the library.
+
+use super::{publish, start};
+use crate::process::{Server, turn, until};
+use futures::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+/// `prices`, in base64.
+const PRICES: &str = "cHJpY2Vz";
+
+struct Stranger {
+    socket: WebSocketStream<TcpStream>,
+}
+
+impl Stranger {
+    async fn connect(server: &Server) -> Stranger {
+        let mut request = format!("ws://{}/v1/frames", server.address).into_client_request().unwrap();
+        let headers = request.headers_mut();
+        headers.insert("sec-websocket-protocol", "tidings.v1.json".parse().unwrap());
+        headers.insert("x-tidings-app", "shop".parse().unwrap());
+        let socket = TcpStream::connect(server.address).await.unwrap();
+        let (socket, _) = tokio_tungstenite::client_async(request, socket).await.unwrap();
+        let mut stranger = Stranger { socket };
+        stranger.say(json!({ "control": { "hello": { "min": 1, "max": 1, "agent": "stranger" } } })).await;
+        stranger.hear(|frame| frame["control"]["welcome"].as_object().map(|_| ())).await;
+        stranger
+    }
+
+    async fn say(&mut self, frame: Value) {
+        self.socket.send(Message::Text(frame.to_string().into())).await.unwrap();
+    }
+
+    /// A message of the channel, which is operation 1 and goes on.
+    async fn up(&mut self, up: Value) {
+        self.say(json!({ "op": "1", "more": true, "notify": { "up": up } })).await;
+    }
+
+    /// Waits for a frame in which `pick` finds something.
+    async fn hear<T>(&mut self, pick: impl Fn(&Value) -> Option<T>) -> T {
+        let heard = async {
+            loop {
+                let Message::Text(text) = self.socket.next().await.expect("it is open").unwrap() else { continue };
+                let frame: Value = serde_json::from_str(&text).unwrap();
+                assert!(frame["control"]["error"].is_null(), "{frame}");
+                if let Some(found) = pick(&frame) {
+                    return found;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), heard).await.expect("it is heard")
+    }
+
+    /// Waits for a notification of this field.
+    async fn notified(&mut self, field: &str) -> Value {
+        self.hear(|frame| {
+            let all = frame["notify"]["down"]["notifications"].as_array()?;
+            all.iter()
+                .find(|found| found["object"] == PRICES)
+                .map(|found| found[field].clone())
+                .filter(|v| !v.is_null())
+        })
+        .await
+    }
+}
+
+#[test]
+fn whoever_reads_the_protocol_can_listen() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    publish(&server, "other", 1);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut stranger = Stranger::connect(&server).await;
+        stranger.up(json!({ "hello": { "nonce": "4711", "persistent": true }, "contact": "1" })).await;
+        let grant = stranger
+            .hear(|frame| Some(frame["notify"]["down"]["grant"].clone()).filter(|grant| grant["nonce"] == "4711"))
+            .await;
+        let token = grant["token"].as_str().expect("a token").to_owned();
+        let register = json!([{ "register": { "object": PRICES } }]);
+        stranger.up(json!({ "token": token, "contact": "1", "latest": "1", "first": "1", "changes": register })).await;
+        stranger
+            .hear(|frame| {
+                let statuses = frame["notify"]["down"]["statuses"].as_array()?;
+                statuses.iter().any(|status| status["object"] == PRICES && status["registered"] == true).then_some(())
+            })
+            .await;
+        publish(&server, "prices", 41);
+        assert_eq!(stranger.notified("version").await, "41");
+        let ack = |version: &str| json!([{ "object": PRICES, "version": version }]);
+        let said = json!({ "token": token, "contact": "1", "latest": "1", "first": "2", "acks": ack("41") });
+        stranger.up(said).await;
+        until("it is acknowledged", || {
+            let clients = server.run(&["notify", "clients", "shop", "--json"]).json();
+            (clients["clients"][0]["unacknowledged"] == 0).then_some(())
+        });
+
+        // It comes back as itself, hears what it has missed, and somebody else's token buys nothing.
+        drop(stranger);
+        publish(&server, "prices", 42);
+        let mut stranger = Stranger::connect(&server).await;
+        let hello = json!({ "nonce": "4712", "previous": token, "persistent": true });
+        stranger.up(json!({ "hello": hello, "contact": "2" })).await;
+        assert_eq!(stranger.notified("version").await, "42");
+        stranger.up(json!({ "token": "Zm9yZ2Vk", "contact": "2", "latest": "0", "first": "1" })).await;
+        let refused = stranger.hear(|frame| frame["notify"]["down"]["refusal"]["reason"].as_str().map(str::to_owned));
+        assert_eq!(refused.await, "NOTIFY_REFUSED_BAD_TOKEN");
+    });
+}

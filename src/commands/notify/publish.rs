@@ -5,10 +5,10 @@ use crate::cli::notify::Publish;
 use crate::commands::{remote, runtime};
 use crate::output;
 use serde_json::json;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tidings_base::{Class, Error};
 use tidings_client::Client;
 use tidings_client::notify::{Publication, publish};
+use tidings_node::{Clock as _, SystemClock};
 
 pub fn run(args: Publish) -> Result<(), Error> {
     let version = version(&args.version)?;
@@ -30,8 +30,7 @@ pub fn run(args: Publish) -> Result<(), Error> {
 
 fn version(text: &str) -> Result<u64, Error> {
     if text == "now" {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        return Ok(u64::try_from(since.as_micros()).unwrap_or_default());
+        return Ok(SystemClock.now().wall.0);
     }
     text.parse().map_err(|_| {
         Error::new("notify.bad_version", Class::Invalid, format!("`{text}` is no version"))

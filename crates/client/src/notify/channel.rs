@@ -21,10 +21,7 @@ pub(super) enum Channel {
     Ready(Arc<Link>),
     /// It begins.
     Opening(BoxFuture<'static, Result<(Outflow, Answers), Error>>),
-    Open {
-        up: Outflow,
-        down: Answers,
-    },
+    Open(Box<(Outflow, Answers)>),
 }
 
 /// What a channel says.
@@ -47,10 +44,10 @@ impl Channel {
             Channel::Ready(link) => {
                 *self = Channel::Opening(Box::pin(async move { link.open(body, None).await }));
             }
-            Channel::Open { mut up, down } => {
+            Channel::Open(mut both) => {
                 // A channel that is gone says so by itself.
-                let (Ok(()) | Err(TrySendError::Full(_) | TrySendError::Gone)) = up.try_send(body);
-                *self = Channel::Open { up, down };
+                let (Ok(()) | Err(TrySendError::Full(_) | TrySendError::Gone)) = both.0.try_send(body);
+                *self = Channel::Open(both);
             }
             other => *self = other,
         }
@@ -69,13 +66,13 @@ impl Channel {
                     Err(error) => self.closed(Some(error)),
                 },
                 Channel::Opening(opening) => match opening.await {
-                    Ok((up, down)) => {
-                        *self = Channel::Open { up, down };
+                    Ok(both) => {
+                        *self = Channel::Open(Box::new(both));
                         continue;
                     }
                     Err(error) => self.closed(Some(error)),
                 },
-                Channel::Open { down, .. } => match down.next().await {
+                Channel::Open(both) => match both.1.next().await {
                     Some(Ok(Body::Notify(v1::NotifyMessage { message: Some(Message::Down(down)), .. }))) => {
                         Heard::Down(Box::new(down))
                     }

@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A call of one machine to another.
 #[derive(Clone, Debug)]
 pub(super) enum Call {
-    Match(MatchCall),
+    Register(Box<v1::MatchRegistration>),
+    Publish(Box<v1::MatchPublication>),
     Notify(Box<v1::ClientNotify>),
 }
 
@@ -69,10 +70,8 @@ impl Call {
     /// Where it goes.
     fn key(&self) -> Option<KeyHash> {
         match self {
-            Call::Match(MatchCall::Registration(call)) => {
-                call.client.as_ref().map(|client| object_hash(&client.app, &call.object))
-            }
-            Call::Match(MatchCall::Publication(call)) => {
+            Call::Register(call) => call.client.as_ref().map(|client| object_hash(&client.app, &call.object)),
+            Call::Publish(call) => {
                 call.publication.as_ref().map(|publication| object_hash(&publication.app, &publication.object))
             }
             Call::Notify(notify) => notify.client.as_ref().map(|client| client_hash(&client.app, &client.user)),
@@ -106,12 +105,8 @@ impl Hub {
             false => self.asked.begin(id, answers.clone()),
         };
         match call {
-            Call::Match(MatchCall::Registration(call)) => {
-                self.matcher(matcher::Input::Register { request, lease, call: Box::new(call) }).await;
-            }
-            Call::Match(MatchCall::Publication(call)) => {
-                self.matcher(matcher::Input::Publish { request, lease, call: Box::new(call) }).await;
-            }
+            Call::Register(call) => self.matcher(matcher::Input::Register { request, lease, call }).await,
+            Call::Publish(call) => self.matcher(matcher::Input::Publish { request, lease, call }).await,
             Call::Notify(notify) => self.registrar(registrar::Input::Notify { request, lease, notify }).await,
         }
     }
@@ -254,7 +249,11 @@ fn answers_of(message: Message) -> Vec<Answer> {
 fn calls_of(message: Message) -> Vec<(u64, Call)> {
     match message {
         Message::Match(batch) => {
-            batch.calls.into_iter().filter_map(|call| Some((call.id, Call::Match(call.call?)))).collect()
+            let call = |v1::MatchCall { id, call }: v1::MatchCall| match call? {
+                MatchCall::Registration(call) => Some((id, Call::Register(Box::new(call)))),
+                MatchCall::Publication(call) => Some((id, Call::Publish(Box::new(call)))),
+            };
+            batch.calls.into_iter().filter_map(call).collect()
         }
         Message::Notify(batch) => {
             batch.notifications.into_iter().map(|notify| (notify.id, Call::Notify(Box::new(notify)))).collect()
@@ -268,7 +267,8 @@ fn messages(calls: Vec<(u64, Call)>) -> Vec<Message> {
     let (mut matches, mut notifications) = (Vec::new(), Vec::new());
     for (id, call) in calls {
         match call {
-            Call::Match(call) => matches.push(v1::MatchCall { id, call: Some(call) }),
+            Call::Register(call) => matches.push(v1::MatchCall { id, call: Some(MatchCall::Registration(*call)) }),
+            Call::Publish(call) => matches.push(v1::MatchCall { id, call: Some(MatchCall::Publication(*call)) }),
             Call::Notify(notify) => notifications.push(v1::ClientNotify { id, ..*notify }),
         }
     }

@@ -3,7 +3,7 @@
 use super::channels::Channels;
 use super::exchange::Asked;
 use super::lines::Lines;
-use super::ranges::Through;
+use super::ranges::{Served, Through};
 use super::realm::Kept;
 use super::{APP, Told};
 use crate::clock::Clock;
@@ -56,6 +56,7 @@ pub(super) struct Hub {
     pub(super) entered: tokio::sync::Mutex<u64>,
     pub(super) owner: OnceLock<Owner>,
     pub(super) lookup: OnceLock<Lookup>,
+    pub(super) served: Served,
     pub(super) channels: Channels,
     pub(super) asked: Asked,
     pub(super) lines: Lines,
@@ -85,6 +86,7 @@ impl Hub {
             entered: tokio::sync::Mutex::new(0),
             owner: OnceLock::new(),
             lookup: OnceLock::new(),
+            served: Served::default(),
             asked: Asked::default(),
             lines: Lines::default(),
             tasks: Mutex::new(Some(JoinSet::new())),
@@ -163,9 +165,10 @@ impl Hub {
 
     // ---- leases (F1) ------------------------------------------------------------------------------------------------
 
-    /// The lease under which a point is held here at this instant; counts as a request for it.
+    /// The lease under which a point is held here at this instant, if the machines know; counts as a request for it.
     pub(super) fn lease(&self, key: KeyHash) -> Option<LeaseNumber> {
-        self.owner.get()?.check_hash(key)
+        let lease = self.owner.get()?.check_hash(key)?;
+        self.served.holds(key, lease).then_some(lease)
     }
 
     /// Whether what an answer stands on has held all the time.

@@ -10,7 +10,6 @@ use tidings_notify::registrar::Verdict;
 use tidings_notify::{Outcome, RequestId};
 use tidings_notify::{bridge, matcher, registrar};
 use tidings_wire::v1;
-use tidings_wire::v1::match_call::Call as MatchCall;
 use tokio::sync::mpsc;
 
 pub(super) struct ForRegistrar {
@@ -71,7 +70,7 @@ impl Perform<registrar::Output> for ForRegistrar {
             }
             Output::Notified { request, guard, outcome } => self.hub.guarded(request, guard, outcome, 0),
             Output::ToMatcher { id, key, call } => {
-                self.hub.route(key, Origin::Registrar(id), Call::Match(MatchCall::Registration(*call)));
+                self.hub.route(key, Origin::Registrar(id), Call::Register(call));
             }
             // No hook is configured: whoever may listen may hear of every object of its application.
             Output::Authorize { id, .. } => self.say(Input::Authorized { id, verdict: Verdict::Yes }),
@@ -103,7 +102,7 @@ impl Perform<bridge::Output> for ForBridge {
         use bridge::Output;
         match output {
             Output::ToMatcher { id, key, call } => {
-                self.hub.route(key, Origin::Bridge(id), Call::Match(MatchCall::Publication(*call)));
+                self.hub.route(key, Origin::Bridge(id), Call::Publish(call));
             }
             Output::Ack(number) => {
                 // Without whoever acknowledges the node is stopping.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Kills real servers under load (SIGKILL; the cell's master also with SIGSTOP): one node, the store's leader of three, the
-# cell's master of three; and checks every acknowledged write, every lock and every session.
+# cell's master of three, any of three under listeners; and checks every acknowledged write, lock, session and version.
 #   scripts/kill.sh [SECONDS|MINUTESm]    altogether (default 60; `15m` is fifteen minutes)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
@@ -11,4 +11,4 @@ case $duration in
   *m) seconds=$((${duration%m} * 60)) ;;
   *) seconds=$duration ;;
 esac
-KILL_SECONDS=$((seconds / 3)) cargo test --workspace --quiet --test it -- --ignored kill_loop
+KILL_SECONDS=$((seconds / 4)) cargo test --workspace --quiet --test it -- --ignored kill_loop

@@ -46,7 +46,7 @@ fn clients_of_every_node_hear_through_the_death_of_each() {
 /// The same for as long as the environment says, with more clients.
 #[test]
 #[ignore = "for as long as KILL_SECONDS says: scripts/kill.sh"]
-fn clients_hear_through_many_deaths() {
+fn kill_loop_of_three_nodes_under_listeners() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start_with(dir.path(), FAST);

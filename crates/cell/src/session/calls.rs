@@ -81,6 +81,8 @@ pub(super) struct Calls {
     reads: BTreeSet<u64>,
     last_id: u64,
     last_number: u64,
+    /// A wait that so many later numbers have passed gets one of its own (R8).
+    renumber_after: u64,
 }
 
 /// Whether a call has a number (R8); `None` for what is not a call.
@@ -127,6 +129,7 @@ impl Calls {
             reads: BTreeSet::new(),
             last_id: 0,
             last_number: 0,
+            renumber_after: waits::RENUMBER,
         }
     }
 

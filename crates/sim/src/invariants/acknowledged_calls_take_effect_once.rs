@@ -10,6 +10,8 @@ pub struct AcknowledgedCallsTakeEffectOnce {
     /// By session and number: whether the state took it, and whether it changed anything.
     applied: BTreeMap<(u64, u64), (bool, bool)>,
     asked: BTreeMap<OpName, (u64, Call)>,
+    /// The first number of a wait that goes on under another.
+    former: BTreeMap<(u64, u64), u64>,
     checks: u64,
 }
 
@@ -39,9 +41,17 @@ impl Invariant<Fact> for AcknowledgedCallsTakeEffectOnce {
             Fact::Asked { op, session, call } => {
                 self.asked.insert(*op, (*session, call.clone()));
             }
+            Fact::Renumbered { session, first, number } => {
+                self.former.insert((*session, *number), *first);
+            }
             Fact::Told { op, number, answer } => {
                 let Some((session, call)) = self.asked.remove(op) else { return Ok(()) };
-                let entry = number.and_then(|number| self.applied.get(&(session, number)));
+                let mut entry = None;
+                let mut next = *number;
+                while let (None, Some(number)) = (entry, next) {
+                    entry = self.applied.get(&(session, number));
+                    next = self.former.get(&(session, number)).copied();
+                }
                 let who = format!("{}, session {session}, operation {}", sight.host, op.number);
                 match (answer, &call, entry) {
                     (Answer::Acquired { .. }, _, None) => {

@@ -41,6 +41,11 @@ impl Invariant<Fact> for WaitersAreServedInOrder {
             Fact::Queued { session, number } if !self.granted.contains(&(*session, *number)) => {
                 self.queues.entry(sight.host).or_default().push((*session, *number));
             }
+            // It keeps its place.
+            Fact::Requeued { session, first, number } => {
+                let places = self.queues.values_mut().flatten().filter(|waiter| **waiter == (*session, *first));
+                places.for_each(|waiter| waiter.1 = *number);
+            }
             Fact::Unqueued { session, numbers } => {
                 self.remove(|(of, number)| of == session && (numbers.is_empty() || numbers.contains(number)));
             }

@@ -8,7 +8,7 @@ use tidings_wire::v1::cell_message::Message;
 
 /// An acquire that waits gets a later number when so many have been given out since its own, this many at a time: there is
 /// room in the window then for the calls that come meanwhile.
-const RENUMBER: u64 = WINDOW / 2;
+pub(super) const RENUMBER: u64 = WINDOW / 2;
 pub(super) const RENUMBERED: usize = 4;
 
 impl Calls {
@@ -22,7 +22,7 @@ impl Calls {
         let sent = call.ever_sent && call.attempt != Attempt::GivenUp;
         // Within the master's own window: after a long silence there may be no room any more.
         let room = self.last_number < self.answered_below() + WINDOW + 32;
-        (waits && sent && room && self.last_number >= number + RENUMBER).then_some(*id)
+        (waits && sent && room && self.last_number >= number + self.renumber_after).then_some(*id)
     }
 
     /// Gives an acquire that waits the next number. The former one counts as unanswered until the master confirms it.
@@ -53,6 +53,11 @@ impl Calls {
 }
 
 impl Session {
+    /// Lets waits move on to later numbers after fewer calls than usual, so that short tests see it.
+    pub fn renumber_after(&mut self, calls: u64) {
+        self.calls.renumber_after = calls;
+    }
+
     /// Results of every number after an acquire's own are kept while it waits. Should they fill the window before it has a
     /// later number, it is cancelled and made anew, at the end of the queue, rather than stop every other call.
     pub(super) fn requeue_oldest(&mut self, now: Mono, out: &mut Outbox<Output>) {

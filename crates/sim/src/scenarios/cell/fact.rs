@@ -232,6 +232,24 @@ pub enum Fact {
         /// Whether nobody else may hold it meanwhile.
         exclusive: bool,
     },
+    /// A wait goes on under another number, as its client asked: its turn may have come under the first.
+    Renumbered {
+        /// The session.
+        session: u64,
+        /// The first number.
+        first: u64,
+        /// The other one.
+        number: u64,
+    },
+    /// The master was asked to let a wait that it knows go on under another number.
+    Requeued {
+        /// The session.
+        session: u64,
+        /// The first number.
+        first: u64,
+        /// The other one.
+        number: u64,
+    },
     /// An acquire that may wait reached the master for the first time.
     Queued {
         /// The session.

@@ -106,12 +106,13 @@ impl Run {
         let cache_lease = CACHE_LEASE[if directed { 3 * own.below(2) } else { own.below(4) } as usize];
         let herds = own.one_in(8) && !directed;
         let principals: Arc<[String]> = talkers.iter().map(|host| server::caller(*host).principal).collect();
+        let renumber_after = rng.fork("renumber").one_in(2).then_some(8);
         let habits = talkers.iter().map(|host| {
             let lease = Duration::from_millis(own.between(3_000, 4_000));
             let forges = own.one_in(6);
             let mutant = options.mutant.and_then(Mutant::of_cell);
             let principals = principals.clone();
-            (*host, Habits { lease, grace: GRACE, think, herds, forges, principals, mutant })
+            (*host, Habits { lease, grace: GRACE, think, herds, forges, renumber_after, principals, mutant })
         });
         let habits = habits.collect();
         let chaos = Chaos::new(&rng, Targets { replicas: servers.clone(), clients: talkers, lease: LEASE });

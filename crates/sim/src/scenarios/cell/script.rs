@@ -221,14 +221,27 @@ impl Script {
     /// The session sends a numbered request: which call it belongs to.
     pub fn sent(&mut self, message: &Message, number: u64) {
         let slot = Slot::of(message);
+        if let Message::Acquire(v1::AcquireLock { waits_as: first @ 1.., .. }) = message {
+            return self.renumbered(*first, number, message);
+        }
         let mine = self.open.values_mut().find(|(doing, known)| Some(doing.slot()) == slot && known.is_none());
         if let Some((doing, known)) = mine {
             *known = Some(number);
             if let Doing::Acquire { path, .. } = doing {
-                let (session, path) = (self.session, path.clone());
-                let exclusive = matches!(message, Message::Acquire(acquire) if acquire.mode() == LockMode::Exclusive);
+                let (session, path, exclusive) = (self.session, path.clone(), is_exclusive(message));
                 self.state(Fact::Numbered { session, number, path, exclusive });
             }
+        }
+    }
+
+    /// The session lets an acquire wait under another number.
+    fn renumbered(&mut self, first: u64, number: u64, message: &Message) {
+        let mine = self.open.values_mut().find(|(_, known)| *known == Some(first));
+        if let Some((Doing::Acquire { path, .. }, known)) = mine {
+            *known = Some(number);
+            let (session, path, exclusive) = (self.session, path.clone(), is_exclusive(message));
+            self.state(Fact::Numbered { session, number, path, exclusive });
+            self.state(Fact::Renumbered { session, first, number });
         }
     }
 
@@ -534,6 +547,10 @@ impl Script {
         }
         self.handles.insert(number, Opened { number, path, instance, purpose });
     }
+}
+
+fn is_exclusive(message: &Message) -> bool {
+    matches!(message, Message::Acquire(acquire) if acquire.mode() == LockMode::Exclusive)
 }
 
 /// What nodes call the access list.

@@ -54,6 +54,8 @@ pub struct Habits {
     pub herds: bool,
     /// It forges handles.
     pub forges: bool,
+    /// After so many calls a wait moves on to a later number; `None` = as usual.
+    pub renumber_after: Option<u64>,
     /// Everybody who may be let in or shut out.
     pub principals: Arc<[String]>,
     /// A rule that is left out.
@@ -96,7 +98,7 @@ pub struct Seat {
 impl Seat {
     /// A seat whose first session begins at once.
     pub fn new(host: HostId, link: u64, habits: Habits, mut rng: Seeded, now: Now, first_op: u64) -> Seat {
-        let machine = Session::new(options(&habits, link, &mut rng));
+        let machine = session(&habits, link, &mut rng);
         let script = Script::new(host, rng.fork("script"), &habits, now, first_op);
         let forger = habits.forges.then(Forger::default);
         Seat {
@@ -165,7 +167,7 @@ impl Seat {
         if self.script.is_over() {
             self.life += 1;
             self.answered += self.script.answered();
-            self.machine = Session::new(options(&self.habits, self.link, &mut self.rng));
+            self.machine = session(&self.habits, self.link, &mut self.rng);
             self.cache = Cache::default();
             let rng = self.rng.fork(&self.life.to_string());
             self.script = Script::new(self.host, rng, &self.habits, now, self.script.next_op());
@@ -280,8 +282,8 @@ impl Seat {
     }
 }
 
-fn options(habits: &Habits, link: u64, rng: &mut Seeded) -> Options {
-    Options {
+fn session(habits: &Habits, link: u64, rng: &mut Seeded) -> Session {
+    let mut session = Session::new(Options {
         lease: habits.lease,
         grace: habits.grace,
         secret: rng.next_u64(),
@@ -289,5 +291,9 @@ fn options(habits: &Habits, link: u64, rng: &mut Seeded) -> Options {
         cache: 8_192,
         seed: rng.next_u64(),
         mutant: habits.mutant,
+    });
+    if let Some(calls) = habits.renumber_after {
+        session.renumber_after(calls);
     }
+    session
 }

@@ -355,6 +355,9 @@ impl Server {
         match &request.message {
             Some(Message::Acquire(acquire)) if !acquire.try_only => {
                 self.acquires.insert(op, (call.session, call.number));
+                if acquire.waits_as > 0 {
+                    return self.note_renumbered(call, acquire.waits_as, out);
+                }
                 if self.queued.insert((call.session, call.number), acquire.handle).is_none() {
                     out.put(cell(Fact::Queued { session: call.session, number: call.number }));
                 }
@@ -376,6 +379,14 @@ impl Server {
                 out.put(cell(Fact::Unqueued { session: call.session, numbers: BTreeSet::new() }));
             }
             _ => {}
+        }
+    }
+
+    fn note_renumbered(&mut self, call: &v1::CellCall, first: u64, out: &mut Out) {
+        let (session, number) = (call.session, call.number);
+        if let Some(handle) = self.queued.remove(&(session, first)) {
+            self.queued.insert((session, number), handle);
+            out.put(cell(Fact::Requeued { session, first, number }));
         }
     }
 

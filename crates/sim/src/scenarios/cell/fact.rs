@@ -389,3 +389,9 @@ pub enum CellFact {
     /// Of the cell.
     Cell(Fact),
 }
+
+impl From<LogFact> for CellFact {
+    fn from(fact: LogFact) -> CellFact {
+        CellFact::Log(fact)
+    }
+}

@@ -50,15 +50,15 @@ use crate::invariants::sessions_end_only_after_their_leases::SessionsEndOnlyAfte
 use crate::invariants::the_shut_out_stay_out::TheShutOutStayOut;
 use crate::invariants::waiters_are_served_in_order::WaitersAreServedInOrder;
 use crate::kernel::{Boot, Effect, Event, HostId, NoStart, Process, Seat as Place};
-use crate::model::{self, Temper};
+use crate::model::Temper;
 use crate::mutant::Mutant;
-use bytes::Bytes;
+use crate::scenarios::member;
 use client::Client;
 use fact::{CellFact, Fact};
 use recorded::SharedSightseer;
 use resource::Resource;
 use seat::Habits;
-use server::{REPLICA_MESSAGE, Server};
+use server::Server;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{Machine, Mono, Now, Outbox};
@@ -103,10 +103,7 @@ impl Machine for Actor {
     fn handle(&mut self, now: Now, input: Event, out: &mut Outbox<Effect<CellFact>>) {
         match (self, input) {
             (Actor::Server(server), Event::DiskDone { .. }) => server.disk_done(now, out),
-            (Actor::Server(server), Event::Message { from, bytes }) if is_replica_message(&bytes) => {
-                server.replica_message(now, from, bytes.slice(1..), out);
-            }
-            (Actor::Server(server), Event::Message { from, bytes }) => server.client_message(now, from, &bytes, out),
+            (Actor::Server(server), Event::Message { from, bytes }) => server.message(now, from, &bytes, out),
             (Actor::Client(client), Event::Message { from, bytes }) => client.receive(now, from, &bytes, out),
             (Actor::Resource(resource), Event::Message { from, bytes }) => resource.receive(now, from, &bytes, out),
             (_, Event::DiskDone { .. }) => {}
@@ -134,10 +131,6 @@ impl Process for Actor {
     type Fact = CellFact;
 }
 
-fn is_replica_message(bytes: &Bytes) -> bool {
-    bytes.first() == Some(&REPLICA_MESSAGE)
-}
-
 /// Who lives where.
 struct Town {
     servers: Vec<HostId>,
@@ -155,15 +148,7 @@ struct Town {
 
 impl Town {
     fn server(&self, seat: Place, out: &mut Outbox<Effect<CellFact>>) -> Result<Server, NoStart> {
-        let config = model::Config {
-            id: server::node_of(seat.host),
-            members: self.servers.iter().copied().map(server::node_of).collect(),
-            lease: LEASE,
-            picture_every: 400,
-            life: seat.replacements,
-            temper: self.temper,
-            mutant: self.mutant,
-        };
+        let config = member::config(&seat, &self.servers, LEASE, self.temper, self.mutant);
         let mut rng = seat.rng.fork("master");
         let mut secret = [0; 32];
         secret.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&rng.next_u64().to_le_bytes()));
@@ -205,7 +190,7 @@ impl Boot<Actor> for Town {
 impl Site<Actor> for Town {
     fn is_whole(&self, process: &Actor) -> bool {
         match process {
-            Actor::Server(server) => !server.replica().storage().ballot().learner,
+            Actor::Server(server) => server.member().is_whole(),
             Actor::Client(_) | Actor::Resource(_) => true,
         }
     }

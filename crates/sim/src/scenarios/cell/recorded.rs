@@ -1,13 +1,14 @@
-//! The cell's state under the log, with everything that is done to it on record.
+//! What the entries of the log do to the cell's state, on record.
 
-use super::fact::{Applied, Fact, Key, View};
-use crate::invariants::LogFact;
+use super::fact::{Applied, CellFact, Fact, Key, View};
+use crate::kernel::Effect;
+use crate::scenarios::member::{Witness, digest};
 use bytes::Bytes;
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use tidings_base::LogIndex;
-use tidings_base::agreed::{AgreedState, Entry, Position, SnapshotChunks, StateFailure};
+use tidings_base::Outbox;
+use tidings_base::agreed::{AgreedState, Entry, StateFailure};
 use tidings_cell::namespace::{CellState, Namespace, SharedNamespace, Touched};
 use tidings_cell::{NodePath, Place};
 use tidings_wire::v1;
@@ -15,11 +16,6 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// The one application of the scenario.
 pub const APP: &str = "sim";
-
-/// The digest of a command; the log's own entries have none.
-pub fn digest(command: &[u8]) -> u64 {
-    if command.is_empty() { 0 } else { xxh3_64(command).max(1) }
-}
 
 /// A digest of bytes that were shown; 0 for none.
 pub fn shown(bytes: &[u8]) -> u64 {
@@ -89,46 +85,32 @@ fn look(state: &Namespace, key: &Key) -> View {
     View { stat: state.stat(&place), digest: state.contents(&place).map_or(0, |contents| shown(&contents)) }
 }
 
-/// The state of one replica.
-pub struct Recorded {
-    state: CellState,
+/// The eyes of the observer at one replica.
+pub struct Eyes {
     shared: SharedNamespace,
     sights: SharedSightseer,
-    /// What is to be told to the claims about the log and about the cell.
-    pub log: Vec<LogFact>,
     /// What is to be told about the cell.
-    pub cell: Vec<Fact>,
+    seen: Vec<Fact>,
 }
 
-impl Recorded {
-    /// An empty state that this observer watches.
-    pub fn new(state: CellState, sights: SharedSightseer) -> Recorded {
-        let shared = state.shared();
-        Recorded { state, shared, sights, log: Vec::new(), cell: Vec::new() }
-    }
-
-    /// The state, to read.
-    pub fn shared(&self) -> &SharedNamespace {
-        &self.shared
-    }
-
-    /// How far the state is, and a digest of all of it.
-    pub fn digest(&mut self) -> Result<(LogIndex, u64), StateFailure> {
-        let mut hash = Xxh3::new();
-        let mut chunks = self.state.snapshot()?;
-        while let Some(chunk) = chunks.next_chunk()? {
-            hash.update(&chunk);
-        }
-        Ok((self.state.position().index, hash.digest()))
+impl Eyes {
+    /// At a replica with this state.
+    pub fn new(shared: SharedNamespace, sights: SharedSightseer) -> Eyes {
+        Eyes { shared, sights, seen: Vec::new() }
     }
 
     /// Applies one entry under the eyes of the observer.
-    fn apply_watched(&mut self, entry: &Entry<'_>, note: Bytes) -> Result<Vec<Bytes>, StateFailure> {
+    fn apply_watched(
+        &mut self,
+        state: &mut CellState,
+        entry: &Entry<'_>,
+        note: Bytes,
+    ) -> Result<Vec<Bytes>, StateFailure> {
         let sights = self.sights.clone();
         let mut sights = sights.lock().unwrap_or_else(PoisonError::into_inner);
         let command = v1::CellCommand::decode(entry.command).ok().filter(|_| !entry.command.is_empty());
         let touched = command.as_ref().and_then(|command| keys_of(&self.shared.read().touches(command)));
-        let results = self.state.apply(std::slice::from_ref(entry), note)?;
+        let results = state.apply(std::slice::from_ref(entry), note)?;
         sights.last = entry.index.0;
         let (Some(command), Some(result)) = (command, results.first()) else { return Ok(results) };
         let result = v1::CellResult::decode(result.clone()).unwrap_or_default();
@@ -158,48 +140,29 @@ impl Recorded {
         if let Some(call) = applied.call().filter(|_| applied.decides()) {
             applied.repeat = !sights.decided.insert(call);
         }
-        self.cell.push(Fact::Applied(Box::new(applied)));
+        self.seen.push(Fact::Applied(Box::new(applied)));
         Ok(results)
     }
 }
 
-impl AgreedState for Recorded {
-    fn position(&self) -> Position {
-        self.state.position()
-    }
+impl Witness<CellState> for Eyes {
+    type Fact = CellFact;
 
-    fn apply(&mut self, entries: &[Entry<'_>], note: Bytes) -> Result<Vec<Bytes>, StateFailure> {
+    fn apply(&mut self, state: &mut CellState, entries: &[Entry<'_>], note: Bytes) -> Result<Vec<Bytes>, StateFailure> {
         let mut results = Vec::with_capacity(entries.len());
         for entry in entries {
             let seen = entry.index.0 <= self.sights.lock().unwrap_or_else(PoisonError::into_inner).last;
             let mut one = if seen {
-                self.state.apply(std::slice::from_ref(entry), note.clone())?
+                state.apply(std::slice::from_ref(entry), note.clone())?
             } else {
-                self.apply_watched(entry, note.clone())?
+                self.apply_watched(state, entry, note.clone())?
             };
             results.append(&mut one);
-        }
-        for (entry, result) in entries.iter().zip(&results) {
-            let (command, result) = (digest(entry.command), xxh3_64(result));
-            self.log.push(LogFact::Applied { index: entry.index, command, result });
         }
         Ok(results)
     }
 
-    fn is_durable(&self) -> bool {
-        self.state.is_durable()
-    }
-
-    fn flush(&mut self) -> Result<(), StateFailure> {
-        self.state.flush()
-    }
-
-    fn snapshot(&mut self) -> Result<Box<dyn SnapshotChunks>, StateFailure> {
-        self.state.snapshot()
-    }
-
-    fn restore(&mut self, position: Position, chunks: &mut dyn SnapshotChunks) -> Result<(), StateFailure> {
-        self.log.push(LogFact::Restored { index: position.index });
-        self.state.restore(position, chunks)
+    fn tell(&mut self, out: &mut Outbox<Effect<CellFact>>) {
+        self.seen.drain(..).for_each(|fact| out.put(Effect::Fact(CellFact::Cell(fact))));
     }
 }

@@ -6,14 +6,14 @@ use super::recorded::Sightseer;
 use super::seat::{self, Habits};
 use super::server;
 use super::{Actor, CLOSED, DIRECTORIES, DOORS, EPHEMERALS, FILES, LEASE, LOCKS, Town, cell_claims};
-use crate::clock::SimTime;
 use crate::faults::{Chaos, Targets};
-use crate::invariants::{Claims, LogFact, Sight, Violation, log_claims};
-use crate::kernel::{HostId, Step, World};
+use crate::invariants::{Claims, LogFact, Violation, log_claims};
+use crate::kernel::{HostId, Observed, World};
 use crate::model::Temper;
 use crate::mutant::Mutant;
-use crate::report::{Failure, Report};
+use crate::report::Report;
 use crate::runner::Options;
+use crate::scenarios::stage::{Outline, PHASE, Play, Rest, Stage};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,17 +33,14 @@ const THINK: [Duration; 4] =
     [Duration::from_millis(60), Duration::from_millis(200), Duration::from_millis(200), Duration::from_millis(800)];
 /// Applications go on for so long after the faults, to see that they are served again.
 const AFTERGLOW: Duration = Duration::from_secs(40);
-/// Reminders with these numbers are the scenario's own: to look around, and the director's.
-const LOOK: u64 = 1 << 40;
-const CUE: u64 = LOOK + 1;
+/// The director's reminder.
+const CUE: u64 = PHASE + 1;
 /// The director waits for so long before the first scene: everybody is to have something cached.
 const PROLOGUE: Duration = Duration::from_secs(5);
 
 /// One run.
 struct Run {
-    world: World<Actor>,
-    town: Town,
-    chaos: Chaos,
+    stage: Stage<Actor, Town>,
     /// Aimed faults instead of the random ones.
     director: Option<Director>,
     log: Claims<LogFact>,
@@ -117,10 +114,9 @@ impl Run {
         let habits = habits.collect();
         let chaos = Chaos::new(&rng, Targets { replicas: servers.clone(), clients: talkers, lease: LEASE });
         let (mutant, calm, afterglow) = (options.mutant, directed, false);
+        let town = Town { servers, clients, resource, habits, sights, cache_lease, temper, mutant, calm, afterglow };
         Run {
-            world,
-            town: Town { servers, clients, resource, habits, sights, cache_lease, temper, mutant, calm, afterglow },
-            chaos,
+            stage: Stage { world, town, chaos },
             director: directed.then(|| Director::new(&rng)),
             log: log_claims(),
             cell: cell_claims(),
@@ -134,15 +130,12 @@ impl Run {
 
     /// Everything from the first start to the last look.
     fn play(&mut self, faults: Duration) -> Result<(), Violation> {
-        let clients = self.town.clients.iter().map(|(host, _)| *host);
-        let hosts: Vec<HostId> = self.town.servers.iter().copied().chain(clients).chain([self.town.resource]).collect();
-        for host in hosts {
-            let started = self.world.start(host, &mut self.town);
-            started.map_err(|why| Violation::new("sound_disks_are_accepted", format!("{host}: {why}")))?;
-        }
+        let Town { servers, clients, resource, .. } = &self.stage.town;
+        let clients = clients.iter().map(|(host, _)| *host);
+        self.start(servers.iter().copied().chain(clients).chain([*resource]).collect())?;
         match self.director {
-            Some(_) => self.world.remind(PROLOGUE, CUE),
-            None => self.chaos.begin(&mut self.world),
+            Some(_) => self.stage.world.remind(PROLOGUE, CUE),
+            None => self.stage.chaos.begin(&mut self.stage.world),
         }
         self.until(faults)?;
         self.heal();
@@ -153,74 +146,16 @@ impl Run {
 
     /// The faults are over, those in the drivers too.
     fn heal(&mut self) {
-        self.chaos.heal(&mut self.world);
-        self.town.calm = true;
-        for host in self.town.servers.clone() {
-            self.world.poke(host, |actor, now, _| {
+        self.stage.chaos.heal(&mut self.stage.world);
+        self.stage.town.calm = true;
+        for host in self.stage.town.servers.clone() {
+            self.stage.world.poke(host, |actor, now, _| {
                 if let Actor::Server(server) = actor {
                     server.calm(now);
                 }
             });
         }
         self.healed = true;
-    }
-
-    /// Lets the world run for a time.
-    fn until(&mut self, time: Duration) -> Result<(), Violation> {
-        self.world.remind(time, LOOK);
-        loop {
-            let step = self.world.step();
-            self.watch()?;
-            match step {
-                Step::Reminder(LOOK) => return Ok(()),
-                Step::Reminder(CUE) => {
-                    if let Some(director) = self.director.as_mut().filter(|_| !self.healed) {
-                        let wait = director.cue(&mut self.world, &self.town);
-                        self.world.remind(wait, CUE);
-                    }
-                    self.watch()?;
-                }
-                Step::Reminder(id) => {
-                    let done = self.chaos.reminded(&mut self.world, &mut self.town, id);
-                    done.map_err(|what| Violation::new("sound_disks_are_accepted", what))?;
-                    self.watch()?;
-                }
-                Step::Exited(host, _) => self.chaos.exited(&mut self.world, host),
-                Step::Ran => {}
-                Step::Idle => return Err(Violation::new("time_goes_on", "nothing is left to happen")),
-            }
-        }
-    }
-
-    /// Shows every fact to the claims about it.
-    fn watch(&mut self) -> Result<(), Violation> {
-        for observed in self.world.drain_facts() {
-            let world = &self.world;
-            let clock = |host: HostId| world.is_up(host).then(|| world.clock(host).mono(world.now()));
-            let sight = Sight { at: observed.at, host: observed.host, clock: &clock };
-            if let Some(director) = &mut self.director {
-                director.observe(&observed);
-            }
-            match observed.fact {
-                CellFact::Log(fact) => {
-                    self.log.observe(&sight, &fact)?;
-                    if matches!(fact, LogFact::Role(Role::Leader { .. })) && self.director.is_none() {
-                        self.chaos.provoke(&mut self.world, observed.host);
-                    }
-                }
-                CellFact::Cell(fact) => {
-                    self.cell.observe(&sight, &fact)?;
-                    if matches!(fact, Fact::Told { answer: Answer::Done { .. }, .. }) && self.director.is_none() {
-                        self.chaos.acknowledged(&mut self.world);
-                    }
-                    self.count(&fact)?;
-                    if let Some(record) = &mut self.record {
-                        record.push(fact);
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 
     fn count(&mut self, fact: &Fact) -> Result<(), Violation> {
@@ -241,13 +176,7 @@ impl Run {
 
     /// After the heal clients must be served again within bounds.
     fn serve_again(&mut self) -> Result<(), Violation> {
-        let begin = self.world.now();
-        while self.chaos.is_mending(&self.world, &self.town) {
-            if self.world.now().since(begin) > self.chaos.patience() {
-                return Err(Violation::new("service_returns_after_faults", "a replica never became whole again"));
-            }
-            self.until(LEASE)?;
-        }
+        self.mend(LEASE)?;
         self.until(LEASE * 10)?;
         self.served = 0;
         let before: Vec<u64> = self.seats().map(|(_, seat)| seat.served()).collect();
@@ -264,7 +193,7 @@ impl Run {
     }
 
     fn seats(&self) -> impl Iterator<Item = (HostId, &seat::Seat)> {
-        let clients = self.town.clients.iter().filter_map(|(host, _)| match self.world.process(*host) {
+        let clients = self.stage.town.clients.iter().filter_map(|(host, _)| match self.stage.world.process(*host) {
             Some(Actor::Client(client)) => Some((*host, client)),
             _ => None,
         });
@@ -273,69 +202,27 @@ impl Run {
 
     /// Clients stop; everything must come to rest.
     fn settle(&mut self) -> Result<(), Violation> {
-        self.town.afterglow = true;
-        for (host, _) in self.town.clients.clone() {
-            self.world.poke(host, |actor, _, _| {
+        self.stage.town.afterglow = true;
+        for (host, _) in self.stage.town.clients.clone() {
+            self.stage.world.poke(host, |actor, _, _| {
                 if let Actor::Client(client) = actor {
                     client.stop();
                 }
             });
         }
-        let begin = self.world.now();
-        loop {
-            self.until(LEASE)?;
-            match self.unsettled() {
-                None => return Ok(()),
-                Some(what) if self.world.now().since(begin) > self.chaos.patience() => {
-                    return Err(Violation::new("everything_comes_to_rest", what));
-                }
-                Some(_) => {}
-            }
-        }
-    }
-
-    /// What keeps the world from being at rest.
-    fn unsettled(&self) -> Option<String> {
-        if let Some((host, seat)) = self.seats().find(|(_, seat)| !seat.script().is_quiet()) {
-            return Some(format!("{host} is not quiet: {}", seat.script().waits_for()));
-        }
-        let alive: BTreeSet<u64> = self.seats().map(|(_, seat)| seat.script().session()).collect();
-        let mut position = None;
-        for host in &self.town.servers {
-            let Some(Actor::Server(server)) = self.world.process(*host) else {
-                return Some(format!("{host} does not run"));
-            };
-            let applied = server.replica().commit();
-            if *position.get_or_insert(applied) != applied {
-                return Some(format!("{host} is at {applied}, another replica at {position:?}"));
-            }
-            let state = server.state().read();
-            let agreed: BTreeSet<u64> = state.sessions().map(|(session, _)| session.0).collect();
-            if agreed != alive {
-                return Some(format!("{host} knows sessions {agreed:?}, alive are {alive:?}"));
-            }
-            if let Some((place, lock)) = state.locks().next() {
-                return Some(format!("{host} has {place:?} as {lock:?}"));
-            }
-            if let Some(left) = state.reapable().first() {
-                return Some(format!("{host} has not reaped {left:?}"));
-            }
-        }
-        None
+        let within = self.stage.chaos.patience();
+        self.come_to_rest(&Rest { every: LEASE, looks: 1, within, claim: "everything_comes_to_rest" })
     }
 
     fn last_look(&mut self) -> Result<(), Violation> {
-        for host in self.town.servers.clone() {
-            let mut digest = Err("it does not run".to_string());
-            self.world.poke(host, |actor, _, _| {
-                if let Actor::Server(server) = actor {
-                    digest = server.state_digest();
-                }
-            });
-            let (index, state) =
-                digest.map_err(|what| Violation::new("replicas_agree", format!("{host} has no digest: {what}")))?;
-            let sight = Sight { at: self.world.now(), host, clock: &|_| None };
-            self.log.observe(&sight, &LogFact::Final { index, state })?;
+        let servers = self.stage.town.servers.clone();
+        let states = self.stage.last_states(&servers, |actor| match actor {
+            Actor::Server(server) => server.member_mut().state_digest(),
+            _ => Err("it is no server".to_string()),
+        })?;
+        for (host, index, state) in states {
+            let fact = LogFact::Final { index, state };
+            self.stage.show(self.stage.world.now(), host, &fact, &mut self.log)?;
         }
         match self.director {
             // Nobody is restarted there.
@@ -353,48 +240,91 @@ impl Run {
     }
 
     fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
-        let network = self.world.network.counts();
-        let aimed = self.director.iter().flat_map(|director| director.counts());
-        let faults = self.chaos.counts().iter().chain(aimed);
-        let mut faults = faults.map(|(kind, count)| (kind.to_string(), *count)).collect();
-        let messages = [
-            ("message_dropped", network.dropped),
-            ("message_duplicated", network.duplicated),
-            ("message_reordered", network.reordered),
-            ("message_delayed", network.delayed),
-            ("message_cut", network.cut),
-        ];
-        Extend::extend(&mut faults, messages.into_iter().map(|(kind, count)| (kind.to_string(), count)));
         let mut invariants = self.log.counts();
         invariants.extend(self.cell.counts());
-        invariants.insert("sound_disks_are_accepted".to_string(), self.chaos.starts());
+        invariants.insert("sound_disks_are_accepted".to_string(), self.stage.chaos.starts());
         invariants.insert("requests_are_understood".to_string(), self.answered);
         invariants.insert("service_returns_after_faults".to_string(), self.served);
-        let failures = found.map(|violation| Failure {
-            seed,
-            invariant: violation.invariant,
-            message: violation.what,
-            at: self.world.now().to_string(),
-            replay: replay(self.scenario(), seed, options),
-            trace: self.world.trace.lines().map(str::to_string).collect(),
-        });
-        Report {
-            scenario: self.scenario().to_string(),
-            seeds_run: 1,
-            seeds: Some((seed, seed)),
-            simulated_seconds: self.world.now().since(SimTime::ZERO).as_secs_f64(),
+        let outline = Outline {
+            scenario: self.scenario(),
             operations: self.operations,
             answered: self.answered,
-            events: self.world.trace.events(),
-            faults,
+            faults: self.director.as_ref().map(|director| director.counts().clone()).unwrap_or_default(),
             invariants,
-            trace_hash: format!("{:016x}", self.world.trace.hash()),
-            failures: failures.into_iter().collect(),
-        }
+        };
+        self.stage.report(seed, options, found, outline)
     }
 }
 
-fn replay(scenario: &str, seed: u64, options: &Options) -> String {
-    let mutant = options.mutant.map(|mutant| format!(" --mutant {mutant}")).unwrap_or_default();
-    format!("tidings sim {scenario} --seed {seed}{mutant}")
+impl Play for Run {
+    type Actor = Actor;
+    type Town = Town;
+    const STARTS: &'static str = "sound_disks_are_accepted";
+
+    fn stage(&mut self) -> &mut Stage<Actor, Town> {
+        &mut self.stage
+    }
+
+    fn observe(&mut self, observed: Observed<CellFact>) -> Result<(), Violation> {
+        if let Some(director) = &mut self.director {
+            director.observe(&observed);
+        }
+        match observed.fact {
+            CellFact::Log(fact) => {
+                self.stage.show(observed.at, observed.host, &fact, &mut self.log)?;
+                if matches!(fact, LogFact::Role(Role::Leader { .. })) && self.director.is_none() {
+                    self.stage.chaos.provoke(&mut self.stage.world, observed.host);
+                }
+            }
+            CellFact::Cell(fact) => {
+                self.stage.show(observed.at, observed.host, &fact, &mut self.cell)?;
+                if matches!(fact, Fact::Told { answer: Answer::Done { .. }, .. }) && self.director.is_none() {
+                    self.stage.chaos.acknowledged(&mut self.stage.world);
+                }
+                self.count(&fact)?;
+                if let Some(record) = &mut self.record {
+                    record.push(fact);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reminded(&mut self, _id: u64) -> Result<(), Violation> {
+        if let Some(director) = self.director.as_mut().filter(|_| !self.healed) {
+            let wait = director.cue(&mut self.stage.world, &self.stage.town);
+            self.stage.world.remind(wait, CUE);
+        }
+        Ok(())
+    }
+
+    /// What keeps the world from being at rest.
+    fn unsettled(&self) -> Option<String> {
+        if let Some((host, seat)) = self.seats().find(|(_, seat)| !seat.script().is_quiet()) {
+            return Some(format!("{host} is not quiet: {}", seat.script().waits_for()));
+        }
+        let alive: BTreeSet<u64> = self.seats().map(|(_, seat)| seat.script().session()).collect();
+        let mut position = None;
+        for host in &self.stage.town.servers {
+            let Some(Actor::Server(server)) = self.stage.world.process(*host) else {
+                return Some(format!("{host} does not run"));
+            };
+            let applied = server.member().commit();
+            if *position.get_or_insert(applied) != applied {
+                return Some(format!("{host} is at {applied}, another replica at {position:?}"));
+            }
+            let state = server.state().read();
+            let agreed: BTreeSet<u64> = state.sessions().map(|(session, _)| session.0).collect();
+            if agreed != alive {
+                return Some(format!("{host} knows sessions {agreed:?}, alive are {alive:?}"));
+            }
+            if let Some((place, lock)) = state.locks().next() {
+                return Some(format!("{host} has {place:?} as {lock:?}"));
+            }
+            if let Some(left) = state.reapable().first() {
+                return Some(format!("{host} has not reaped {left:?}"));
+            }
+        }
+        None
+    }
 }

@@ -1,26 +1,23 @@
-//! A server: replica, state and master under one driver.
+//! A server: a member of the group, and the cell's master above it.
 
 use super::fact::{CellFact, Fact};
 use super::line::Probe;
-use super::recorded::{APP, Recorded, SharedSightseer, digest};
+use super::recorded::{APP, Eyes, SharedSightseer};
 use crate::disk::SimDisk;
-use crate::invariants::LogFact;
 use crate::kernel::{Effect, HostId, NoStart};
-use crate::model::{self, Replica};
-use bytes::{BufMut, Bytes, BytesMut};
+use crate::model;
+use crate::scenarios::member::{Member, Next, Recorded, replica_message};
+use bytes::Bytes;
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 use tidings_base::agreed::{Ask, Heard, Role};
-use tidings_base::{Class, LogIndex, Machine, Mono, NodeId, Now, OpId, Outbox, Seeded};
+use tidings_base::{Class, Mono, Now, OpId, Outbox, Seeded};
 use tidings_cell::master::{Input, Master, Options, Output};
 use tidings_cell::namespace::{CellState, SharedNamespace};
 use tidings_wire::v1::{self, cell_command, cell_message::Message, frame::Body};
 use tidings_wire::{Frame, codec, limits};
-
-/// The first byte of a message between replicas: no frame begins with it (it would be field 0).
-pub const REPLICA_MESSAGE: u8 = 0;
 
 /// Once in so many asks the way from the master to its log is stuck for a while: what it asked then is late, and its
 /// leadership may be over.
@@ -31,15 +28,12 @@ const STUCK_FOR: (u64, u64) = (50, 9_000);
 /// worst moment for a word of a master that is none any more (R1).
 const STUCK_DEPOSED: Duration = Duration::from_secs(40);
 
-/// What the driver has still to do, in order.
-enum Todo {
-    Replica(model::Output),
-    Master(Output),
-}
+/// A member of the cell's group.
+pub type CellMember = Member<CellState, Eyes, Output>;
 
 /// One server.
 pub struct Server {
-    replica: Replica<Recorded>,
+    member: CellMember,
     master: Master,
     state: SharedNamespace,
     sights: SharedSightseer,
@@ -51,32 +45,16 @@ pub struct Server {
     acquires: BTreeMap<OpId, (u64, u64)>,
     /// The handles of acquires that have come to this master, by session and number.
     queued: BTreeMap<(u64, u64), u64>,
-    commands: BTreeMap<OpId, u64>,
     /// What the master asked of its log and the log has not seen yet, and until when.
     late: VecDeque<Ask>,
     stuck_until: Option<Mono>,
     stuck_deposed: bool,
     adverse: bool,
     next_op: u64,
-    todo: VecDeque<Todo>,
-    replica_out: Outbox<model::Output>,
     master_out: Outbox<Output>,
 }
 
 type Out = Outbox<Effect<CellFact>>;
-
-/// The replica's name on a host.
-pub fn node_of(host: HostId) -> NodeId {
-    NodeId(u64::from(host.0))
-}
-
-fn host_of(node: NodeId) -> HostId {
-    HostId(u32::try_from(node.0).unwrap_or(u32::MAX))
-}
-
-fn log(fact: LogFact) -> Effect<CellFact> {
-    Effect::Fact(CellFact::Log(fact))
-}
 
 fn cell(fact: Fact) -> Effect<CellFact> {
     Effect::Fact(CellFact::Cell(fact))
@@ -102,50 +80,45 @@ impl Server {
         rng: Seeded,
         out: &mut Out,
     ) -> Result<Server, NoStart> {
-        let life = config.life;
-        let recorded = Recorded::new(CellState::with_mutant(options.mutant), sights.clone());
-        let state = recorded.shared().clone();
-        let mut replica_out = Outbox::new();
+        let state = CellState::with_mutant(options.mutant);
+        let shared = state.shared();
+        let recorded = Recorded::new(state, Eyes::new(shared.clone(), sights.clone()));
         let own = rng.fork("driver");
-        let replica = Replica::start(config, Arc::new(disk), recorded, now, rng, &mut replica_out)?;
-        out.put(log(LogFact::Started { last: LogIndex(replica.storage().last()), life }));
+        let member = Member::start(config, recorded, disk, now, rng, out)?;
         let mut server = Server {
-            replica,
+            member,
             master: Master::new(options),
-            state,
+            state: shared,
             sights,
             rng: own,
             clients: BTreeMap::new(),
             requests: BTreeMap::new(),
             acquires: BTreeMap::new(),
             queued: BTreeMap::new(),
-            commands: BTreeMap::new(),
             late: VecDeque::new(),
             stuck_until: None,
             stuck_deposed: false,
             adverse,
             next_op: 1,
-            todo: VecDeque::new(),
-            replica_out,
             master_out: Outbox::new(),
         };
         server.work(now, out);
         Ok(server)
     }
 
-    /// The replica.
-    pub fn replica(&self) -> &Replica<Recorded> {
-        &self.replica
+    /// Its place in the group.
+    pub fn member(&self) -> &CellMember {
+        &self.member
+    }
+
+    /// Its place in the group.
+    pub fn member_mut(&mut self) -> &mut CellMember {
+        &mut self.member
     }
 
     /// The state, to read.
     pub fn state(&self) -> &SharedNamespace {
         &self.state
-    }
-
-    /// How far the state is, and a digest of all of it.
-    pub fn state_digest(&mut self) -> Result<(LogIndex, u64), String> {
-        self.replica.state_mut().digest().map_err(|failure| failure.what)
     }
 
     /// The faults are over: nothing is late any more.
@@ -162,24 +135,21 @@ impl Server {
 
     /// When it wants to be woken.
     pub fn deadline(&self) -> Option<Mono> {
-        [self.replica.deadline(), self.master.deadline(), self.stuck_until].into_iter().flatten().min()
-    }
-
-    /// A message of another replica.
-    pub fn replica_message(&mut self, now: Now, from: HostId, bytes: Bytes, out: &mut Out) {
-        let input = model::Input::Message { from: node_of(from), bytes };
-        self.replica.handle(now, input, &mut self.replica_out);
-        self.work(now, out);
+        [self.member.deadline(), self.master.deadline(), self.stuck_until].into_iter().flatten().min()
     }
 
     /// The disk has had its time.
     pub fn disk_done(&mut self, now: Now, out: &mut Out) {
-        self.replica.handle(now, model::Input::DiskDone, &mut self.replica_out);
+        self.member.disk_done(now);
         self.work(now, out);
     }
 
-    /// A frame of a client, or a question about its connection.
-    pub fn client_message(&mut self, now: Now, from: HostId, bytes: &Bytes, out: &mut Out) {
+    /// A message of another replica, a frame of a client, or a question about its connection.
+    pub fn message(&mut self, now: Now, from: HostId, bytes: &Bytes, out: &mut Out) {
+        if let Some(said) = replica_message(bytes) {
+            self.member.message(now, from, said);
+            return self.work(now, out);
+        }
         if let Some(probe) = Probe::decode(bytes) {
             return self.probed(now, from, &probe, out);
         }
@@ -220,14 +190,14 @@ impl Server {
     /// Time has passed.
     pub fn wake(&mut self, now: Now, out: &mut Out) {
         if self.stuck_until.is_some_and(|until| until <= now.mono) {
-            let deposed = !self.replica.is_leader() && !self.late.is_empty();
+            let deposed = !self.member.is_leader() && !self.late.is_empty();
             if deposed && self.adverse && !std::mem::replace(&mut self.stuck_deposed, true) {
                 self.stuck_until = Some(now.mono + STUCK_DEPOSED);
             } else {
                 self.unstick(now);
             }
         }
-        self.replica.wake(now, &mut self.replica_out);
+        self.member.wake(now);
         self.master.wake(now, &self.state.read(), &mut self.master_out);
         self.work(now, out);
     }
@@ -237,63 +207,30 @@ impl Server {
         self.stuck_until = None;
         self.stuck_deposed = false;
         for ask in std::mem::take(&mut self.late) {
-            self.replica.handle(now, model::Input::Ask(ask), &mut self.replica_out);
+            self.member.ask(now, ask);
         }
     }
 
     /// Performs what the two machines want of each other until they want nothing more.
     fn work(&mut self, now: Now, out: &mut Out) {
-        loop {
-            self.todo.extend(self.replica_out.drain().map(Todo::Replica));
-            self.todo.extend(self.master_out.drain().map(Todo::Master));
-            let recorded = self.replica.state_mut();
-            recorded.log.drain(..).for_each(|fact| out.put(log(fact)));
-            recorded.cell.drain(..).for_each(|fact| out.put(cell(fact)));
-            match self.todo.pop_front() {
-                Some(Todo::Replica(output)) => self.perform_replica(now, output, out),
-                Some(Todo::Master(output)) => self.perform_master(now, output, out),
-                None => return,
+        while let Some(next) = self.member.next(&mut self.master_out, out) {
+            match next {
+                Next::Heard(heard) => self.heard(now, heard, out),
+                Next::Wants(output) => self.perform_master(now, output, out),
             }
         }
     }
 
-    fn perform_replica(&mut self, now: Now, output: model::Output, out: &mut Out) {
-        match output {
-            model::Output::Send { to, bytes } => {
-                let mut tagged = BytesMut::with_capacity(bytes.len() + 1);
-                tagged.put_u8(REPLICA_MESSAGE);
-                tagged.put_slice(&bytes);
-                out.put(Effect::Send { to: host_of(to), bytes: tagged.freeze() });
+    fn heard(&mut self, now: Now, heard: Heard, out: &mut Out) {
+        if let Heard::Role(role) = &heard {
+            self.queued.clear();
+            self.acquires.clear();
+            if self.stuck_deposed && matches!(role, Role::Leader { .. }) {
+                self.unstick(now);
             }
-            model::Output::DiskWait => out.put(Effect::DiskWait { token: 0 }),
-            model::Output::Durable { index } => out.put(log(LogFact::Durable { index })),
-            model::Output::Alarm(what) => out.put(log(LogFact::Alarm(what))),
-            model::Output::Stop(why) => out.put(Effect::Exit { why }),
-            model::Output::Heard(heard) => {
-                match &heard {
-                    Heard::Role(role) => {
-                        self.queued.clear();
-                        self.acquires.clear();
-                        if self.stuck_deposed && matches!(role, Role::Leader { .. }) {
-                            self.unstick(now);
-                        }
-                        out.put(log(LogFact::Role(*role)));
-                        out.put(cell(Fact::Reigns));
-                    }
-                    Heard::LeaseUntil(until) => out.put(log(LogFact::LeaseUntil(*until))),
-                    Heard::Applied { op, index, .. } => {
-                        if let Some(command) = self.commands.remove(op) {
-                            out.put(log(LogFact::Answered { index: *index, command }));
-                        }
-                    }
-                    Heard::Refused { op, .. } | Heard::Unknown { op } => {
-                        self.commands.remove(op);
-                    }
-                    Heard::Passed { .. } => {}
-                }
-                self.feed(now, Input::Heard(heard));
-            }
+            out.put(cell(Fact::Reigns));
         }
+        self.feed(now, Input::Heard(heard));
     }
 
     fn perform_master(&mut self, now: Now, output: Output, out: &mut Out) {
@@ -331,14 +268,12 @@ impl Server {
         }
         match self.stuck_until {
             Some(_) => self.late.push_back(ask),
-            None => self.replica.handle(now, model::Input::Ask(ask), &mut self.replica_out),
+            None => self.member.ask(now, ask),
         }
     }
 
     fn note_proposal(&mut self, op: OpId, bytes: &Bytes, out: &mut Out) {
-        let command = digest(bytes);
-        self.commands.insert(op, command);
-        out.put(log(LogFact::Proposed { command }));
+        let command = self.member.proposed(op, bytes, out);
         let Ok(decoded) = v1::CellCommand::decode(bytes.clone()) else { return };
         let touched = self.state.read().touches(&decoded);
         self.sights.lock().unwrap_or_else(PoisonError::into_inner).proposed(command, &touched);

@@ -8,8 +8,11 @@
 //! [`Manager`]: tidings_placement::manager::Manager
 //! [`Lookup`]: tidings_placement::lookup::Lookup
 
+mod beginnings;
 mod cell;
-mod checking;
+mod claims;
+mod machines;
+mod packets;
 mod rules;
 mod scripts;
 mod seats;

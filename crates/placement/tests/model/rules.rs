@@ -1,8 +1,8 @@
 //! One model a rule.
 
-use crate::checking::{Bounds, explore};
 use crate::world::{Budget, Setup, Who, World};
 use std::time::Duration;
+use tidings_explore::{Bounds, explore};
 use tidings_placement::mutant::Mutant;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;

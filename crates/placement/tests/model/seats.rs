@@ -1,11 +1,12 @@
 //! An owner and a lookup, with what their applications see.
 
+use crate::world::{Setup, mix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidings_base::{KeyHash, KeyRange, LeaseNumber, Mono};
 use tidings_placement::check::Holding;
 use tidings_placement::lookup::Lookup;
-use tidings_placement::owner::Owner;
+use tidings_placement::owner::{self, Owner};
 
 /// The key whose state is followed.
 pub const KEY: KeyHash = KeyHash(0x7700_0000_0000_0000);
@@ -102,4 +103,25 @@ impl LookupSeat {
         let lease = self.machine.table().find(KEY).map(|(_, lease)| lease);
         self.changes += usize::from(std::mem::replace(&mut self.lease, lease) != lease);
     }
+}
+
+/// An owner's name.
+pub fn name(n: usize) -> String {
+    format!("owner {n}")
+}
+
+/// The process of an owner's so-and-so-many'th start.
+pub fn seat(setup: &Setup, n: usize, incarnation: u64) -> OwnerSeat {
+    let options = owner::Options {
+        namespace: "n".into(),
+        owner: name(n),
+        address: format!("{}:{incarnation}", name(n).replace(' ', "-")),
+        incarnation,
+        seed: 10 * incarnation + n as u64,
+        proof: None,
+        hands_over: setup.hands_over,
+        renew: setup.renew,
+        mutant: setup.mutant,
+    };
+    OwnerSeat::new(Owner::new(options), incarnation, mix(n as u64, incarnation))
 }

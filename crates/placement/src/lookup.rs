@@ -5,6 +5,7 @@
 //! never hide an earlier crash, however long the lookup was away.
 
 use crate::{Ticket, To};
+use prost::Message as _;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
@@ -143,8 +144,10 @@ pub struct Lookup {
     instance: Option<u64>,
     epoch: u64,
     lsn: u64,
-    /// Ranges of the last snapshot that were newer than its LSN, with the LSN of their loss: that loss is no news.
+    /// Ranges that were seen newer than the LSN they came with, with the LSN of their loss: that loss is no news.
     ahead: Vec<(KeyRange, u64)>,
+    /// The parts that have come of an answer that one frame does not hold.
+    gathered: Option<v1::LookupAnswer>,
     /// When the last answer of the highest epoch came.
     fresh: Option<Mono>,
     waiting: Option<Ticket>,
@@ -165,6 +168,7 @@ impl Lookup {
             epoch: 0,
             lsn: 0,
             ahead: Vec::new(),
+            gathered: None,
             fresh: None,
             waiting: None,
             next_ticket: 0,
@@ -192,12 +196,17 @@ impl Lookup {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         self.waiting = Some(ticket);
+        let (instance, lsn, from) = match &self.gathered {
+            Some(parts) => (parts.instance, if parts.snapshot { 0 } else { self.lsn }, parts.next),
+            None => (self.instance.unwrap_or_default(), self.lsn, 0),
+        };
         let poll = v1::LookupPoll {
             namespace: self.options.namespace.clone(),
-            instance: self.instance.unwrap_or_default(),
+            instance,
             epoch: self.epoch,
-            lsn: self.lsn,
+            lsn,
             wait_ms: HOLD.as_millis() as u32,
+            from,
         };
         let to = if self.failures >= SILENT_AFTER { To::Everyone } else { To::Leader };
         let within = HOLD + ANSWER_SLACK;
@@ -224,7 +233,7 @@ impl Lookup {
         if self.waiting != Some(ticket) {
             return;
         }
-        let answer = match result {
+        let answer = match result.and_then(unpacked) {
             // A deposed leader may lag behind what is known already.
             Ok(answer) if answer.epoch < self.epoch => return self.failed(now),
             Ok(answer) => answer,
@@ -242,8 +251,34 @@ impl Lookup {
         self.pause = FIRST_PAUSE;
         self.epoch = answer.epoch;
         self.fresh = Some(now.mono);
-        self.timers.set(Timer::Poll, now.mono + LEAST_GAP);
-        self.take(answer, out);
+        match self.gather(answer) {
+            Some(whole) => {
+                self.timers.set(Timer::Poll, now.mono + LEAST_GAP);
+                self.take(whole, out);
+            }
+            None => self.poll(now, out),
+        }
+    }
+
+    /// Puts the parts of an answer together; `None` = there are more. The whole is of the first part's LSN: what changed
+    /// in parts that had come by then is told with the next answer.
+    fn gather(&mut self, part: v1::LookupAnswer) -> Option<v1::LookupAnswer> {
+        let whole = match self.gathered.take() {
+            Some(mut parts) if parts.instance == part.instance && !part.snapshot => {
+                // Parts follow each other around the ring: one that does not is the last.
+                parts.next = if part.next > parts.next { part.next } else { 0 };
+                parts.ranges.extend(part.ranges);
+                parts.owners.extend(part.owners);
+                parts
+            }
+            // Of another table: the parts that had come count no more.
+            _ => part,
+        };
+        if whole.next == 0 {
+            return Some(whole);
+        }
+        self.gathered = Some(whole);
+        None
     }
 
     fn take(&mut self, answer: v1::LookupAnswer, out: &mut Outbox<Output>) {
@@ -262,11 +297,11 @@ impl Lookup {
         };
         let news = answer.snapshot || !answer.ranges.is_empty() || !answer.owners.is_empty();
         if answer.snapshot {
-            self.table = Table::default();
-            // Commits end in any order: a snapshot may show more than everything up to its LSN.
-            let newer = answer.ranges.iter().filter(|range| range.lost_lsn > answer.lsn);
-            self.ahead = newer.map(|range| (range_of(range), range.lost_lsn)).collect();
+            (self.table, self.ahead) = (Table::default(), Vec::new());
         }
+        // Commits end in any order, and parts come one after the other: there may be more than everything up to the LSN.
+        let newer = answer.ranges.iter().filter(|range| range.lost_lsn > answer.lsn);
+        self.ahead.extend(newer.map(|range| (range_of(range), range.lost_lsn)));
         for owner in answer.owners {
             let known = TableOwner { id: owner.id, address: owner.address };
             self.table.owners.insert(owner.index, known);
@@ -285,6 +320,15 @@ impl Lookup {
         if !losses.is_empty() {
             out.put(Output::Lost(losses));
         }
+    }
+}
+
+/// An answer with all its ranges and owners, those that were encoded for many lookups included.
+pub fn unpacked(mut answer: v1::LookupAnswer) -> Result<v1::LookupAnswer, Error> {
+    let shared = std::mem::take(&mut answer.shared);
+    match answer.merge(shared) {
+        Ok(()) => Ok(answer),
+        Err(_) => Err(Error::new("placement.malformed", Class::Unreachable, "a manager's answer cannot be read")),
     }
 }
 
@@ -357,7 +401,8 @@ mod tests {
     fn answer(epoch: u64, instance: u64, lsn: u64, snapshot: bool, ranges: Vec<v1::TableRange>) -> v1::LookupAnswer {
         let owners = (1..=3).map(|index| v1::TableOwner { index, id: format!("o{index}"), ..Default::default() });
         let lost_everything = false;
-        v1::LookupAnswer { epoch, instance, lsn, snapshot, ranges, owners: owners.collect(), lost_everything }
+        let owners = owners.collect();
+        v1::LookupAnswer { epoch, instance, lsn, snapshot, ranges, owners, lost_everything, ..Default::default() }
     }
 
     /// Hands the lookup an answer to its present poll; what it said was lost.

@@ -21,11 +21,13 @@ pub enum Mutant {
     LapseRevived,
     /// F7: one flag instead of `lost_lsn`: a clean move hides an earlier crash.
     CleanFlag,
+    /// F4: a leader that has not spoken with an owner takes whoever counts its incarnation for the recorded process.
+    TwinTaken,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 8] = [
+    pub const ALL: [Mutant; 9] = [
         Mutant::NoSkewMargin,
         Mutant::NoSequenceNumbers,
         Mutant::LeaseFromReceipt,
@@ -34,6 +36,7 @@ impl Mutant {
         Mutant::HeardNotAdvanced,
         Mutant::LapseRevived,
         Mutant::CleanFlag,
+        Mutant::TwinTaken,
     ];
 
     /// Its name on the command line.
@@ -47,6 +50,7 @@ impl Mutant {
             Mutant::HeardNotAdvanced => "heard-not-advanced",
             Mutant::LapseRevived => "lapse-revived",
             Mutant::CleanFlag => "clean-flag",
+            Mutant::TwinTaken => "twin-taken",
         }
     }
 }

@@ -28,7 +28,7 @@ mod tsc;
 
 pub use clock::Clock;
 pub use lookup::{Hint, Lookup, LookupOptions, Loss, Losses, Placed, Tables};
-pub use operate::Placement;
+pub use operate::{Placement, add_part};
 pub use owner::{Changes, HandOver, Held, Interrupted, Items, Owner, OwnerOptions, OwnerState, OwnershipChange};
 pub use tidings_base::{KeyHash, KeyRange, LeaseNumber};
 pub use tidings_placement::directory::Directory;

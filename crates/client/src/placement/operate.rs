@@ -2,6 +2,7 @@
 
 use super::errors;
 use super::transport::PlacementTransport;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
@@ -67,17 +68,34 @@ impl Placement {
 
     /// The whole table of a namespace.
     pub async fn table(&self, namespace: &str) -> Result<v1::TableReply, Error> {
-        match self.ask(Message::TableGet(v1::TableGet { namespace: namespace.into() })).await? {
-            Message::TableReply(reply) => Ok(reply),
-            _ => Err(errors::unexpected()),
+        let mut whole = v1::TableReply::default();
+        loop {
+            let get = v1::TableGet { namespace: namespace.into(), from: whole.next };
+            match self.ask(Message::TableGet(get)).await? {
+                Message::TableReply(part) => add_part(&mut whole, part),
+                _ => return Err(errors::unexpected()),
+            }
+            if whole.next == 0 {
+                return Ok(whole);
+            }
         }
     }
 
     /// All owners of a namespace that are known, live or not.
     pub async fn owners(&self, namespace: &str) -> Result<Vec<v1::OwnerInfo>, Error> {
-        match self.ask(Message::OwnerList(v1::OwnerList { namespace: namespace.into() })).await? {
-            Message::OwnerListReply(reply) => Ok(reply.owners),
-            _ => Err(errors::unexpected()),
+        let (mut owners, mut from) = (Vec::new(), 0);
+        loop {
+            match self.ask(Message::OwnerList(v1::OwnerList { namespace: namespace.into(), from })).await? {
+                Message::OwnerListReply(part) => {
+                    owners.extend(part.owners);
+                    // Owners come in the order of their indices.
+                    if part.next <= from {
+                        return Ok(owners);
+                    }
+                    from = part.next;
+                }
+                _ => return Err(errors::unexpected()),
+            }
         }
     }
 
@@ -127,4 +145,14 @@ impl Placement {
             }
         }
     }
+}
+
+/// Adds a part to a table that one frame does not hold. Each part names the owners of its ranges anew.
+pub fn add_part(whole: &mut v1::TableReply, part: v1::TableReply) {
+    let known: BTreeSet<u32> = whole.owners.iter().map(|owner| owner.index).collect();
+    whole.owners.extend(part.owners.into_iter().filter(|owner| !known.contains(&owner.index)));
+    whole.ranges.extend(part.ranges);
+    whole.info = part.info;
+    // Parts follow each other around the ring: one that does not is the last.
+    whole.next = if part.next > whole.next { part.next } else { 0 };
 }

@@ -102,6 +102,7 @@ pub(super) struct Performer {
     /// Gathered: a leader that takes over reads hundreds of files.
     reads: Vec<(u64, File)>,
     counted: Counts,
+    tight: u64,
 }
 
 impl Performer {
@@ -110,7 +111,7 @@ impl Performer {
         errands: mpsc::UnboundedSender<Errand>,
         step_down: watch::Sender<u64>,
     ) -> Performer {
-        Performer { waiting, errands, step_down, reads: Vec::new(), counted: Counts::default() }
+        Performer { waiting, errands, step_down, reads: Vec::new(), counted: Counts::default(), tight: 0 }
     }
 
     fn run(&self, errand: Errand) {
@@ -136,6 +137,14 @@ impl Perform<Does> for Performer {
             Does::Measured(counts, gauges) => {
                 metrics::placement(&self.counted, &counts, &gauges);
                 self.counted = counts;
+                // F10: this node may be configured with slower fail-overs than those that let the namespaces be made.
+                if std::mem::replace(&mut self.tight, gauges.tight) < gauges.tight {
+                    let namespaces = gauges.tight;
+                    tracing::warn!(
+                        namespaces,
+                        "leases may not outlast a manager's death; `place namespaces` says which"
+                    );
+                }
             }
         }
     }

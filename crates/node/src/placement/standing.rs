@@ -8,9 +8,10 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::Error;
+use tidings_cell::token::unverified_sequencer;
 use tidings_client::cell::{Cell, Events, Handle as OpenFile, Link, Lock, Mode, SessionOptions, Watch};
-use tidings_placement::manager::Input;
 use tidings_placement::manager::file::LEADER;
+use tidings_placement::manager::{Input, epoch};
 use tidings_wire::v1;
 use tidings_wire::v1::cell_message::Message;
 use tokio::sync::watch;
@@ -114,13 +115,13 @@ impl Standing {
         let mut stepping_down = self.stepping_down.clone();
         stepping_down.mark_unchanged();
         let mut retires = self.retires.clone();
-        let epoch = lock.generation();
+        let sequencer = lock.sequencer().token().clone();
+        let epoch = epoch(unverified_sequencer(&sequencer)?.incarnation, lock.generation());
         file.set_sequencer(lock.sequencer());
         let published = file.set_contents(self.told.address.clone(), None).await;
         file.set_sequencer(None);
         published?;
         self.leader.send_replace(Some(self.told.address.clone()));
-        let sequencer = lock.sequencer().token().clone();
         // The manager looks at this session only once it has heard of this epoch.
         *self.reign.lock() = Some(Reign { epoch, cell: cell.clone(), sequencer });
         tracing::info!(epoch, "placement: this node leads");

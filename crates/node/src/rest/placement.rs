@@ -14,7 +14,7 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use tidings_base::{Error, KeyHash};
-use tidings_client::placement::Lookup;
+use tidings_client::placement::{Lookup, add_part};
 use tidings_wire::v1::placement_message::Message;
 use tidings_wire::{Body, v1};
 use types::{Namespace, NamespaceConfig, Namespaces, Owners, Placed, Planned, Rebalanced, Ring, Table};
@@ -85,9 +85,16 @@ pub(super) async fn delete(State(app): State<App>, caller: Caller, segments: Seg
 }
 
 async fn table_of(app: &App, caller: &Caller, segments: &Segments) -> Result<v1::TableReply, Error> {
-    match ask(app, caller, Message::TableGet(v1::TableGet { namespace: segments.text(NAMESPACE)? })).await? {
-        Message::TableReply(table) => Ok(table),
-        answer => Err(other(answer)),
+    let mut whole = v1::TableReply::default();
+    loop {
+        let get = v1::TableGet { namespace: segments.text(NAMESPACE)?, from: whole.next };
+        match ask(app, caller, Message::TableGet(get)).await? {
+            Message::TableReply(part) => add_part(&mut whole, part),
+            answer => return Err(other(answer)),
+        }
+        if whole.next == 0 {
+            return Ok(whole);
+        }
     }
 }
 
@@ -155,9 +162,19 @@ pub(super) async fn owners(
     caller: Caller,
     segments: Segments,
 ) -> Result<Json<Owners>, Refusal> {
-    match ask(&app, &caller, Message::OwnerList(v1::OwnerList { namespace: segments.text(NAMESPACE)? })).await? {
-        Message::OwnerListReply(list) => Ok(Json(Owners { owners: list.owners.into_iter().map(Into::into).collect() })),
-        answer => Err(other(answer).into()),
+    let (mut owners, mut from) = (Vec::new(), 0);
+    loop {
+        let list = v1::OwnerList { namespace: segments.text(NAMESPACE)?, from };
+        match ask(&app, &caller, Message::OwnerList(list)).await? {
+            Message::OwnerListReply(part) => {
+                owners.extend(part.owners.into_iter().map(Into::into));
+                if part.next <= from {
+                    return Ok(Json(Owners { owners }));
+                }
+                from = part.next;
+            }
+            answer => return Err(other(answer).into()),
+        }
     }
 }
 

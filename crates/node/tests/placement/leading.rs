@@ -67,7 +67,7 @@ async fn an_owner_that_joins_is_granted_the_ring_and_lookups_hear_of_it() {
         panic!("not a list");
     };
     assert_eq!(list.namespaces.iter().map(|info| info.namespace.as_str()).collect::<Vec<_>>(), ["objects"]);
-    let unknown = Message::TableGet(v1::TableGet { namespace: "none".into() });
+    let unknown = Message::TableGet(v1::TableGet { namespace: "none".into(), from: 0 });
     let refused = ask(&client, unknown).await.unwrap_err();
     assert_eq!(
         (refused.code.as_ref(), refused.message.as_str()),

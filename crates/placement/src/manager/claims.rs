@@ -43,23 +43,17 @@ impl Pool {
         let index = self.admit(&poll, out)?;
         let (now, renew) = (self.now, self.times.renew);
         let Some(member) = self.members.get_mut(&index) else { return Ok(()) };
-        let known = member.talk.as_ref().is_some_and(|talk| talk.nonce == poll.nonce);
-        if !known {
-            let old = member.talk.replace(Talk {
-                nonce: poll.nonce,
-                seq: 0,
-                heard: 0,
-                spoke: false,
-                poll: None,
-                news: None,
-                confirm: Vec::new(),
-            });
-            if let Some(old) = old.and_then(|talk| talk.poll) {
-                self.polls.remove(&old.op);
-                fail(out, old.op, superseded());
-            }
-        }
-        let Some(talk) = member.talk.as_mut() else { return Ok(()) };
+        // Whoever is admitted is the one that we talk with, or nobody was yet.
+        let known = member.talk.is_some();
+        let talk = member.talk.get_or_insert(Talk {
+            nonce: poll.nonce,
+            seq: 0,
+            heard: 0,
+            spoke: false,
+            poll: None,
+            news: None,
+            confirm: Vec::new(),
+        });
         let unordered = mutant == Some(Mutant::NoSequenceNumbers);
         if poll.seq <= talk.heard && !unordered {
             return Err(duplicate());
@@ -119,9 +113,13 @@ impl Pool {
             )
             .hint("Stop this process; it was replaced."));
         }
-        // One conversation a process: another one under the same number is another process that counts wrongly.
-        let stranger = member.talk.as_ref().is_some_and(|talk| talk.nonce != poll.nonce);
-        if poll.incarnation == record.incarnation && !stranger {
+        // One conversation a process: another one under the same number is another process that counts wrongly, also for
+        // a leader that has not spoken with either.
+        let known = match self.mutant {
+            Some(Mutant::TwinTaken) => member.talk.as_ref().map_or(poll.nonce, |talk| talk.nonce),
+            _ => record.nonce,
+        };
+        if (poll.incarnation, poll.nonce) == (record.incarnation, known) {
             if poll.address != record.address {
                 self.change_record(index, |record| record.address = poll.address.clone());
             }
@@ -133,7 +131,10 @@ impl Pool {
             .of_owner(index)
             .into_iter()
             .any(|start| self.table.get(start).is_some_and(|range| self.now < range.until && is_leased(range)));
-        if leased && !proven {
+        // Neither of two that count the same is the later one: whoever is recorded stays until it is silent, or the two
+        // would take the name from each other for ever.
+        let speaks = poll.incarnation == record.incarnation && self.now < member.live_until;
+        if (leased || speaks) && !proven {
             return Err(Error::new(
                 "placement.owner_id_in_use",
                 Class::Refused,
@@ -152,6 +153,7 @@ impl Pool {
             record.incarnation = poll.incarnation;
             record.address = poll.address.clone();
             record.proof = poll.proof.clone();
+            record.nonce = poll.nonce;
             record.draining = false;
         });
         if let Some(member) = self.members.get_mut(&index) {
@@ -192,6 +194,7 @@ impl Pool {
             draining: false,
             virtual_nodes,
             proof: poll.proof.clone(),
+            nonce: poll.nonce,
         };
         self.by_id.insert(poll.owner.clone(), index);
         self.members.insert(index, Member::new(record));

@@ -316,8 +316,8 @@ impl Pool {
                 for record in done.owners {
                     let member = self.members.get_mut(&record.index).filter(|member| !member.committed);
                     // Indices are used again: the name counts, too.
-                    let same = |now: &v1::TableOwner| (&now.id, now.incarnation) == (&record.id, record.incarnation);
-                    if let Some(member) = member.filter(|member| same(&member.record)) {
+                    let process = |of: &v1::TableOwner| (of.id.clone(), of.incarnation, of.nonce);
+                    if let Some(member) = member.filter(|member| process(&member.record) == process(&record)) {
                         member.committed = true;
                         self.idle.extend(self.parked.remove(&record.index).unwrap_or_default());
                         // An answer without grants would only make it pause before it asks for those that follow.

@@ -53,6 +53,8 @@ pub struct Gauges {
     pub ranges: u64,
     /// Polls of owners and of lookups that are held.
     pub held: u64,
+    /// Namespaces whose leases may not outlast a manager's death (F10).
+    pub tight: u64,
 }
 
 impl Manager {
@@ -73,6 +75,7 @@ impl Manager {
             gauges.namespaces += 1;
             gauges.owners += live.count() as u64;
             gauges.ranges += pool.table.len() as u64;
+            gauges.tight += u64::from(pool.warning.is_some());
             gauges.held += (pool.polls.len() + pool.lookups.len()) as u64;
         }
         gauges

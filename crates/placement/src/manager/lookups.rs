@@ -1,11 +1,12 @@
 //! What lookups are told: ranges that changed after what they know, at any age (F7).
 //!
 //! What changed is found by LSN in the table itself, so an answer is never larger than the whole table, and no log of
-//! changes is kept.
+//! changes is kept. What one frame does not hold goes in parts, in the ring's order; a lookup asks on by itself.
 
-use super::pool::{Due, Pool};
+use super::pool::{Due, Member, Pool};
 use super::table::Range;
 use super::{Output, fail};
+use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, Mono, OpId, Outbox, Seeded};
@@ -28,6 +29,16 @@ const MOMENT: Duration = Duration::from_millis(10);
 /// After a fail-over everybody is behind at once: they are told in so many parts, with random pauses between.
 const PARTS: usize = 16;
 const JITTER_MS: (u64, u64) = (20, 60);
+
+/// The most bytes of ranges and owners in one answer: a quarter of a frame as it is by default, so that there is room for
+/// frames that are configured smaller.
+pub(super) const PART: usize = 256 << 10;
+
+/// What a field of a message costs beyond its contents.
+pub(super) const FIELD: usize = 5;
+
+/// Up to so many changed ranges are found by LSN; more are searched for in the ring's order, as parts go.
+const FEW: usize = 1_024;
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
@@ -99,12 +110,13 @@ impl Pool {
         let published = self.commits.published();
         let ours = poll.instance == self.meta.instance;
         let lost_everything = (poll.instance != 0 && !ours) || (ours && poll.lsn > published);
-        if !ours || lost_everything {
-            let answer = v1::LookupAnswer { lost_everything, ..self.snapshot(epoch) };
-            return out.put(Output::Answer { op, message: Message::LookupAnswer(answer) });
-        }
-        if poll.lsn < published && self.due.at(&Due::Push).is_none() {
-            let answer = self.changes(epoch, poll.lsn);
+        let snapshot = !ours || lost_everything;
+        // Whoever has a part of an answer gets the next at once; changes that are being gathered come later.
+        let behind = poll.lsn < published && self.due.at(&Due::Push).is_none();
+        if snapshot || poll.from != 0 || behind {
+            let (after, from) = if snapshot { (0, 0) } else { (poll.lsn, poll.from) };
+            let part = self.changes(epoch, after, KeyHash(from));
+            let answer = v1::LookupAnswer { snapshot, lost_everything, ..part };
             return out.put(Output::Answer { op, message: Message::LookupAnswer(answer) });
         }
         if self.lookups.len() >= MAX_LOOKUPS {
@@ -145,39 +157,77 @@ impl Pool {
         }
         for (lsn, ops) in told {
             self.counts.pushes += if lsn < published { ops.len() as u64 } else { 0 };
-            let message = Message::LookupAnswer(self.changes(epoch, lsn));
+            let answer = self.changes(epoch, lsn, KeyHash(0));
+            let message = Message::LookupAnswer(if ops.len() > 1 { shared(answer) } else { answer });
             out.put(Output::Push { ops, message });
         }
     }
 
-    /// Everything that changed after an LSN, up to what is published.
+    /// Everything that changed after an LSN, up to what is published; after zero, everything. As much as fits a part,
+    /// from a point of the ring on.
     ///
     /// A range that changed after what is published waits, so that its loss is told once; but if an earlier loss would
-    /// be hidden by that (its record has it, and its next change may be a clean move), it goes now (F7).
-    fn changes(&self, epoch: u64, after: u64) -> v1::LookupAnswer {
-        let published = self.commits.published();
-        let due = |range: &Range| range.changed <= published || (after < range.lost && range.lost <= published);
-        let rows = self.table.changed_after(after).filter(|(_, range)| due(range));
-        self.lookup_answer(epoch, rows.collect(), false)
+    /// be hidden by that (its record has it, and its next change may be a clean move), it goes now (F7). Who knows
+    /// nothing gets all ranges as they are: lookups know a loss again that they have seen.
+    fn changes(&self, epoch: u64, after: u64, from: KeyHash) -> v1::LookupAnswer {
+        let lsn = self.commits.published();
+        let whole = after == 0;
+        let told = |range: &Range| range.changed <= lsn || (after < range.lost && range.lost <= lsn);
+        let due = |range: &Range| whole || (range.changed > after && told(range));
+        let few: BTreeMap<KeyHash, &Range> = self.table.changed_after(after).take(FEW + 1).collect();
+        let part = if whole || from.0 != 0 || few.len() > FEW {
+            self.part(self.table.iter_from(from).filter(|(_, range)| due(range)), table_range)
+        } else {
+            self.part(few.into_iter().filter(|(_, range)| due(range)), table_range)
+        };
+        let Part { ranges, owners, next } = part;
+        v1::LookupAnswer { epoch, instance: self.meta.instance, lsn, ranges, owners, next, ..Default::default() }
     }
 
-    fn snapshot(&self, epoch: u64) -> v1::LookupAnswer {
-        self.lookup_answer(epoch, self.table.iter().collect(), true)
-    }
-
-    fn lookup_answer(&self, epoch: u64, rows: Vec<(KeyHash, &Range)>, snapshot: bool) -> v1::LookupAnswer {
-        let named: BTreeSet<u32> = rows.iter().map(|(_, range)| range.owner).collect();
-        let owners = named.iter().filter_map(|index| self.members.get(index));
-        v1::LookupAnswer {
-            epoch,
-            instance: self.meta.instance,
-            lsn: self.commits.published(),
-            snapshot,
-            owners: owners.map(|member| v1::TableOwner { proof: None, ..member.record.clone() }).collect(),
-            ranges: rows.into_iter().map(|(start, range)| table_range(start, range)).collect(),
-            lost_everything: false,
+    /// As many of the ranges as one frame holds, with the owners that they name.
+    pub(super) fn part<'a>(
+        &self,
+        rows: impl Iterator<Item = (KeyHash, &'a Range)>,
+        shape: impl Fn(KeyHash, &Range) -> v1::TableRange,
+    ) -> Part {
+        let mut part = Part::default();
+        let mut named = BTreeSet::new();
+        let mut bytes = 0;
+        for (start, range) in rows {
+            let owner = self.members.get(&range.owner).filter(|_| !named.contains(&range.owner)).map(shown);
+            let row = shape(start, range);
+            bytes += row.encoded_len() + owner.as_ref().map_or(0, |owner| owner.encoded_len() + FIELD) + FIELD;
+            if bytes > PART && !part.ranges.is_empty() {
+                part.next = start.0;
+                break;
+            }
+            named.insert(range.owner);
+            part.owners.extend(owner);
+            part.ranges.push(row);
         }
+        part
     }
+}
+
+/// The same answer, with what is large encoded for good: to copy it costs nothing.
+fn shared(answer: v1::LookupAnswer) -> v1::LookupAnswer {
+    let v1::LookupAnswer { ranges, owners, .. } = answer;
+    let shared = v1::LookupAnswer { ranges, owners, ..Default::default() }.encode_to_vec().into();
+    v1::LookupAnswer { ranges: Vec::new(), owners: Vec::new(), shared, ..answer }
+}
+
+/// A piece of a table, as large as one frame holds.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub ranges: Vec<v1::TableRange>,
+    pub owners: Vec<v1::TableOwner>,
+    /// Where the rest begins; 0 = nothing is left.
+    pub next: u64,
+}
+
+/// An owner as others see it: whoever knew its proof or its nonce could take its place (F4).
+pub(super) fn shown(member: &Member) -> v1::TableOwner {
+    v1::TableOwner { proof: None, nonce: 0, ..member.record.clone() }
 }
 
 /// A row as lookups and operators see it.

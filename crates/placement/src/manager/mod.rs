@@ -42,6 +42,20 @@ use tidings_wire::v1::placement_message::Message;
 /// The most namespaces: each costs a table in memory and files in the cell.
 pub const MAX_NAMESPACES: usize = 1_024;
 
+/// Elections of one era: more than there are between two restores of a cell.
+const ERA: u64 = 1 << 22;
+
+/// A leader's epoch: it grows with the lock's generation, and with the cell's incarnation, since a restored cell counts
+/// generations as its backup did. Nobody who has heard of an earlier leader takes a later one for deposed (F2).
+pub fn epoch(incarnation: u64, generation: u64) -> u64 {
+    incarnation.saturating_sub(1).saturating_mul(ERA).saturating_add(generation)
+}
+
+/// What an epoch says of the cell: it is another one after a restore.
+fn era(epoch: u64) -> u64 {
+    epoch / ERA
+}
+
 /// How a manager behaves.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -54,9 +68,9 @@ pub struct Options {
 /// What the manager hears.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// This replica holds the lock [`file::LEADER`]; the epoch is the lock's generation.
+    /// This replica holds the lock [`file::LEADER`].
     Elected {
-        /// Larger than that of any earlier leader.
+        /// Larger than that of any earlier leader: see [`epoch`].
         epoch: u64,
     },
     /// It holds the lock no more.
@@ -300,6 +314,11 @@ impl Manager {
         self.timers.set(Timer::Session, self.session_until);
         for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
             if let Some(pool) = self.pools.get_mut(&namespace) {
+                if pool.meta.era != era(epoch) {
+                    pool.restored(since, era(epoch), self.rng.next_u64() | 1);
+                }
+                // F10: this leader may be told of slower fail-overs than whoever let the namespace be made.
+                pool.warning = pool.times.check(&self.fail_over).err().map(|error| error.message);
                 pool.take_over(now.mono, since);
             }
             self.work(now, &namespace, out);
@@ -361,8 +380,9 @@ impl Manager {
             return fail(out, op, not_leader());
         }
         let namespace = poll.namespace.clone();
-        let Some(pool) = self.pools.get_mut(&namespace).filter(|pool| !pool.is_deleted()) else {
-            return fail(out, op, no_namespace(&namespace));
+        let pool = match serving(&mut self.pools, now, &namespace) {
+            Ok(pool) => pool,
+            Err(error) => return fail(out, op, error),
         };
         pool.now = now.mono;
         if let Err(error) = pool.hear(epoch, op, poll, &mut self.rng, self.options.mutant, out) {
@@ -374,8 +394,9 @@ impl Manager {
     fn lookup(&mut self, now: Now, op: OpId, poll: v1::LookupPoll, out: &mut Outbox<Output>) {
         let Some(epoch) = self.epoch() else { return fail(out, op, not_leader()) };
         let namespace = poll.namespace.clone();
-        let Some(pool) = self.pools.get_mut(&namespace).filter(|pool| !pool.is_deleted()) else {
-            return fail(out, op, no_namespace(&namespace));
+        let pool = match serving(&mut self.pools, now, &namespace) {
+            Ok(pool) => pool,
+            Err(error) => return fail(out, op, error),
         };
         pool.now = now.mono;
         pool.look(epoch, op, &poll, out);
@@ -484,6 +505,20 @@ fn fail(out: &mut Outbox<Output>, op: OpId, error: Error) {
 pub fn not_leader() -> Error {
     Error::new("placement.not_leader", Class::Unreachable, "this manager does not lead")
         .hint("Ask the other managers; the library does so by itself.")
+}
+
+/// A namespace whose owners and lookups are answered.
+fn serving<'a>(pools: &'a mut BTreeMap<String, Pool>, now: Now, namespace: &str) -> Result<&'a mut Pool, Error> {
+    match pools.get_mut(namespace).filter(|pool| !pool.is_deleted()) {
+        Some(pool) if pool.rests(now.mono) => Err(resting()),
+        Some(pool) => Ok(pool),
+        None => Err(no_namespace(namespace)),
+    }
+}
+
+fn resting() -> Error {
+    Error::new("placement.restored", Class::Unreachable, "the cell was restored, and leases of before may still run")
+        .hint("Nothing needs to be done: it takes one lease.")
 }
 
 fn no_namespace(name: &str) -> Error {

@@ -2,10 +2,10 @@
 
 use super::claims::{MAX_VIRTUAL_NODES, owners_file};
 use super::file::Kind;
-use super::lookups::table_range;
+use super::lookups::{FIELD, PART, Part, shown, table_range};
 use super::pool::{Member, Pool};
 use super::table::{Holder, arc};
-use super::{MAX_NAMESPACES, Manager, Output, fail, no_namespace, not_leader};
+use super::{MAX_NAMESPACES, Manager, Output, era, fail, no_namespace, not_leader};
 use crate::config::Times;
 use crate::policy;
 use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
@@ -22,17 +22,19 @@ impl Manager {
     pub(super) fn operate(&mut self, now: Now, op: OpId, request: Message, out: &mut Outbox<Output>) {
         let Some(epoch) = self.epoch() else { return fail(out, op, not_leader()) };
         let answer = match request {
-            Message::NamespaceCreate(create) => return self.create(now, op, create, out),
+            Message::NamespaceCreate(create) => return self.create(now, op, epoch, create, out),
             Message::NamespaceDelete(delete) => return self.delete(now, op, &delete.namespace, out),
             Message::NamespaceList(_) => {
                 let live = self.pools.values().filter(|pool| !pool.is_deleted());
                 let namespaces = live.map(|pool| pool.info(epoch)).collect();
                 Ok(Message::NamespaceListReply(v1::NamespaceListReply { namespaces }))
             }
-            Message::TableGet(get) => self.pool(&get.namespace).map(|pool| Message::TableReply(pool.picture(epoch))),
-            Message::OwnerList(list) => self
-                .pool(&list.namespace)
-                .map(|pool| Message::OwnerListReply(v1::OwnerListReply { owners: pool.owners(now.mono) })),
+            Message::TableGet(get) => {
+                self.pool(&get.namespace).map(|pool| Message::TableReply(pool.picture(epoch, KeyHash(get.from))))
+            }
+            Message::OwnerList(list) => {
+                self.pool(&list.namespace).map(|pool| Message::OwnerListReply(pool.owners(now.mono, list.from)))
+            }
             Message::OwnerDrain(drain) => match self.drain(now, op, &drain, out) {
                 Ok(()) => return,
                 Err(error) => Err(error),
@@ -51,7 +53,7 @@ impl Manager {
         live.ok_or_else(|| no_namespace(namespace))
     }
 
-    fn create(&mut self, now: Now, op: OpId, create: v1::NamespaceCreate, out: &mut Outbox<Output>) {
+    fn create(&mut self, now: Now, op: OpId, epoch: u64, create: v1::NamespaceCreate, out: &mut Outbox<Output>) {
         let name = create.namespace;
         let config = create.config.unwrap_or_default();
         let times = Times::new(config.lease_ms, config.renew_ms);
@@ -83,6 +85,7 @@ impl Manager {
             Some(pool) => {
                 let meta = v1::PlacementMeta { instance, config: Some(config), deleted: false, ..pool.meta.clone() };
                 pool.set_meta(meta);
+                pool.warning = None;
                 pool.begin(now.mono);
             }
             None if full => {
@@ -100,6 +103,7 @@ impl Manager {
                     next_lease: 1,
                     next_lsn: 1,
                     deleted: false,
+                    era: era(epoch),
                 };
                 self.pools.insert(name.clone(), Pool::create(now.mono, name.clone(), meta));
             }
@@ -167,23 +171,26 @@ impl Pool {
             epoch,
             unowned: self.table.count_of(0) as u32,
             moving: self.moves.len() as u32,
+            warning: self.warning.clone().unwrap_or_default(),
         }
     }
 
-    fn picture(&self, epoch: u64) -> v1::TableReply {
-        let ranges = self.table.iter().map(|(start, range)| v1::TableRange {
+    fn picture(&self, epoch: u64, from: KeyHash) -> v1::TableReply {
+        let part = self.part(self.table.iter_from(from), |start, range| v1::TableRange {
             rate: self.heat.of(arc(start, range)).0,
             pinned: range.pinned,
             ..table_range(start, range)
         });
-        v1::TableReply {
-            info: Some(self.info(epoch)),
-            ranges: ranges.collect(),
-            owners: self.members.values().map(shown).collect(),
+        let Part { ranges, mut owners, next } = part;
+        if next == 0 {
+            let idle = self.members.values().filter(|member| self.table.count_of(member.record.index) == 0);
+            owners.extend(fitting(idle.map(shown)).0);
         }
+        v1::TableReply { info: Some(self.info(epoch)), ranges, owners, next }
     }
 
-    fn owners(&self, now: Mono) -> Vec<v1::OwnerInfo> {
+    /// As many owners as one frame holds.
+    fn owners(&self, now: Mono, from: u32) -> v1::OwnerListReply {
         let info = |member: &Member| {
             let index = member.record.index;
             let mine = self.table.of_owner(index).into_iter();
@@ -204,13 +211,23 @@ impl Pool {
                 }),
             }
         };
-        self.members.values().map(info).collect()
+        let (owners, rest) = fitting(self.members.range(from..).map(|(_, member)| info(member)));
+        let next = rest.and_then(|info| info.owner).map_or(0, |owner| owner.index);
+        v1::OwnerListReply { owners, next }
     }
 }
 
-/// An owner as operators see it: whoever knew its proof could take its place (F4).
-fn shown(member: &Member) -> v1::TableOwner {
-    v1::TableOwner { proof: None, ..member.record.clone() }
+/// As many messages as one frame holds, and the first that it does not.
+fn fitting<M: prost::Message>(messages: impl Iterator<Item = M>) -> (Vec<M>, Option<M>) {
+    let (mut fit, mut bytes) = (Vec::new(), 0);
+    for message in messages {
+        bytes += message.encoded_len() + FIELD;
+        if bytes > PART {
+            return (fit, Some(message));
+        }
+        fit.push(message);
+    }
+    (fit, None)
 }
 
 fn check_config(config: &v1::NamespaceConfig) -> Result<(), Error> {

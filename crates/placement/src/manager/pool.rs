@@ -17,7 +17,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tidings_base::{KeyHash, Mono, OpId, Timers};
+use tidings_base::{KeyHash, LeaseNumber, Mono, OpId, Timers};
 use tidings_wire::v1;
 
 /// Files of owners: 32 of 256 are 8,192 owners, far more than a cluster has (§2.4: a thousand machines or fewer).
@@ -28,6 +28,10 @@ const GATHER: Duration = Duration::from_millis(5);
 
 /// An owner that has been silent for so many leases, and has nothing, is forgotten.
 const FORGET_AFTER: u32 = 10;
+
+/// F8: so many lease numbers are passed over when a cell was restored: more than were used since its backup. There is room
+/// for a hundred restores.
+const PASSED_OVER: u32 = 1 << 24;
 
 /// An owner, as recorded and as its conversation goes.
 #[derive(Clone, Debug)]
@@ -164,6 +168,10 @@ pub(super) struct Pool {
     pub round_due: bool,
     pub counts: Counts,
     readable: bool,
+    /// The cell was restored: until then owners may hold what no record tells of, so nobody is answered.
+    rests_until: Mono,
+    /// F10: why leases may not outlast a manager's death.
+    pub warning: Option<String>,
     pub mutant: Option<Mutant>,
 }
 
@@ -195,6 +203,8 @@ impl Pool {
             round_due: false,
             counts: Counts::default(),
             readable: false,
+            rests_until: Mono(0),
+            warning: None,
             mutant: None,
         }
     }
@@ -278,6 +288,20 @@ impl Pool {
         self.commits.numbers_from(self.meta.next_lease, self.meta.next_lsn);
         self.lookups.taken_over(now, self.times.honoured());
         self.begin(now);
+    }
+
+    /// The cell was brought back from a backup, and what was granted since is not recorded: its numbers are passed over
+    /// (F8), its leases run out before anybody is answered (F3), and lookups take the table for another's (F7).
+    pub(super) fn restored(&mut self, since: Mono, era: u64, instance: u64) {
+        let next = self.meta.next_lease.saturating_add(PASSED_OVER).min(LeaseNumber::MAX.get() + 1);
+        (self.meta.era, self.meta.instance, self.meta.next_lease) = (era, instance, next);
+        self.rests_until = since + self.times.honoured();
+        self.commits.want(Kind::Meta);
+    }
+
+    /// Whether leases that are not recorded may still run.
+    pub(super) fn rests(&self, now: Mono) -> bool {
+        now < self.rests_until
     }
 
     /// Looks at everything anew.

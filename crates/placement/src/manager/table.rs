@@ -164,6 +164,12 @@ impl Table {
         self.rows.iter().map(|(start, range)| (*start, range))
     }
 
+    /// The range that a point lies in, and those after it.
+    pub fn iter_from(&self, at: KeyHash) -> impl Iterator<Item = (KeyHash, &Range)> {
+        let first = self.find(at).map_or(at, |(start, _)| start);
+        self.rows.range(first..).map(|(start, range)| (*start, range))
+    }
+
     /// The ranges of a segment.
     pub fn segment(&self, segment: u8) -> impl Iterator<Item = (KeyHash, &Range)> {
         let (first, last) = file::bounds(segment);

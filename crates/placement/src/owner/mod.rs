@@ -35,7 +35,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How much longer than the manager may hold a poll its answer may take.
 const ANSWER_SLACK: Duration = Duration::from_secs(2);
 
-/// Exports that end within so long are reported together.
+/// Exports that end within so long are reported together; whoever expects a range asks again after so long.
 const TOGETHER: Duration = Duration::from_millis(2);
 
 /// Failures in a row after which all managers are asked (§2.1.1: when the leader is silent).
@@ -382,7 +382,12 @@ impl Owner {
         }
         // What changed is reported at once; otherwise the next poll is held by the manager, so there is no hurry.
         let news = !taken.change.granted.is_empty() || !taken.change.revoked.is_empty() || !self.refused.is_empty();
-        let idle = if news { Duration::ZERO } else { self.next_renewal(asked, now.mono) };
+        let idle = match news {
+            true => Duration::ZERO,
+            // What is on its way here is nobody's until its grant comes: that must find a poll to answer.
+            false if !self.imports.is_empty() => self.next_renewal(asked, now.mono).min(TOGETHER),
+            false => self.next_renewal(asked, now.mono),
+        };
         self.timers.set(Timer::Poll, now.mono + idle);
     }
 

@@ -86,6 +86,9 @@ pub(in crate::rest) struct Namespace {
     pub lsn: u64,
     /// Of the manager that leads.
     pub epoch: u64,
+    /// Why its leases may not outlast a manager's death; absent = they do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub warning: String,
 }
 
 impl From<v1::NamespaceInfo> for Namespace {
@@ -99,6 +102,7 @@ impl From<v1::NamespaceInfo> for Namespace {
             moving: info.moving,
             lsn: info.lsn,
             epoch: info.epoch,
+            warning: info.warning,
         }
     }
 }
@@ -382,6 +386,7 @@ mod tests {
             info: None,
             ranges: vec![range(0, 1), range(1, 1), range(2, 0), range(3, 2)],
             owners: vec![owner(1, "a"), owner(2, "b"), owner(3, "c")],
+            next: 0,
         };
         let ring = Ring::of(&table);
         let arcs: Vec<_> = ring.arcs.iter().map(|arc| (arc.owner.as_deref(), (arc.share * 100.0).round())).collect();

@@ -115,7 +115,7 @@ fn the_papers_policy_gives_points_from_the_loaded_to_the_idle() {
         served.window(4_000, Duration::from_secs(10));
     }
     assert!(served.worst() < before.max(1.3), "from {before} to {}", served.worst());
-    let list = served.world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into() })).unwrap();
+    let list = served.world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into(), from: 0 })).unwrap();
     let Message::OwnerListReply(list) = list else { panic!("not a list") };
     let points: Vec<u32> = list.owners.iter().filter_map(|o| o.owner.as_ref()).map(|o| o.virtual_nodes).collect();
     assert_eq!(points.iter().sum::<u32>(), 3 * 64, "their sum stays");

@@ -1,4 +1,6 @@
 mod load;
+mod parts;
+mod restored;
 mod rules;
 mod scale;
 
@@ -447,6 +449,46 @@ fn a_second_process_of_a_name_waits_for_the_first_ones_leases() {
     assert_eq!(world.owners[0].refused.as_ref().unwrap().code, "placement.stale_incarnation");
 }
 
+/// A process and its twin, which counts the same incarnation; the twin is the first to speak to the next leader, while the
+/// other one is paused and holds everything.
+fn a_twin_speaks_first(mutant: Option<Mutant>) -> World {
+    let mut world = World::new();
+    world.managers[1].options.mutant = mutant;
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.share(0), 1.0);
+    world.owners[0].up = false;
+    world.depose();
+    world.elect(1);
+    world.add_owner(owner::Options { seed: 99, ..owner_options("a", 1) }, None);
+    world.pass(Duration::from_secs(3));
+    world
+}
+
+#[test]
+fn a_later_leader_knows_a_process_from_its_twin() {
+    let mut world = a_twin_speaks_first(None);
+    assert_eq!(world.owners[1].refused.as_ref().unwrap().code, "placement.owner_id_in_use");
+    world.owners[0].up = true;
+    world.pass(Duration::from_secs(20));
+    assert_eq!((world.share(0), world.share(1)), (1.0, 0.0), "it is known by its nonce, and keeps what it holds");
+    // Even when neither holds anything, the name does not go back and forth between the two.
+    world.tell_owner(0, owner::Input::Healthy(false));
+    world.pass(Duration::from_secs(5));
+    world.tell_owner(0, owner::Input::Healthy(true));
+    world.pass(Duration::from_secs(5));
+    assert_eq!((world.share(0), world.share(1)), (1.0, 0.0));
+    world.owners[0].up = false;
+    world.pass(Duration::from_secs(20));
+    assert_eq!((world.share(0), world.share(1)), (0.0, 1.0), "it is silent");
+}
+
+#[test]
+#[should_panic(expected = "two owners")]
+fn without_its_nonce_the_twin_would_be_taken_for_it() {
+    a_twin_speaks_first(Some(Mutant::TwinTaken));
+}
+
 #[test]
 fn proof_of_exclusivity_frees_at_once_with_a_loss() {
     let mut world = World::new();
@@ -506,7 +548,7 @@ fn a_deleted_namespace_serves_nobody_and_its_numbers_go_on_when_it_is_made_again
     assert_eq!(world.share(0), 1.0);
     assert!(world.owners[0].checks.held(world.now).iter().all(|leased| leased.lease > last));
     assert_eq!(world.operate(Message::NamespaceCreate(create)).unwrap_err().code, "placement.namespace_exists");
-    let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into() })).unwrap();
+    let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into(), from: 0 })).unwrap();
     let Message::OwnerListReply(list) = list else { panic!("not a list") };
     assert_eq!((list.owners.len(), list.owners[0].share_ppm), (1, 1_000_000));
 }

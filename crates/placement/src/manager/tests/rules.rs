@@ -183,7 +183,7 @@ fn owners_that_are_long_gone_make_room() {
     world.owners[1].up = false;
     world.pass(Duration::from_secs(300));
     let list = |world: &mut World| {
-        let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into() })).unwrap();
+        let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into(), from: 0 })).unwrap();
         let Message::OwnerListReply(list) = list else { panic!("not a list") };
         list.owners.into_iter().filter_map(|info| info.owner).map(|o| (o.index, o.id)).collect::<Vec<_>>()
     };
@@ -223,19 +223,33 @@ fn many_lookups_are_told_with_one_message() {
     world.add_owner(owner_options("a", 1), None);
     world.pass(Duration::from_secs(20));
     let polls: Vec<OpId> = (0..3_000).map(|_| world.op(Asker::Operator)).collect();
-    let table = world.operate(Message::TableGet(v1::TableGet { namespace: "n".into() })).unwrap();
+    let table = world.operate(Message::TableGet(v1::TableGet { namespace: "n".into(), from: 0 })).unwrap();
     let Message::TableReply(v1::TableReply { info: Some(info), .. }) = table else { panic!("not a table") };
     for op in &polls {
-        let poll =
-            v1::LookupPoll { namespace: "n".into(), instance: info.instance, lsn: info.lsn, epoch: 1, wait_ms: 30_000 };
+        let poll = v1::LookupPoll {
+            namespace: "n".into(),
+            instance: info.instance,
+            lsn: info.lsn,
+            epoch: 1,
+            wait_ms: 30_000,
+            from: 0,
+        };
         world.feed(0, Input::Lookup { op: *op, poll });
     }
     assert_eq!(world.managers[0].gauges(world.now()).held, 3_001);
     world.feed(0, Input::Cancel { op: polls[0] });
     world.add_owner(owner_options("b", 1), None);
     world.pass(Duration::from_secs(1));
-    let told = world.answers.iter().filter(|(op, _)| polls.contains(op)).count();
-    assert_eq!(told, 2_999, "all but the one that went away");
+    let told = world.answers.iter().filter(|(op, _)| polls.contains(op));
+    let told: Vec<&Bytes> = told
+        .map(|(_, answer)| match answer {
+            Ok(Message::LookupAnswer(answer)) => &answer.shared,
+            other => panic!("not an answer to a lookup: {other:?}"),
+        })
+        .collect();
+    assert_eq!(told.len(), 2_999, "all but the one that went away");
+    let encoded: std::collections::BTreeSet<*const u8> = told.iter().map(|shared| shared.as_ptr()).collect();
+    assert!(!told[0].is_empty() && encoded.len() <= world.pushes, "encoded {} times", encoded.len());
     assert!((2..=6).contains(&world.pushes), "by {} messages", world.pushes);
 }
 
@@ -470,6 +484,7 @@ fn a_full_file_of_owners_fits_the_cell() {
             draining: true,
             virtual_nodes: u32::MAX,
             proof: proof(&long),
+            nonce: u64::MAX,
         };
         pool.members.insert(index, pool::Member::new(record));
     }
@@ -483,12 +498,12 @@ fn a_drain_is_answered_when_it_is_in_the_cell_and_no_proof_is_shown() {
     let proof = Some(v1::ExclusivityProof { boot_id: "boot".into(), lock_id: "dir".into() });
     world.add_owner(owner::Options { proof, ..owner_options("a", 1) }, None);
     world.pass(Duration::from_secs(1));
-    let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into() })).unwrap();
+    let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into(), from: 0 })).unwrap();
     let Message::OwnerListReply(list) = list else { panic!("not a list") };
-    let table = world.operate(Message::TableGet(v1::TableGet { namespace: "n".into() })).unwrap();
+    let table = world.operate(Message::TableGet(v1::TableGet { namespace: "n".into(), from: 0 })).unwrap();
     let Message::TableReply(table) = table else { panic!("not a table") };
     let shown = list.owners.into_iter().filter_map(|info| info.owner).chain(table.owners);
-    assert_eq!(shown.map(|owner| owner.proof).collect::<Vec<_>>(), [None, None]);
+    assert_eq!(shown.map(|owner| (owner.proof, owner.nonce)).collect::<Vec<_>>(), [(None, 0), (None, 0)]);
     world.mute = true;
     let op = world.op(Asker::Operator);
     let drain = v1::OwnerDrain { namespace: "n".into(), owner: "a".into(), cancel: false };

@@ -1,0 +1,61 @@
+//! A leader whose world is not as the records say: the cell was restored, or it is told of slower fail-overs.
+
+use super::*;
+use crate::config::FailOver;
+
+#[test]
+fn after_a_restore_nothing_is_given_before_unrecorded_leases_have_ended() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    let watching = world.add_lookup();
+    let backup = world.files.clone();
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(5));
+    assert!(world.share(1) > 0.1);
+    let held = |world: &World| -> Vec<_> { world.owners.iter().flat_map(|o| o.checks.held(world.now)).collect() };
+    let last = held(&world).iter().map(|leased| leased.lease).max().unwrap();
+    // What the second owner was given is not recorded any more, and the lock's generation has gone back, too.
+    world.depose();
+    world.files = backup;
+    world.lookups[watching].1.clear();
+    world.epoch = epoch(1_790_000_000_000, 0);
+    world.elect(1);
+    world.pass(Duration::from_secs(13));
+    assert_eq!(held(&world), [], "their leases have ended, and nothing is granted yet");
+    world.pass(Duration::from_secs(10));
+    assert!((world.covered() - 1.0).abs() < 1e-9);
+    assert!(world.share(0) > 0.1 && world.share(1) > 0.1, "without human hands");
+    assert!(held(&world).iter().all(|leased| leased.lease > last), "F8: a number is used once");
+    assert_eq!(world.lookups[watching].1.first(), Some(&KeyRange::FULL), "F7: it is another table");
+    // The next leader of the same era has nothing to wait for.
+    let before = held(&world);
+    world.depose();
+    world.elect(0);
+    world.pass(Duration::from_secs(3));
+    assert_eq!(held(&world), before);
+}
+
+#[test]
+fn epochs_grow_over_restores() {
+    assert_eq!(epoch(1, 7), 7);
+    assert!(epoch(2, 0) > epoch(1, 1_000_000));
+    assert!(epoch(1_790_000_000_001, 3) > epoch(1_790_000_000_000, 9));
+}
+
+#[test]
+fn a_leader_says_which_leases_would_not_outlast_it() {
+    let tight = |world: &mut World| {
+        let list = world.operate(Message::NamespaceList(v1::NamespaceList {})).unwrap();
+        let Message::NamespaceListReply(list) = list else { panic!("not a list") };
+        let now = world.now();
+        (!list.namespaces[0].warning.is_empty(), world.managers[world.leader].gauges(now).tight)
+    };
+    let mut world = World::new();
+    assert_eq!(tight(&mut world), (false, 0));
+    world.managers[1] =
+        Manager::new(Options::default()).outlasting(FailOver { cell: Duration::from_secs(30), ..FailOver::default() });
+    world.depose();
+    world.elect(1);
+    assert_eq!(tight(&mut world), (true, 1));
+}

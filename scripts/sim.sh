@@ -16,6 +16,7 @@ tidings sim store --seeds 1..200
 tidings sim cell --seeds 1..20
 tidings sim cell-directed --seeds 1..6
 tidings sim placement --seeds 2..6
+tidings sim placement-directed --seeds 1..6
 tidings sim notify --seeds 1..4
 left=$((minutes * 60 - (SECONDS - begin)))
 if ((left > 10)); then

@@ -51,6 +51,11 @@ pub(crate) const ALL: &[Scenario] = &[
         run: placement::run,
     },
     Scenario {
+        name: "placement-directed",
+        about: "Placement under aimed faults: each strikes at the moment at which a rule is needed.",
+        run: placement::run_directed,
+    },
+    Scenario {
         name: "notify",
         about: "Notify: devices, nodes with ranges by placement, store and feed, wipes and resets, faults.",
         run: notify::run,

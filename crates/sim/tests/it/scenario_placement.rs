@@ -1,7 +1,7 @@
 //! Scenario `placement`: green, repeatable, and really under fire.
 
 use std::time::Duration;
-use tidings_sim::scenarios::placement::trouble;
+use tidings_sim::scenarios::placement::{director, trouble};
 use tidings_sim::{Options, run, run_seeds};
 
 fn short(minutes: u64) -> Options {
@@ -23,6 +23,17 @@ fn seeds_are_green_and_every_kind_of_trouble_occurs() {
 }
 
 #[test]
+fn aimed_faults_leave_seeds_green_and_every_story_is_told() {
+    let report = run_seeds("placement-directed", 1..=8, &short(4), 2, &mut |_, _| true).unwrap();
+    assert_eq!(report.failures, []);
+    for story in director::stories() {
+        assert!(report.faults.get(story).is_some_and(|count| *count > 0), "no {story} in {:?}", report.faults);
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
-    assert_eq!(run("placement", 3, &short(2)), run("placement", 3, &short(2)));
+    for scenario in ["placement", "placement-directed"] {
+        assert_eq!(run(scenario, 3, &short(2)), run(scenario, 3, &short(2)));
+    }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tidings_base::time::shortened;
 use tidings_base::{Class, Error, Machine, Mono, Now, OpId, Outbox, Seeded};
 use tidings_placement::manager::{Input, Manager, Options, Outcome, Output};
+use tidings_wire::v1::OwnerPoll;
 use tidings_wire::v1::placement_message::Message;
 
 /// How often the session is kept alive, and how often a standby tries for the lock.
@@ -17,6 +18,9 @@ const KEEP_ALIVE: Duration = Duration::from_millis(800);
 const TRY: (u64, u64) = (200, 700);
 /// How long the driver waits for the cell; then nobody knows.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Letters of one owner that are remembered.
+const REMEMBERED: usize = 8;
 
 /// What a request to the cell was for.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ pub struct Host {
     last_op: u64,
     next_try: Mono,
     next_keep_alive: Mono,
+    /// What each owner's present process said while it held nothing: its nonce, and the letters.
+    claimless: BTreeMap<HostId, (u64, Vec<Bytes>)>,
     /// The answers to operators, by their numbers.
     told: BTreeMap<OpId, Result<Message, String>>,
 }
@@ -77,6 +83,7 @@ impl Host {
             last_op: 0,
             next_try: now.mono,
             next_keep_alive: now.mono,
+            claimless: BTreeMap::new(),
             told: BTreeMap::new(),
         };
         host.go_on(now, out);
@@ -101,6 +108,21 @@ impl Host {
         self.told.remove(&op)
     }
 
+    /// What an owner's process said while it held nothing: to be repeated by whoever directs faults.
+    pub fn claimless(&self, owner: HostId) -> Option<Vec<Bytes>> {
+        self.claimless.get(&owner).map(|(_, letters)| letters.clone())
+    }
+
+    fn remember(&mut self, from: HostId, bytes: &Bytes, poll: &OwnerPoll) {
+        let (nonce, letters) = self.claimless.entry(from).or_default();
+        if *nonce != poll.nonce {
+            (*nonce, *letters) = (poll.nonce, Vec::new());
+        }
+        if poll.claims.is_empty() && letters.len() < REMEMBERED {
+            letters.push(bytes.clone());
+        }
+    }
+
     /// Takes a letter.
     pub fn receive<F: From<Fact>>(&mut self, now: Now, from: HostId, bytes: &Bytes, out: &mut Outbox<Effect<F>>) {
         match Letter::of(bytes) {
@@ -109,7 +131,10 @@ impl Host {
                 let op = OpId(self.last_op);
                 self.asked.insert(op, (from, id));
                 match ask.message {
-                    Some(Message::OwnerPoll(poll)) => self.feed(now, Input::Owner { op, poll: Box::new(poll) }, out),
+                    Some(Message::OwnerPoll(poll)) => {
+                        self.remember(from, bytes, &poll);
+                        self.feed(now, Input::Owner { op, poll: Box::new(poll) }, out);
+                    }
                     Some(Message::LookupPoll(poll)) => self.feed(now, Input::Lookup { op, poll }, out),
                     _ => {}
                 }

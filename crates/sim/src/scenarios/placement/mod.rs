@@ -8,10 +8,13 @@
 //! The machines are the production ones; the cell is a model of what managers see of it (files with generations, a lock with
 //! a sequencer that is checked at the change, sessions that end), adverse in what it may be. Clocks run at rates whose ratio
 //! is at most 1 + ρ, most of them at the bound. After the faults every key must be owned, every lookup right, every client served.
+//!
+//! Scenario `placement-directed` is a small world of the same kind with aimed faults instead of random ones (`director`).
 
 pub mod asking;
 pub mod cell;
 pub mod client;
+pub mod director;
 pub mod fact;
 pub mod letter;
 pub mod manager;
@@ -32,6 +35,7 @@ use crate::mutant::Mutant;
 use crate::report::Report;
 use crate::runner::Options;
 use crate::scenarios::stage::{Outline, PHASE, Play, Rest, Stage};
+use director::Director;
 use fact::{Fact, KEYS, place};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,6 +50,8 @@ use trouble::Trouble;
 pub const REACH: i32 = (RHO_PERCENT as i32 * 1_000_000) / (200 + RHO_PERCENT as i32);
 /// The reminder to look at everybody.
 const LOOK: u64 = PHASE + 1;
+/// The reminder of the director.
+const CUE: u64 = PHASE + 2;
 /// How often everybody is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The claims about placement.
@@ -63,6 +69,8 @@ pub fn placement_claims() -> Claims<Fact> {
 pub struct Run {
     stage: Stage<Actor, Town>,
     trouble: Trouble,
+    /// Aimed faults instead of random ones.
+    director: Option<Director>,
     virtual_nodes: u32,
     claims: Claims<Fact>,
     /// Since when each paused owner sleeps, on its own clock.
@@ -72,22 +80,39 @@ pub struct Run {
     served: u64,
     refused: u64,
     settled: u64,
+    /// Ranges that were taken with their state.
+    moved: u64,
 }
 
 /// Runs one seed.
 pub(super) fn run(seed: u64, options: &Options) -> Report {
-    let mut run = Run::new(seed, options);
+    play(Run::new(seed, options), seed, options)
+}
+
+/// Runs one seed under aimed faults.
+pub(super) fn run_directed(seed: u64, options: &Options) -> Report {
+    play(Run::directed(seed, options), seed, options)
+}
+
+fn play(mut run: Run, seed: u64, options: &Options) -> Report {
     let outcome = run.play(options.simulated);
     run.report(seed, options, outcome.err())
 }
 
-impl Run {
-    fn new(seed: u64, options: &Options) -> Run {
-        let rng = Seeded::new(seed).fork("placement");
-        let mut own = rng.fork("town");
-        let mut world = World::new(&rng, options.trace);
-        let cell = world.add_host();
-        let managers: Vec<HostId> = (0..own.between(2, 3)).map(|_| world.add_host()).collect();
+/// Who is there.
+struct Cast {
+    managers: u64,
+    owners: Vec<Habits>,
+    clients: u64,
+    times: Times,
+    virtual_nodes: u32,
+    /// By how much each clock runs wrongly: the cell's, then managers', owners' and clients'.
+    rates: Vec<i32>,
+}
+
+impl Cast {
+    fn drawn(own: &mut Seeded) -> Cast {
+        let managers = own.between(2, 3);
         let (owners, virtual_nodes) =
             [(2, 1), (2, 64), (3, 4), (3, 16), (4, 8), (6, 4), (8, 8), (12, 4), (20, 4), (50, 2)]
                 [own.below(10) as usize];
@@ -101,27 +126,63 @@ impl Run {
             // Now and then two hosts go by one name.
             let id = if n > 0 && own.one_in(12) { n - 1 } else { n };
             let (hands_over, proves) = (hands_over && !own.one_in(6), own.one_in(2));
-            (world.add_host(), Habits { id: format!("owner {id}"), hands_over, proves })
+            Habits { id: format!("owner {id}"), hands_over, proves, twin: false }
         });
-        let owners: BTreeMap<HostId, Habits> = habits.collect();
-        let clients: Vec<HostId> = (0..own.between(1, 4)).map(|_| world.add_host()).collect();
+        let owners: Vec<Habits> = habits.collect();
+        let clients = own.between(1, 4);
+        let everybody = 1 + managers + owners.len() as u64 + clients;
+        // Most clocks at the bound: what is between is no worse.
+        let rates = (0..everybody)
+            .map(|_| [-REACH, -REACH, REACH, REACH, own.below(2 * REACH as u64) as i32 - REACH][own.below(5) as usize]);
+        let rates = rates.collect();
+        Cast { managers, owners, clients, times, virtual_nodes, rates }
+    }
+
+    /// What aimed faults need: fast managers and slow owners, which hand over, and two of which are twins.
+    fn directed() -> Cast {
+        let owner = |n: u32| Habits { id: format!("owner {}", n.min(3)), hands_over: true, proves: true, twin: n >= 3 };
+        let rates = [REACH; 4].into_iter().chain([-REACH; 5]).chain([REACH; 2]).collect();
+        let owners = (0..5).map(owner).collect();
+        Cast { managers: 3, owners, clients: 2, times: Times::FAST, virtual_nodes: 4, rates }
+    }
+}
+
+impl Run {
+    fn new(seed: u64, options: &Options) -> Run {
+        let rng = Seeded::new(seed).fork("placement");
+        let cast = Cast::drawn(&mut rng.fork("town"));
+        Run::of(&rng, cast, options)
+    }
+
+    fn directed(seed: u64, options: &Options) -> Run {
+        let rng = Seeded::new(seed).fork("placement-directed");
+        Run { director: Some(Director::new(&rng)), ..Run::of(&rng, Cast::directed(), options) }
+    }
+
+    fn of(rng: &Seeded, cast: Cast, options: &Options) -> Run {
+        let mut world = World::new(rng, options.trace);
+        let cell = world.add_host();
+        let managers: Vec<HostId> = (0..cast.managers).map(|_| world.add_host()).collect();
+        let owners: BTreeMap<HostId, Habits> =
+            cast.owners.into_iter().map(|habits| (world.add_host(), habits)).collect();
+        let clients: Vec<HostId> = (0..cast.clients).map(|_| world.add_host()).collect();
         world.network.connect(cell);
         let everybody = [cell].into_iter().chain(managers.clone()).chain(owners.keys().copied()).chain(clients.clone());
-        for host in everybody {
-            // Most clocks at the bound: what is between is no worse.
-            let ppm = [-REACH, -REACH, REACH, REACH, own.below(2 * REACH as u64) as i32 - REACH][own.below(5) as usize];
+        for (host, ppm) in everybody.zip(cast.rates) {
             world.set_rate(host, ppm);
         }
         let replicas = managers.iter().copied().chain(owners.keys().copied()).collect();
         let others = clients.iter().copied().chain([cell]).collect();
+        let times = cast.times;
         let targets = Targets { replicas, clients: others, lease: times.lease };
         let mutant = options.mutant.and_then(Mutant::of_placement);
-        let chaos = Chaos::new(&rng, targets).reaching(REACH).without(&Kind::DISKS);
+        let chaos = Chaos::new(rng, targets).reaching(REACH).without(&Kind::DISKS);
         let town = Town { cell, agreed: Default::default(), managers, owners, clients, times, mutant };
         Run {
             stage: Stage { world, town, chaos },
-            trouble: Trouble::new(&rng),
-            virtual_nodes,
+            trouble: Trouble::new(rng),
+            director: None,
+            virtual_nodes: cast.virtual_nodes,
             claims: placement_claims(),
             asleep: BTreeMap::new(),
             slept: 0,
@@ -129,6 +190,7 @@ impl Run {
             served: 0,
             refused: 0,
             settled: 0,
+            moved: 0,
         }
     }
 
@@ -139,8 +201,12 @@ impl Run {
         self.begin_trouble();
         self.stage.world.remind(LOOK_EVERY, LOOK);
         self.until(Duration::from_secs(10))?;
-        self.stage.chaos.begin(&mut self.stage.world);
+        match self.director {
+            Some(_) => self.stage.world.remind(Duration::ZERO, CUE),
+            None => self.stage.chaos.begin(&mut self.stage.world),
+        }
         self.until(faults)?;
+        self.curtain();
         self.stage.chaos.heal(&mut self.stage.world);
         self.end_trouble();
         self.settle()?;
@@ -204,11 +270,13 @@ impl Run {
             within,
             claim: "every_key_is_owned_again",
         })?;
-        let before: Vec<(u64, u64, u64)> = self.client_counts();
+        let (before, moved) = (self.client_counts(), self.moved);
         self.until(Duration::from_secs(30))?;
         for (before, after) in before.into_iter().zip(self.client_counts()) {
             self.settled += after.1 - before.1;
-            if after.1 < before.1 + 3 || after.2 > before.2 {
+            // Hand-overs that failed are tried again after minutes, and what moves is refused for a moment.
+            let refused = after.2 > before.2 && self.moved == moved;
+            if after.1 < before.1 + 3 || refused {
                 let what = format!(
                     "a client was served {} times and refused {} times in 30 s without faults",
                     after.1 - before.1,
@@ -233,11 +301,12 @@ impl Run {
         *invariants.entry("one_believer_per_key".to_string()).or_default() += self.looks;
         invariants.insert("a_slept_lease_is_over".to_string(), self.slept);
         invariants.insert("clients_are_served_again".to_string(), self.settled);
+        let told = self.director.iter().flat_map(|director| director.counts().clone());
         let outline = Outline {
-            scenario: "placement",
+            scenario: if self.director.is_some() { "placement-directed" } else { "placement" },
             operations: self.served + self.refused,
             answered: self.served,
-            faults: self.trouble.counts().clone(),
+            faults: self.trouble.counts().clone().into_iter().chain(told).collect(),
             invariants,
         };
         self.stage.report(seed, options, found, outline)
@@ -258,7 +327,8 @@ impl Play for Run {
         match observed.fact {
             Fact::Served { .. } => self.served += 1,
             Fact::Refused => self.refused += 1,
-            Fact::Leads { .. } => self.stage.chaos.provoke(&mut self.stage.world, observed.host),
+            Fact::Took { clean: true, .. } => self.moved += 1,
+            Fact::Leads { .. } if self.director.is_none() => self.stage.chaos.provoke(&mut self.stage.world, observed.host),
             Fact::Alarm(what) => return Err(Violation::new("clean_grants_bring_their_state", what)),
             _ => {}
         }
@@ -270,6 +340,11 @@ impl Play for Run {
             LOOK => {
                 self.look()?;
                 self.stage.world.remind(LOOK_EVERY, LOOK);
+            }
+            CUE => {
+                if let Some(wait) = self.cue() {
+                    self.stage.world.remind(wait, CUE);
+                }
             }
             id => self.trouble_due(id),
         }

@@ -16,13 +16,18 @@ pub trait Managing: Process<Fact: From<Fact>> {
     fn manager_mut(&mut self) -> Option<&mut Host>;
 }
 
-/// Asks whoever says that it leads, unless it is asleep.
-pub fn ask_leader<P: Managing>(world: &mut World<P>, managers: &[HostId], request: Message) -> Option<(HostId, OpId)> {
+/// Whoever says that it leads, unless it is asleep, or this one.
+pub fn leader<P: Managing>(world: &World<P>, managers: &[HostId], not: Option<HostId>) -> Option<HostId> {
     let leads = |host: &&HostId| {
         let manager = world.process(**host).and_then(P::manager);
         manager.is_some_and(|manager| manager.leads() && !world.is_paused(**host))
     };
-    let leader = managers.iter().find(leads).copied()?;
+    managers.iter().filter(|host| Some(**host) != not).find(leads).copied()
+}
+
+/// Asks whoever says that it leads, unless it is asleep.
+pub fn ask_leader<P: Managing>(world: &mut World<P>, managers: &[HostId], request: Message) -> Option<(HostId, OpId)> {
+    let leader = leader(world, managers, None)?;
     let mut asked = None;
     world.poke(leader, |process, now, out| {
         asked = process.manager_mut().map(|manager| manager.operate(now, request, out));

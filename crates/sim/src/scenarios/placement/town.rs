@@ -90,6 +90,8 @@ pub struct Habits {
     pub hands_over: bool,
     /// Whether it can prove that no earlier process of it lives.
     pub proves: bool,
+    /// Whether it counts its starts without regard to others of its name: two of them may be of one incarnation (F4).
+    pub twin: bool,
 }
 
 /// Who lives where.
@@ -121,8 +123,8 @@ impl Town {
             namespace: NAMESPACE.to_owned(),
             owner: habits.id.clone(),
             address: format!("{}", seat.host),
-            // It grows with every start, also of another host's process of the same name.
-            incarnation: seat.starts * 1_000 + u64::from(seat.host.0),
+            // It grows with every start; that of another host's process of the same name is another, unless they are twins.
+            incarnation: seat.starts * 1_000 + if habits.twin { 0 } else { u64::from(seat.host.0) },
             seed: rng.next_u64(),
             proof,
             hands_over: habits.hands_over,

@@ -121,8 +121,11 @@ impl Run {
     /// Begins.
     pub(super) fn begin_trouble(&mut self) {
         self.later(Duration::ZERO, Due::Operate);
-        let mean = self.trouble.mean;
-        self.later(Duration::from_secs(mean), Due::Strike);
+        // Aimed faults are all there is where there is a director.
+        if self.director.is_none() {
+            let mean = self.trouble.mean;
+            self.later(Duration::from_secs(mean), Due::Strike);
+        }
     }
 
     /// Trouble is over: whatever is down or ill is mended.
@@ -227,7 +230,7 @@ impl Run {
         });
     }
 
-    fn drain(&mut self, owner: String, cancel: bool) {
+    pub(super) fn drain(&mut self, owner: String, cancel: bool) {
         let drain = v1::OwnerDrain { namespace: NAMESPACE.to_owned(), owner, cancel };
         self.ask_leader(Message::OwnerDrain(drain));
     }

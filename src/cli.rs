@@ -343,6 +343,15 @@ pub struct Bench {
     /// Shorter runs and smaller sizes: a smoke test, not a measurement
     #[arg(long)]
     pub quick: bool,
+    /// Of `placement`, only the restarts of a pool: of so many owners
+    #[arg(long, value_name = "N")]
+    pub owners: Option<usize>,
+    /// Of `placement`, only the restarts of a pool: of so many lookups
+    #[arg(long, value_name = "N")]
+    pub lookups: Option<usize>,
+    /// Over how many seconds `placement` restarts a pool's owners, and then its lookups [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub over: Option<f64>,
     /// The directory for benchmark data; durable benches refuse memory-backed ones
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,

@@ -58,7 +58,8 @@ const QUICK: Effort = Effort {
 
 /// Runs the named benches and prints one report.
 pub fn run(args: Bench) -> Result<(), Error> {
-    let effort = if args.quick { QUICK } else { FULL };
+    let mut effort = if args.quick { QUICK } else { FULL };
+    effort.placement = effort.placement.with_pool(args.owners, args.lookups, args.over);
     let place = tempfile::Builder::new()
         .prefix("tidings-bench-")
         .tempdir_in(args.dir.clone().unwrap_or_else(default_dir))

@@ -2,6 +2,7 @@
 //! processor time and the bytes on the loopback are counted. Its 32 minutes are scaled down to seconds.
 
 use super::moving::namespace;
+use super::watching::Watching;
 use crate::commands::bench::Effort;
 use crate::commands::bench::report::Figures;
 use crate::commands::bench::server::Server;
@@ -9,11 +10,12 @@ use crate::output::broken;
 use crate::stopwatch::Stopwatch;
 use std::time::Duration;
 use tidings_base::Error;
-use tidings_client::placement::{Lookup, LookupOptions, Owner, OwnerOptions};
+use tidings_client::placement::{Owner, OwnerOptions};
 use tidings_client::{Client, ClientConfig};
 
-/// Owners or lookups that share a connection.
+/// Owners or lookups that share a connection, at least; beyond so many connections more share one.
 const SHARE: usize = 20;
+const CONNECTIONS: usize = 200;
 const NAMESPACE: &str = "testbed";
 /// Clock ticks a second in `/proc`.
 const TICKS: f64 = 100.0;
@@ -60,14 +62,19 @@ impl Meter<'_> {
 
 async fn clients(url: &str, count: usize) -> Result<Vec<Client>, Error> {
     let mut clients = Vec::new();
-    for _ in 0..count.div_ceil(SHARE) {
+    for _ in 0..count.div_ceil(SHARE).min(CONNECTIONS) {
         clients.push(Client::connect(ClientConfig::new([url])).await?);
     }
     Ok(clients)
 }
 
-fn owner(client: &Client, n: usize) -> Result<Owner, Error> {
-    Owner::start(client.clone(), OwnerOptions::new(NAMESPACE, format!("owner-{n}"), format!("host-{n}:1")))
+/// Whose connection somebody shares.
+fn of(clients: &[Client], n: usize) -> Client {
+    clients[n % clients.len()].clone()
+}
+
+fn owner(client: Client, n: usize) -> Result<Owner, Error> {
+    Owner::start(client, OwnerOptions::new(NAMESPACE, format!("owner-{n}"), format!("host-{n}:1")))
 }
 
 pub async fn measure(server: &Server, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
@@ -77,7 +84,7 @@ pub async fn measure(server: &Server, effort: Effort, figures: &mut Figures) -> 
     let connections = clients(&url, sizes.owners).await?;
     let mut owners = Vec::new();
     for n in 0..sizes.owners {
-        owners.push(Some(owner(&connections[n / SHARE], n)?));
+        owners.push(Some(owner(of(&connections, n), n)?));
     }
     tokio::time::sleep(during / 4).await;
     let meter = Meter::start(server)?;
@@ -87,7 +94,7 @@ pub async fn measure(server: &Server, effort: Effort, figures: &mut Figures) -> 
     for n in 0..sizes.owners {
         // Dropped, it gives everything up; the next process of its name follows at once.
         owners[n] = None;
-        owners[n] = Some(owner(&connections[n / SHARE], n)?);
+        owners[n] = Some(owner(of(&connections, n), n)?);
         tokio::time::sleep(during / sizes.owners as u32).await;
     }
     let what = format!("{} owners restarted in {} s (the paper: 32 min)", sizes.owners, sizes.restarts);
@@ -96,11 +103,19 @@ pub async fn measure(server: &Server, effort: Effort, figures: &mut Figures) -> 
     let meter = Meter::start(server)?;
     let mut lookups = Vec::new();
     for n in 0..sizes.lookups {
-        lookups.push(Lookup::connect(connections[n / SHARE].clone(), LookupOptions::new(NAMESPACE)).await?);
+        lookups.push(Watching::start(of(&connections, n), NAMESPACE).await?);
         if n % SHARE == 0 {
             tokio::time::sleep(during / sizes.lookups.div_ceil(SHARE) as u32).await;
         }
     }
     let what = format!("{} lookups restarted in {} s (the paper: 32 min)", sizes.lookups, sizes.restarts);
-    meter.add(&what, figures)
+    meter.add(&what, figures)?;
+    // One owner more: every lookup hears of what changes hands.
+    let told = |lookups: &[Watching]| lookups.iter().map(Watching::answers).sum::<u64>();
+    let (meter, before) = (Meter::start(server)?, told(&lookups));
+    owners.push(Some(owner(of(&connections, 0), sizes.owners)?));
+    tokio::time::sleep(during / 8).await;
+    let answers = (told(&lookups) - before) as f64;
+    figures.add(&format!("placement: answers to {} lookups when an owner joins", sizes.lookups), "", None, &[answers]);
+    meter.add(&format!("an owner joins {} lookups", sizes.lookups), figures)
 }

@@ -199,7 +199,13 @@ impl Run {
                 COMMITTED
             }
             Story::AloneTogether => {
-                let everybody = self.stage.town.managers.iter().chain(self.stage.town.owners.keys()).chain(&self.stage.town.clients);
+                let everybody = self
+                    .stage
+                    .town
+                    .managers
+                    .iter()
+                    .chain(self.stage.town.owners.keys())
+                    .chain(&self.stage.town.clients);
                 let everybody = everybody.chain([&self.stage.town.cell]).copied();
                 let others: Vec<HostId> = everybody.filter(|host| *host != leader && *host != owner).collect();
                 self.cut(director, &[leader, owner], &others);

@@ -328,7 +328,9 @@ impl Play for Run {
             Fact::Served { .. } => self.served += 1,
             Fact::Refused => self.refused += 1,
             Fact::Took { clean: true, .. } => self.moved += 1,
-            Fact::Leads { .. } if self.director.is_none() => self.stage.chaos.provoke(&mut self.stage.world, observed.host),
+            Fact::Leads { .. } if self.director.is_none() => {
+                self.stage.chaos.provoke(&mut self.stage.world, observed.host)
+            }
             Fact::Alarm(what) => return Err(Violation::new("clean_grants_bring_their_state", what)),
             _ => {}
         }

@@ -99,6 +99,7 @@ mod tests {
             info: Some(NamespaceInfo { lsn, ..Default::default() }),
             owners: vec![owner(1, "one"), owner(2, "two")],
             ranges,
+            next: 0,
         };
         let before = table(10, vec![range(0, 9, 1, 4), range(10, 19, 2, 0), range(20, 29, 1, 0)]);
         let after = table(15, vec![range(0, 4, 2, 12), range(5, 9, 2, 4), range(10, 19, 2, 13), range(20, 29, 2, 14)]);

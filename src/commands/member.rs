@@ -70,7 +70,8 @@ async fn each(groups: Groups, work: impl AsyncFn(GroupId) -> Result<(), Error>) 
 
 async fn replace(caller: &Caller, group: GroupId, old: u64, new: u64, address: &str) -> Result<(), Error> {
     let members = status(caller, group).await?.members;
-    require(&members, old)?;
+    let replaced = members.iter().any(|member| member.node == new && member.voter);
+    require(&members, old).map_err(|error| if replaced { error } else { not_there(old, new, address) })?;
     // First the new one: a group never has fewer members than before. A full one has no room for it, though.
     if members.iter().filter(|member| member.voter).count() >= MAX_MEMBERS {
         remove(caller, group, old).await?;
@@ -82,6 +83,13 @@ async fn replace(caller: &Caller, group: GroupId, old: u64, new: u64, address: &
         added => added?,
     }
     remove(caller, group, old).await
+}
+
+/// An earlier try may have come so far in a full group; or `old` was never a member. Adding `new` is for people to decide.
+fn not_there(old: u64, new: u64, address: &str) -> Error {
+    let message = format!("node {old} is no member of the group, and node {new} is not in its place");
+    Error::new("raft.not_replaced", Class::NotFound, message)
+        .hint(format!("If an earlier try was broken off: `tidings member add {new} {address}`."))
 }
 
 /// The largest group there is.

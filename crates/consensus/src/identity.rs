@@ -59,6 +59,8 @@ impl FromStr for ClusterId {
 pub struct Stranger {
     /// Its cluster.
     pub cluster: ClusterId,
+    /// Whether it answered under that number, or only called.
+    pub(crate) answered: bool,
     /// When it was last refused.
     at: Mono,
 }
@@ -114,7 +116,7 @@ impl Identity {
 
     /// Whether a message that says `theirs` comes from another cluster: then from which, and `true` if that is worth a
     /// line in the log.
-    pub(crate) fn refuses(&self, from: NodeId, theirs: u64, now: Mono) -> Option<(ClusterId, bool)> {
+    pub(crate) fn refuses(&self, from: NodeId, theirs: u64, answered: bool, now: Mono) -> Option<(ClusterId, bool)> {
         let cluster = ClusterId::new(theirs)?;
         if self.known().is_none_or(|ours| ours == cluster) {
             return None;
@@ -124,8 +126,9 @@ impl Identity {
             strangers.retain(|_, stranger| now.since(stranger.at) < RECENT);
             let before = strangers.get(&from).filter(|before| before.cluster == cluster);
             news = before.is_none();
+            let answered = answered || before.is_some_and(|before| before.answered);
             if strangers.len() < MAX_STRANGERS || strangers.contains_key(&from) {
-                strangers.insert(from, Stranger { cluster, at: now });
+                strangers.insert(from, Stranger { cluster, answered, at: now });
             }
         });
         Some((cluster, news))
@@ -182,14 +185,14 @@ mod tests {
     fn only_another_number_is_refused_and_told_once_in_a_while() {
         let identity = Identity::new(Some(id(1)), |_| Ok(()));
         let (now, later) = (Mono(1), Mono(1) + RECENT);
-        assert_eq!(identity.refuses(NodeId(2), 0, now), None, "it does not know its cluster yet");
-        assert_eq!(identity.refuses(NodeId(2), 1, now), None);
-        assert_eq!(identity.refuses(NodeId(2), 5, now), Some((id(5), true)));
-        assert_eq!(identity.refuses(NodeId(2), 5, now), Some((id(5), false)));
+        assert_eq!(identity.refuses(NodeId(2), 0, true, now), None, "it does not know its cluster yet");
+        assert_eq!(identity.refuses(NodeId(2), 1, true, now), None);
+        assert_eq!(identity.refuses(NodeId(2), 5, true, now), Some((id(5), true)));
+        assert_eq!(identity.refuses(NodeId(2), 5, true, now), Some((id(5), false)));
         assert_eq!(identity.strangers(now).keys().copied().collect::<Vec<_>>(), [NodeId(2)]);
         assert!(identity.strangers(later).is_empty());
-        assert_eq!(identity.refuses(NodeId(2), 5, later), Some((id(5), true)));
-        assert_eq!(Identity::default().refuses(NodeId(2), 5, now), None, "one that knows none refuses nobody");
+        assert_eq!(identity.refuses(NodeId(2), 5, true, later), Some((id(5), true)));
+        assert_eq!(Identity::default().refuses(NodeId(2), 5, true, now), None, "one that knows none refuses nobody");
     }
 
     #[test]

@@ -159,8 +159,9 @@ impl Group {
                 if lag <= CAUGHT_UP && matched.is_some_and(|id| id.index >= joined.index) {
                     return Ok(());
                 }
+                // One that only calls may have the same number somewhere else.
                 let stranger = strangers.borrow_and_update().get(&node).copied();
-                if let Some(Stranger { cluster, .. }) = stranger {
+                if let Some(Stranger { cluster, answered: true, .. }) = stranger {
                     return Err(ChangeError::OtherCluster(OtherCluster { node, cluster }));
                 }
                 let changed = tokio::select! {

@@ -94,7 +94,11 @@ impl Peer {
                 return Err(RPCError::Timeout(Timeout { action, id, target, timeout: limit }));
             }
         };
-        self.shared.same_cluster(NodeId(self.target), reply.cluster).map_err(unreachable)?;
+        self.shared.same_cluster(NodeId(self.target), reply.cluster, true).map_err(unreachable)?;
+        if reply.from != self.target {
+            // Another node has the member's address now: it knows nothing of what that one has promised or written.
+            return Err(unreachable(format!("node {} answers at the address of node {}", reply.from, self.target)));
+        }
         self.shared.answered.lock().insert(NodeId(self.target), self.shared.now());
         match reply.body {
             Some(Body::Unavailable(u)) => Err(unreachable(u.reason)),

@@ -68,7 +68,8 @@ impl Receiver {
 
     async fn answer(&self, message: v1::RaftMessage) -> Result<Body, Fault> {
         let (from, cluster) = (message.from, message.cluster);
-        self.shared.same_cluster(NodeId(from), cluster)?;
+        self.shared.same_cluster(NodeId(from), cluster, false)?;
+        self.shared.answered.lock().insert(NodeId(from), self.shared.now());
         match message.body {
             Some(Body::Append(append)) => self.append(cluster, append).await,
             Some(Body::Vote(vote)) => self.vote(vote).await,

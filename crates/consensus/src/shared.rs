@@ -80,8 +80,8 @@ impl Shared {
 
 impl Shared {
     /// Refuses what comes from another cluster than this node's, and says so where people look.
-    pub fn same_cluster(&self, from: NodeId, theirs: u64) -> Result<(), OtherCluster> {
-        let Some((cluster, news)) = self.identity.refuses(from, theirs, self.now()) else { return Ok(()) };
+    pub fn same_cluster(&self, from: NodeId, theirs: u64, answered: bool) -> Result<(), OtherCluster> {
+        let Some((cluster, news)) = self.identity.refuses(from, theirs, answered, self.now()) else { return Ok(()) };
         crate::metrics::refused_stranger(self.group);
         if news {
             let group = self.group.0;

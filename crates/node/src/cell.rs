@@ -22,9 +22,9 @@ use crate::group::{LogClock, Refused};
 use crate::metrics;
 use crate::services::admin;
 use crate::waiting::{Cancelling, Wait, Waiting};
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 use parking_lot::Mutex;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::{Heard, Role};
@@ -204,14 +204,17 @@ impl CellGroup {
 
 impl Shared {
     /// Hands a request to the master: what waits for the answer, and what is still to be done before there can be one.
-    fn ask(&self, request: v1::CellMessage) -> (Wait<Answer, Input>, Option<BoxFuture<'static, bool>>) {
+    fn ask(
+        &self,
+        request: v1::CellMessage,
+    ) -> (Wait<Answer, Input>, Option<Pin<Box<impl Future<Output = bool> + Send + use<>>>>) {
         let wait = self.waiting.begin(&self.master);
         // With room in the queue, which is nearly always, the future need not keep the request.
         let unsent = match self.master.try_send(Input::Request { op: wait.op(), request, deadline: None }) {
             Ok(()) => None,
             Err(NotTaken::Busy(input) | NotTaken::Stopped(input)) => {
                 let (master, input) = (self.master.clone(), Box::new(input));
-                Some(async move { master.send(*input).await.is_ok() }.boxed())
+                Some(Box::pin(async move { master.send(*input).await.is_ok() }))
             }
         };
         (wait, unsent)

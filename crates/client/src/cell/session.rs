@@ -283,9 +283,14 @@ impl Core {
         Some(opened)
     }
 
-    /// Begins to end the session in order.
+    /// Begins to end the session in order. Locks are not counted on from here on: the next holder does not wait (L1).
     pub(crate) fn close(&self) {
-        self.input(Input::Close);
+        let mut inner = self.inner.lock();
+        if self.state().is_over() {
+            return;
+        }
+        inner.handles.values().flatten().for_each(|opened| opened.lose(errors::closed()));
+        self.handle(&mut inner, Input::Close);
     }
 
     fn begin(&self, message: Message, waiter: Waiter) -> Result<OpId, Error> {

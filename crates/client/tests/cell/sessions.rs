@@ -150,3 +150,18 @@ async fn a_cell_that_nobody_answers_for_is_an_error() {
     let error = line.link().unwrap().session(options).await.unwrap_err();
     assert!(matches!(error.class, tidings_base::Class::Unreachable | tidings_base::Class::OutcomeUnknown), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_closes_counts_on_no_lock_from_then_on() {
+    let test = TestCell::start();
+    let (line, cell) = over_line(&test).await;
+    cell.write("/file", "x").await.unwrap();
+    let handle = cell.open("/file").read().lock().await.unwrap();
+    let lock = handle.acquire(Mode::Exclusive).await.unwrap();
+    line.cut();
+    let begin = tokio::time::Instant::now();
+    let closing = tokio::spawn(cell.clone().close());
+    assert_eq!(soon(lock.lost()).await.code, "cell.closed");
+    assert!(begin.elapsed() < Duration::from_secs(1), "the answer may never come");
+    soon(closing).await.unwrap().unwrap();
+}

@@ -102,3 +102,20 @@ fn a_node_of_another_cluster_is_neither_added_nor_harmed() {
     assert_eq!((world.list(leader).len(), world.list(NodeId(4)).len()), (2, 2));
     assert_eq!(agreed(&world, &[NodeId(4)]), theirs);
 }
+
+#[test]
+fn another_node_at_the_address_of_a_dead_member_does_not_speak_for_it() {
+    let mut world = World::new(4, 3, 313);
+    THREE.into_iter().for_each(|node| world.start(node));
+    world.put("ours");
+    let (leader, _) = world.leader();
+    let dead: Vec<NodeId> = THREE.into_iter().filter(|node| *node != leader).collect();
+    dead.iter().for_each(|node| world.power_off(*node));
+    world.founders(&[]);
+    world.start(NodeId(4));
+    world.stands_in(NodeId(4), dead[0]);
+    world.sleep(LEASE * 8);
+    let missed = world.group(leader).missed().expect("it has no majority");
+    let nodes: Vec<NodeId> = missed.members.iter().map(|member| member.node).collect();
+    assert_eq!((missed.hopeless, nodes), (true, dead));
+}

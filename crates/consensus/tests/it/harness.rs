@@ -58,6 +58,8 @@ impl SimClock {
 pub struct Net {
     running: Mutex<BTreeMap<NodeId, Group>>,
     cut: Mutex<BTreeSet<(NodeId, NodeId)>>,
+    /// Who answers at the address of another one.
+    stand_ins: Mutex<BTreeMap<NodeId, NodeId>>,
     rng: Mutex<Seeded>,
     lose_one_in: Mutex<u64>,
 }
@@ -84,7 +86,8 @@ impl Transport for Line {
     async fn call(&self, to: NodeId, _address: &str, message: RaftMessage) -> Result<RaftMessage, TransportError> {
         let bytes = message.encode_to_vec();
         self.net.travel(self.from, to).await?;
-        let group = self.net.running.lock().get(&to).cloned();
+        let there = self.net.stand_ins.lock().get(&to).copied().unwrap_or(to);
+        let group = self.net.running.lock().get(&there).cloned();
         let group = group.ok_or_else(|| TransportError("nobody listens there".into()))?;
         let message = RaftMessage::decode(&bytes[..]).map_err(|e| TransportError(e.to_string()))?;
         // The called side works on even if the caller hangs up.
@@ -198,6 +201,7 @@ impl World {
         let net = Arc::new(Net {
             running: Mutex::default(),
             cut: Mutex::default(),
+            stand_ins: Mutex::default(),
             rng: Mutex::new(rng.fork("network")),
             lose_one_in: Mutex::new(0),
         });
@@ -408,6 +412,11 @@ impl World {
             self.cut(node, *other);
             self.cut(*other, node);
         }
+    }
+
+    /// From now on `node` has the address of another one.
+    pub fn stands_in(&self, node: NodeId, other: NodeId) {
+        self.net.stand_ins.lock().insert(other, node);
     }
 
     pub fn mend(&self) {

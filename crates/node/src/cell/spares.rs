@@ -97,11 +97,12 @@ impl Spares {
     async fn find(&self, cluster: Option<ClusterId>, group: GroupId, members: &[MemberStatus]) -> Option<Spare> {
         let is_voter = |node: NodeId| members.iter().any(|member| member.node == node && member.voter);
         for spare in self.nodes.iter().filter(|spare| !is_voter(spare.node)) {
-            match self.peers.status_at(&spare.address, ANSWERS).await.map(|status| NodeId(status.node)) {
-                Ok(node) if node == spare.node => return Some(spare.clone()),
-                Ok(node) => {
-                    tracing::warn!(spare = %spare.node, address = spare.address, %node, "another node is there")
+            match self.peers.status_at(&spare.address, ANSWERS).await {
+                Ok(there) if there.node != spare.node.0 => {
+                    tracing::warn!(spare = %spare.node, address = spare.address, node = there.node, "another node is there")
                 }
+                Ok(there) if is_free(&there, cluster, group, members) => return Some(spare.clone()),
+                Ok(_) => tracing::warn!(spare = %spare.node, address = spare.address, "it belongs to another cell"),
                 Err(error) => tracing::warn!(spare = %spare.node, address = spare.address, %error, "a spare is silent"),
             }
         }
@@ -121,8 +122,8 @@ impl Spares {
     }
 }
 
-/// Whether a node that a name stands for may be taken: it is in no such group, or in ours, and of no other cluster. Names are wider than lists: a
-/// member of another cell that answers there must not lose its log to this one.
+/// Whether a spare may be taken: it is in no such group, or in ours, and of no other cluster. A member of another cell that
+/// answers there must not lose its log to this one.
 fn is_free(there: &v1::StatusReply, cluster: Option<ClusterId>, group: GroupId, members: &[MemberStatus]) -> bool {
     if there.cluster.parse().is_ok_and(|theirs: ClusterId| cluster.is_some_and(|ours| ours != theirs)) {
         return false;

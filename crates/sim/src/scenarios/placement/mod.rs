@@ -275,7 +275,7 @@ impl Run {
         for (before, after) in before.into_iter().zip(self.client_counts()) {
             self.settled += after.1 - before.1;
             // Hand-overs that failed are tried again after minutes, and what moves is refused for a moment.
-            let refused = after.2 > before.2 && self.moved == moved;
+            let refused = after.2 - before.2 > 2 * (self.moved - moved);
             if after.1 < before.1 + 3 || refused {
                 let what = format!(
                     "a client was served {} times and refused {} times in 30 s without faults",

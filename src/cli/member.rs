@@ -13,6 +13,7 @@ pub enum Member {
     /// Add a node that was started with `serve --join`
     Add {
         /// Its number, which the cluster never knew before
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         node: u64,
         /// Where others reach it, as HOST:PORT
         address: String,
@@ -31,6 +32,7 @@ pub enum Member {
         /// The number of the one that goes
         old: u64,
         /// The number of the one that comes
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         new: u64,
         /// Where others reach it, as HOST:PORT
         address: String,

@@ -148,6 +148,7 @@ fn a_directory_that_has_a_cluster_enters_no_other() {
     // Made for a cluster that runs, it does not become one of its own by a forgotten flag.
     told(true);
     run(&["serve", "--config", config.to_str().unwrap()]).failed(4, "node.empty_member");
+    run(&["serve", "--config", config.to_str().unwrap(), "--found"]).failed(4, "node.founds_and_joins");
     told(false);
     let alone = spawn(&config, &[]);
     alone.wait_ready();

@@ -135,6 +135,14 @@ pub enum ChangeError {
     /// The last voter cannot leave.
     #[error("node {0} is the only voting member; add another one first")]
     LastVoter(NodeId),
+    /// Those that would stay and answer are no majority.
+    #[error("without node {leaving} there would be no majority: {} would stay and does not answer", names(missed))]
+    NoMajorityLeft {
+        /// Who was to leave.
+        leaving: NodeId,
+        /// Who would stay, silent.
+        missed: Vec<NodeId>,
+    },
     /// The new member did not catch up in time; it stays a learner.
     #[error("node {node} is {lag} entries behind and did not catch up in time; it stays without a vote")]
     TooSlow {
@@ -154,6 +162,11 @@ pub enum ChangeError {
     Stopped,
 }
 
+fn names(nodes: &[NodeId]) -> String {
+    let names: Vec<String> = nodes.iter().map(|node| format!("node {node}")).collect();
+    names.join(" and ")
+}
+
 impl From<ChangeError> for Error {
     fn from(e: ChangeError) -> Error {
         let (code, class) = match &e {
@@ -163,6 +176,7 @@ impl From<ChangeError> for Error {
             ChangeError::Already(_) => ("raft.already_member", Class::Refused),
             ChangeError::NoMember(_) => ("raft.no_member", Class::NotFound),
             ChangeError::LastVoter(_) => ("raft.last_voter", Class::Refused),
+            ChangeError::NoMajorityLeft { .. } => ("raft.no_majority_left", Class::Refused),
             ChangeError::TooSlow { .. } => ("raft.too_slow", Class::Failed),
             ChangeError::OtherCluster(_) => ("raft.other_cluster", Class::Refused),
             ChangeError::Unknown => ("raft.outcome_unknown", Class::OutcomeUnknown),
@@ -176,6 +190,7 @@ impl From<ChangeError> for Error {
                 "`tidings status` lists the members."
             }
             ChangeError::LastVoter(_) => "A group without voters could never agree on anything again.",
+            ChangeError::NoMajorityLeft { .. } => "Remove or replace those that do not answer first, or start them.",
             ChangeError::OtherCluster(_) => {
                 "Start it with an empty data directory and --join, under a number that this cluster never knew."
             }

@@ -46,7 +46,20 @@ impl Group {
             return Err(ChangeError::LastVoter(node));
         }
         self.lead_on(node).await?;
+        self.others_agree_without(node)?;
         self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await
+    }
+
+    /// Refuses a removal after which those who answer would be no majority: nothing could be agreed on any more, not even
+    /// that somebody comes back.
+    fn others_agree_without(&self, leaving: NodeId) -> Changed {
+        let Some(silent) = self.silent() else { return Ok(()) };
+        let staying: Vec<NodeId> = self.voters().into_iter().map(NodeId).filter(|voter| *voter != leaving).collect();
+        let missed: Vec<NodeId> = staying.iter().copied().filter(|voter| silent.contains(voter)).collect();
+        if (staying.len() - missed.len()) * 2 > staying.len() {
+            return Ok(());
+        }
+        Err(ChangeError::NoMajorityLeft { leaving, missed })
     }
 
     /// Puts a new member in the place of an old one, in one change of voters.

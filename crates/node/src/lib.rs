@@ -291,7 +291,7 @@ fn group_config(config: &Config, data: &DataDir, bound: SocketAddr, group: Group
     let disk = RealDisk::open(&log).map_err(|e| failed(format!("cannot open {}: {e}", log.display())))?;
     let is_new = disk.list().map_err(|e| failed(format!("cannot read {}: {e}", log.display())))?.is_empty();
     if is_new && config.entry.is_none() && (config.members.len() > 1 || config.joins) {
-        return Err(entry_unsaid(&log));
+        return Err(entry_unsaid(&log, config.joins));
     }
     let members = if config.entry == Some(Entry::Join) {
         Vec::new()
@@ -314,6 +314,11 @@ fn group_config(config: &Config, data: &DataDir, bound: SocketAddr, group: Group
 /// A directory that has a cluster cannot enter another: its log and its votes are not of that one, and members who took
 /// them for theirs would follow a stranger.
 fn check_entry(config: &Config, data: &DataDir) -> Result<(), Error> {
+    if config.joins && config.entry == Some(Entry::Found) {
+        let message =
+            "the configuration says that this node joins a cluster (joins = true), and --found makes a new one";
+        return Err(Error::new("node.founds_and_joins", Class::Refused, message).hint("Start it with --join."));
+    }
     if data.is_new()? {
         return Ok(());
     }
@@ -333,9 +338,13 @@ fn check_entry(config: &Config, data: &DataDir) -> Result<(), Error> {
     Err(Error::new("node.entered_already", Class::Refused, message).hint(hint))
 }
 
-fn entry_unsaid(log: &Path) -> Error {
+fn entry_unsaid(log: &Path, joins: bool) -> Error {
     let message = format!("{} is empty, and this node is one of several members", log.display());
-    Error::new("node.empty_member", Class::Refused, message).hint(
+    let error = Error::new("node.empty_member", Class::Refused, message);
+    if joins {
+        return error.hint("Start it with --join, then add it: `tidings member add NUMBER HOST:PORT`.");
+    }
+    error.hint(
         "If the whole cluster is new, start each member with --found, once. If this member lost its data, let the others \
          remove it and add it under a new number, started with --join: under its old number it could undo what it \
          promised.",

@@ -51,6 +51,23 @@ fn a_single_member_becomes_three_and_one_again() {
 }
 
 #[test]
+fn nobody_leaves_whom_the_others_need_for_a_majority() {
+    let mut world = World::running(3, 89);
+    world.put("with three");
+    let (leader, _) = world.leader();
+    let others: Vec<NodeId> = [1, 2, 3].map(NodeId).into_iter().filter(|node| *node != leader).collect();
+    let (dead, alive) = (others[0], others[1]);
+    world.power_off(dead);
+    world.until("the leader misses it", |world| world.group(leader).silent().is_some_and(|s| s.contains(&dead)));
+    let refused = world.wait(world.group(leader).remove_member(alive));
+    assert_eq!(refused, Err(ChangeError::NoMajorityLeft { leaving: alive, missed: vec![dead] }));
+    world.put("still served");
+    world.wait(world.group(leader).remove_member(dead)).unwrap();
+    world.put("with two");
+    world.until("the other one has all", |world| world.list(alive).len() == 3);
+}
+
+#[test]
 fn a_dead_member_is_replaced_while_the_others_serve() {
     let mut world = World::new(4, 3, 81);
     (1..=4).map(NodeId).for_each(|node| world.start(node));

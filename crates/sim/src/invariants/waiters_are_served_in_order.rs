@@ -15,6 +15,8 @@ pub struct WaitersAreServedInOrder {
     locks: BTreeMap<(u64, u64), (String, bool)>,
     /// At each master, in the order in which they came.
     queues: BTreeMap<HostId, Vec<(u64, u64)>>,
+    /// Under which number a wait goes on. Its turn may have come under the first one already.
+    later: BTreeMap<(u64, u64), u64>,
     /// Asked for again only because the answer was lost.
     granted: BTreeSet<(u64, u64)>,
     /// Each session's lease as its client may believe in it: one that is over waits for nothing any more.
@@ -23,6 +25,14 @@ pub struct WaitersAreServedInOrder {
 }
 
 impl WaitersAreServedInOrder {
+    /// A waiter by the last of its numbers.
+    fn present(&self, (session, mut number): (u64, u64)) -> (u64, u64) {
+        while let Some(later) = self.later.get(&(session, number)) {
+            number = *later;
+        }
+        (session, number)
+    }
+
     fn remove(&mut self, gone: impl Fn(&(u64, u64)) -> bool) {
         self.queues.values_mut().for_each(|queue| queue.retain(|waiter| !gone(waiter)));
     }
@@ -45,6 +55,7 @@ impl Invariant<Fact> for WaitersAreServedInOrder {
             Fact::Requeued { session, first, number } => {
                 let places = self.queues.values_mut().flatten().filter(|waiter| **waiter == (*session, *first));
                 places.for_each(|waiter| waiter.1 = *number);
+                self.later.insert((*session, *first), *number);
             }
             Fact::Unqueued { session, numbers } => {
                 self.remove(|(of, number)| of == session && (numbers.is_empty() || numbers.contains(number)));
@@ -58,7 +69,8 @@ impl Invariant<Fact> for WaitersAreServedInOrder {
             }
             Fact::Granting { session, number, path } => {
                 let Some(queue) = self.queues.get(&sight.host) else { return Ok(()) };
-                let Some(at) = queue.iter().position(|waiter| *waiter == (*session, *number)) else { return Ok(()) };
+                let granted = self.present((*session, *number));
+                let Some(at) = queue.iter().position(|waiter| *waiter == granted) else { return Ok(()) };
                 self.checks += 1;
                 let alive = |session: &u64| {
                     let lease = self.leases.get(session);
@@ -75,7 +87,6 @@ impl Invariant<Fact> for WaitersAreServedInOrder {
                         sight.host
                     ));
                 }
-                let granted = (*session, *number);
                 self.remove(|waiter| *waiter == granted);
             }
             Fact::Applied(applied) => {
@@ -83,8 +94,9 @@ impl Invariant<Fact> for WaitersAreServedInOrder {
                     (Some(Command::StopSession(stop)), _) => self.remove(|(session, _)| *session == stop.session),
                     // It was granted while its client asked again.
                     (Some(Command::TakeLock(_)), Some(call)) if applied.succeeded() => {
-                        self.granted.insert(call);
-                        self.remove(|waiter| *waiter == call);
+                        let present = self.present(call);
+                        self.granted.extend([call, present]);
+                        self.remove(|waiter| *waiter == present);
                     }
                     _ => {}
                 }

@@ -89,7 +89,8 @@ impl Holdings {
                 Wanted::Renewal(leased) | Wanted::Grant { leased, .. } if self.covers(leased, now) => {
                     next.push(Held { leased, until, frozen: false });
                 }
-                Wanted::Grant { leased, token } if !self.was_dropped(leased.lease) => {
+                // An answer that lay about while its owner slept grants nothing: the lease is over.
+                Wanted::Grant { leased, token } if now < until && !self.was_dropped(leased.lease) => {
                     taken.change.granted.push((leased, token));
                     next.push(Held { leased, until, frozen: false });
                 }

@@ -242,9 +242,10 @@ fn a_node_without_a_majority_says_so() {
     // Whatever is asked: that there is no majority, who is missed, and what to do.
     for asked in [&["store", "get", "g", "r"][..], &["cell", "cat", "/f"], &["place", "namespaces"]] {
         // It takes some leases until it knows who is missed.
-        let mut tries = (0..5).map(|_| left.run(&[asked, &["--timeout", "2"]].concat()).err);
-        let named = |said: &String| missed.iter().all(|node| said.contains(&format!("node {node} (127.0.0.1:")));
-        let said = tries.find(named).expect("the error names who is missed");
+        let said = until(&format!("the error of {asked:?} names who is missed"), || {
+            let said = left.run(&[asked, &["--timeout", "2"]].concat()).err;
+            missed.iter().all(|node| said.contains(&format!("node {node} (127.0.0.1:"))).then_some(said)
+        });
         assert!(said.contains("no majority") && said.contains("`tidings status`"), "{said}");
     }
     cluster.nodes[last] = Some(spawn(&cluster.configs[last], &[]));

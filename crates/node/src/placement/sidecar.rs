@@ -337,9 +337,7 @@ impl HttpOwner {
             }
         }
         let state = self.count_standing();
-        let version = *version.borrow_and_update();
-        let Telling { count, held } = self.beliefs.tell(now(), || self.owner.held());
-        *self.told.lock() = Given { version, count, held: held.iter().map(|(leased, _)| *leased).collect() };
+        let (version, held) = self.tell(now());
         Ok(Picture {
             version,
             state,
@@ -348,6 +346,23 @@ impl HttpOwner {
             moves: self.moves.all(),
             refusal: self.owner.refusal(),
         })
+    }
+
+    /// What it holds now, and under which version that is told: a new one if this version has told of something else, for
+    /// naming a version acknowledges one set.
+    fn tell(&self, now: Mono) -> (u64, Vec<(Leased, Duration)>) {
+        let mut told = self.told.lock();
+        let mut version = *self.version.borrow();
+        let Telling { count, held } = self.beliefs.tell(now, || self.owner.held());
+        let set: Vec<Leased> = held.iter().map(|(leased, _)| *leased).collect();
+        if told.version == version && told.held != set {
+            self.version.send_modify(|newest| {
+                *newest += 1;
+                version = *newest;
+            });
+        }
+        *told = Given { version, count, held: set };
+        (version, held)
     }
 
     /// How the owner stands. If it stands otherwise than before, or is refused otherwise, that is a new version: what an

@@ -302,6 +302,7 @@ impl Pool {
         match kind {
             Kind::Meta => {
                 if let Some(meta) = done.meta {
+                    self.record(&meta);
                     if meta.next_lsn > self.commits.lsn_end {
                         self.commits.next_lease = self.commits.next_lease.max(self.meta.next_lease).max(1);
                         self.commits.next_lsn = self.commits.next_lsn.max(self.meta.next_lsn).max(1);

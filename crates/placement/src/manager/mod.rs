@@ -193,8 +193,8 @@ enum Standing {
     Standby,
     /// The files are read. What is recorded counts as leased from `since` on.
     Reading { epoch: u64, since: Mono, listed: bool },
-    /// Requests are answered.
-    Leading { epoch: u64 },
+    /// Requests are answered. The lock was taken at `since`.
+    Leading { epoch: u64, since: Mono },
 }
 
 /// The timers of the manager.
@@ -309,13 +309,14 @@ impl Manager {
         if !self.errands.is_empty() {
             return;
         }
-        self.standing = Standing::Leading { epoch };
+        self.standing = Standing::Leading { epoch, since };
         self.pools.retain(|_, pool| pool.is_readable());
         self.timers.set(Timer::Session, self.session_until);
         for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
             if let Some(pool) = self.pools.get_mut(&namespace) {
                 if pool.meta.era != era(epoch) {
-                    pool.restored(since, era(epoch), self.rng.next_u64() | 1);
+                    pool.restored(era(epoch), self.rng.next_u64() | 1);
+                    pool.rest(since + self.fail_over.session, pool.times);
                 }
                 // F10: this leader may be told of slower fail-overs than whoever let the namespace be made.
                 pool.warning = pool.times.check(&self.fail_over).err().map(|error| error.message);
@@ -348,7 +349,7 @@ impl Manager {
     /// The epoch under which it leads.
     pub fn epoch(&self) -> Option<u64> {
         match self.standing {
-            Standing::Leading { epoch } => Some(epoch),
+            Standing::Leading { epoch, .. } => Some(epoch),
             _ => None,
         }
     }
@@ -356,6 +357,11 @@ impl Manager {
     /// F1: leases are sent only under a session that is valid at this instant.
     fn may_lease(&self, now: Now) -> bool {
         now.mono < self.session_until || self.options.mutant == Some(Mutant::NoLeaderCheck)
+    }
+
+    /// The epoch under which it answers lookups and operators: not in jeopardy, for somebody else may lead already.
+    fn answers(&self, now: Now) -> Option<u64> {
+        self.epoch().filter(|_| self.may_lease(now))
     }
 
     /// The cell session is good until then. A leader in jeopardy fails its held polls at once.
@@ -392,7 +398,7 @@ impl Manager {
     }
 
     fn lookup(&mut self, now: Now, op: OpId, poll: v1::LookupPoll, out: &mut Outbox<Output>) {
-        let Some(epoch) = self.epoch() else { return fail(out, op, not_leader()) };
+        let Some(epoch) = self.answers(now) else { return fail(out, op, not_leader()) };
         let namespace = poll.namespace.clone();
         let pool = match serving(&mut self.pools, now, &namespace) {
             Ok(pool) => pool,
@@ -426,6 +432,9 @@ impl Manager {
             out.put(Output::Commit { id, file, expected, bytes });
         }
         pool.answer(epoch, may_lease, self.options.mutant, out);
+        if !may_lease {
+            pool.lookups.take_all().into_iter().for_each(|op| fail(out, op, not_leader()));
+        }
         pool.push(epoch, &mut self.rng, out);
         match pool.deadline() {
             Some(at) => self.timers.set(Timer::Pool(namespace.to_owned()), at),
@@ -442,6 +451,10 @@ impl Manager {
                 pool.now = now.mono;
                 let replies = pool.commit_done(file.kind, generation);
                 replies.into_iter().for_each(|(op, message)| out.put(Output::Answer { op, message }));
+                if pool.exists() == Ok(false) {
+                    let error = no_namespace(&file.namespace);
+                    pool.waiting_ops().into_iter().for_each(|op| fail(out, op, error.clone()));
+                }
                 self.work(now, &file.namespace, out);
             }
             Outcome::Conflict if !pool.sent_again(file.kind) => self.step_down(out),
@@ -509,11 +522,18 @@ pub fn not_leader() -> Error {
 
 /// A namespace whose owners and lookups are answered.
 fn serving<'a>(pools: &'a mut BTreeMap<String, Pool>, now: Now, namespace: &str) -> Result<&'a mut Pool, Error> {
-    match pools.get_mut(namespace).filter(|pool| !pool.is_deleted()) {
-        Some(pool) if pool.rests(now.mono) => Err(resting()),
-        Some(pool) => Ok(pool),
-        None => Err(no_namespace(namespace)),
+    let pool = pools.get_mut(namespace).ok_or_else(|| no_namespace(namespace))?;
+    match pool.exists()? {
+        true if pool.rests(now.mono) => Err(resting()),
+        true => Ok(pool),
+        false => Err(no_namespace(namespace)),
     }
+}
+
+/// F3: what is not known to be in the cell is not told.
+fn unsettled(name: &str) -> Error {
+    let what = format!("`{name}` is about to be created or deleted");
+    Error::new("placement.unsettled", Class::Unreachable, what).hint("Ask again: it takes a moment.")
 }
 
 fn resting() -> Error {

@@ -3,9 +3,9 @@
 use super::claims::{MAX_VIRTUAL_NODES, owners_file};
 use super::file::Kind;
 use super::lookups::{FIELD, PART, Part, shown, table_range};
-use super::pool::{Member, Pool};
+use super::pool::{Member, Pool, first_lease};
 use super::table::{Holder, arc};
-use super::{MAX_NAMESPACES, Manager, Output, era, fail, no_namespace, not_leader};
+use super::{MAX_NAMESPACES, Manager, Output, Standing, era, fail, no_namespace, not_leader, unsettled};
 use crate::config::Times;
 use crate::policy;
 use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
@@ -20,12 +20,12 @@ const MAX_NAME: usize = 200;
 
 impl Manager {
     pub(super) fn operate(&mut self, now: Now, op: OpId, request: Message, out: &mut Outbox<Output>) {
-        let Some(epoch) = self.epoch() else { return fail(out, op, not_leader()) };
+        let Some(epoch) = self.answers(now) else { return fail(out, op, not_leader()) };
         let answer = match request {
             Message::NamespaceCreate(create) => return self.create(now, op, epoch, create, out),
             Message::NamespaceDelete(delete) => return self.delete(now, op, &delete.namespace, out),
             Message::NamespaceList(_) => {
-                let live = self.pools.values().filter(|pool| !pool.is_deleted());
+                let live = self.pools.values().filter(|pool| pool.exists() == Ok(true));
                 let namespaces = live.map(|pool| pool.info(epoch)).collect();
                 Ok(Message::NamespaceListReply(v1::NamespaceListReply { namespaces }))
             }
@@ -49,8 +49,13 @@ impl Manager {
     }
 
     fn pool(&self, namespace: &str) -> Result<&Pool, Error> {
-        let live = self.pools.get(namespace).filter(|pool| !pool.is_deleted());
-        live.ok_or_else(|| no_namespace(namespace))
+        let pool = self.pools.get(namespace).ok_or_else(|| no_namespace(namespace))?;
+        pool.exists()?.then_some(pool).ok_or_else(|| no_namespace(namespace))
+    }
+
+    fn pool_mut(&mut self, namespace: &str) -> Result<&mut Pool, Error> {
+        let pool = self.pools.get_mut(namespace).ok_or_else(|| no_namespace(namespace))?;
+        pool.exists()?.then_some(pool).ok_or_else(|| no_namespace(namespace))
     }
 
     fn create(&mut self, now: Now, op: OpId, epoch: u64, create: v1::NamespaceCreate, out: &mut Outbox<Output>) {
@@ -64,6 +69,7 @@ impl Manager {
         let instance = self.rng.next_u64() | 1;
         let full = self.pools.len() >= MAX_NAMESPACES;
         match self.pools.get_mut(&name) {
+            Some(pool) if pool.exists().is_err() => return fail(out, op, unsettled(&name)),
             Some(pool) if !pool.is_deleted() => {
                 let there =
                     Error::new("placement.namespace_exists", Class::Refused, format!("`{name}` exists already"));
@@ -95,30 +101,30 @@ impl Manager {
                 ));
             }
             None => {
-                let hash = KeyHash::FUNCTION.to_owned();
+                let (hash, era) = (KeyHash::FUNCTION.to_owned(), era(epoch));
                 let meta = v1::PlacementMeta {
                     instance,
                     hash,
                     config: Some(config),
-                    next_lease: 1,
+                    next_lease: first_lease(era),
                     next_lsn: 1,
                     deleted: false,
-                    era: era(epoch),
+                    era,
                 };
-                self.pools.insert(name.clone(), Pool::create(now.mono, name.clone(), meta));
+                let mut pool = Pool::create(now.mono, name.clone(), meta);
+                if let (Standing::Leading { since, .. }, 1..) = (&self.standing, era) {
+                    pool.rest(*since + self.fail_over.session, longer(times, Times::PAPER));
+                }
+                self.pools.insert(name.clone(), pool);
             }
         }
         self.reply_after_meta(now, op, &name, out);
     }
 
     fn delete(&mut self, now: Now, op: OpId, name: &str, out: &mut Outbox<Output>) {
-        match self.pools.get_mut(name).filter(|pool| !pool.is_deleted()) {
-            Some(pool) => pool.meta.deleted = true,
-            None => return fail(out, op, no_namespace(name)),
-        }
-        if let Some(pool) = self.pools.get_mut(name) {
-            let error = no_namespace(name);
-            pool.waiting_ops().into_iter().for_each(|op| fail(out, op, error.clone()));
+        match self.pool_mut(name) {
+            Ok(pool) => pool.meta.deleted = true,
+            Err(error) => return fail(out, op, error),
         }
         self.reply_after_meta(now, op, name, out);
     }
@@ -132,8 +138,7 @@ impl Manager {
 
     /// Like all that is to last, a drain is answered when it is in the cell.
     fn drain(&mut self, now: Now, op: OpId, drain: &v1::OwnerDrain, out: &mut Outbox<Output>) -> Result<(), Error> {
-        let pool = self.pools.get_mut(&drain.namespace).filter(|pool| !pool.is_deleted());
-        let pool = pool.ok_or_else(|| no_namespace(&drain.namespace))?;
+        let pool = self.pool_mut(&drain.namespace)?;
         let index = pool.by_id.get(&drain.owner).copied().ok_or_else(|| {
             Error::new("placement.no_owner", Class::NotFound, format!("no owner `{}` is known there", drain.owner))
                 .hint("`tidings place owners` lists them.")
@@ -150,8 +155,7 @@ impl Manager {
     }
 
     fn rebalance(&mut self, now: Now, request: &v1::Rebalance, out: &mut Outbox<Output>) -> Result<Message, Error> {
-        let pool = self.pools.get_mut(&request.namespace).filter(|pool| !pool.is_deleted());
-        let pool = pool.ok_or_else(|| no_namespace(&request.namespace))?;
+        let pool = self.pool_mut(&request.namespace)?;
         pool.now = now.mono;
         let reply = pool.rebalance(request.dry_run);
         self.work(now, &request.namespace, out);
@@ -228,6 +232,11 @@ fn fitting<M: prost::Message>(messages: impl Iterator<Item = M>) -> (Vec<M>, Opt
         fit.push(message);
     }
     (fit, None)
+}
+
+/// Those of the longer leases.
+fn longer(times: Times, than: Times) -> Times {
+    if times.lease > than.lease { times } else { than }
 }
 
 fn check_config(config: &v1::NamespaceConfig) -> Result<(), Error> {

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tidings_base::{KeyHash, LeaseNumber, Mono, OpId, Timers};
+use tidings_base::{Error, KeyHash, LeaseNumber, Mono, OpId, Timers};
 use tidings_wire::v1;
 
 /// Files of owners: 32 of 256 are 8,192 owners, far more than a cluster has (§2.4: a thousand machines or fewer).
@@ -33,6 +33,17 @@ const FORGET_AFTER: u32 = 10;
 /// for a hundred restores.
 const PASSED_OVER: u32 = 1 << 24;
 
+/// 2020-01-01 in milliseconds of Unix time.
+const YEAR_2020: u64 = 1_577_836_800_000;
+
+/// F8: where numbers begin in a namespace that is new. After a restore there may have been one of that name in an earlier
+/// era, of which nothing tells. A restored cell's era is the time of the restore, and a number a second since 2020 is more
+/// than any namespace has used until then.
+pub(super) fn first_lease(era: u64) -> u32 {
+    let seconds = era.saturating_sub(YEAR_2020) / 1_000;
+    u32::try_from(seconds).unwrap_or(u32::MAX).min(LeaseNumber::MAX.get() - 1) + 1
+}
+
 /// An owner, as recorded and as its conversation goes.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
@@ -46,6 +57,8 @@ pub(super) struct Member {
     /// Its application's own judgement.
     pub healthy: bool,
     pub rate: f64,
+    /// How many requests that was measured from.
+    pub samples: u64,
     pub hands_over: bool,
     /// Grants it refused in a row, and until when it gets none for that.
     pub strikes: u32,
@@ -67,6 +80,7 @@ impl Member {
             live_until: Mono(0),
             healthy: true,
             rate: 0.0,
+            samples: 0,
             hands_over: false,
             strikes: 0,
             barred_until: Mono(0),
@@ -167,6 +181,8 @@ pub(super) struct Pool {
     /// The policy is to look at the load now.
     pub round_due: bool,
     pub counts: Counts,
+    /// What the cell says of it, as far as is known: its instance, unless it is deleted or not there yet.
+    recorded: Option<u64>,
     readable: bool,
     /// The cell was restored: until then owners may hold what no record tells of, so nobody is answered.
     rests_until: Mono,
@@ -202,6 +218,7 @@ impl Pool {
             heat: Heat::default(),
             round_due: false,
             counts: Counts::default(),
+            recorded: None,
             readable: false,
             rests_until: Mono(0),
             warning: None,
@@ -233,6 +250,17 @@ impl Pool {
         self.meta.deleted
     }
 
+    /// The cell has its record as it is told here.
+    pub(super) fn record(&mut self, meta: &v1::PlacementMeta) {
+        self.recorded = Some(meta.instance).filter(|_| !meta.deleted);
+    }
+
+    /// Whether it is there, as the cell has it; an error while that is about to change, for nobody knows whether it will.
+    pub(super) fn exists(&self) -> Result<bool, Error> {
+        let wished = Some(self.meta.instance).filter(|_| !self.meta.deleted);
+        if self.recorded == wished { Ok(wished.is_some()) } else { Err(super::unsettled(&self.name)) }
+    }
+
     /// When the last lease of all ends.
     pub(super) fn last_end(&self) -> Mono {
         self.table.iter().map(|(_, range)| range.until).max().unwrap_or_default()
@@ -244,7 +272,10 @@ impl Pool {
         self.commits.found(kind, generation);
         match kind {
             Kind::Meta => match v1::PlacementMeta::decode(bytes) {
-                Ok(meta) => self.set_meta(meta),
+                Ok(meta) => {
+                    self.record(&meta);
+                    self.set_meta(meta);
+                }
                 Err(_) => return false,
             },
             Kind::Owners(_) => match v1::PlacementOwners::decode(bytes) {
@@ -291,12 +322,16 @@ impl Pool {
     }
 
     /// The cell was brought back from a backup, and what was granted since is not recorded: its numbers are passed over
-    /// (F8), its leases run out before anybody is answered (F3), and lookups take the table for another's (F7).
-    pub(super) fn restored(&mut self, since: Mono, era: u64, instance: u64) {
+    /// (F8), its leases are to run out before anybody is answered, and lookups take the table for another's (F7).
+    pub(super) fn restored(&mut self, era: u64, instance: u64) {
         let next = self.meta.next_lease.saturating_add(PASSED_OVER).min(LeaseNumber::MAX.get() + 1);
         (self.meta.era, self.meta.instance, self.meta.next_lease) = (era, instance, next);
-        self.rests_until = since + self.times.honoured();
         self.commits.want(Kind::Meta);
+    }
+
+    /// F3: nobody is answered until leases that nothing tells of have run out, given of these times until `since` at latest.
+    pub(super) fn rest(&mut self, since: Mono, times: Times) {
+        self.rests_until = since + times.honoured();
     }
 
     /// Whether leases that are not recorded may still run.

@@ -8,11 +8,20 @@ use crate::policy::{self, OwnerView, RangeView, Step, View};
 use tidings_base::{KeyHash, KeyRange};
 use tidings_wire::v1;
 
+/// A policy acts by itself only if owners have measured so many requests each on average: a rate is then known within a few
+/// hundredths, less than the band in which nothing moves. Fewer requests are no load, and what they say is noise.
+const LEAST_SAMPLES: u64 = 1_000;
+
+/// The seconds that an owner is taken to have counted its requests for, if it tells a rate and no samples.
+const COUNTED_S: f64 = 10.0;
+
 impl Pool {
     /// Takes what an owner measured.
     pub(super) fn weigh(&mut self, owner: u32, load: &v1::OwnerLoad) {
         let Some(member) = self.members.get_mut(&owner) else { return };
         member.rate = if load.rate.is_finite() && load.rate >= 0.0 { load.rate } else { 0.0 };
+        // Who does not sample has counted.
+        member.samples = if load.samples == 0 { (member.rate * COUNTED_S) as u64 } else { load.samples.into() };
         let starts = self.table.of_owner(owner).into_iter();
         let held: Vec<KeyRange> =
             starts.filter_map(|start| self.table.get(start).map(|range| arc(start, range))).collect();
@@ -30,6 +39,10 @@ impl Pool {
             return self.due.set(Due::Round, self.now + self.round_time() / 4);
         }
         let view = self.view();
+        let known: u64 = view.owners.iter().filter_map(|o| self.members.get(&o.index)).map(|m| m.samples).sum();
+        if known < LEAST_SAMPLES * view.owners.len() as u64 {
+            return;
+        }
         let steps = self.steps(&view);
         self.apply(&steps);
     }

@@ -300,7 +300,8 @@ impl Owner {
     fn again_after_pause(&mut self, now: Now) {
         // Random, doubling, and longer than a round trip, so that what crossed does not cross again (F5).
         let pause = self.pause / 2 + Duration::from_nanos(self.rng.below(self.pause.as_nanos() as u64));
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        // F10: a lease that outlasts a fail-over must not be lost between two tries.
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE).min(self.renew / 4).max(FIRST_PAUSE);
         self.timers.set(Timer::Poll, now.mono + self.talk.round_trip() + pause);
     }
 

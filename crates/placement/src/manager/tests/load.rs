@@ -103,6 +103,17 @@ fn several_hot_keys_are_put_alone_cleanly_and_then_nothing_moves() {
 }
 
 #[test]
+fn what_a_few_requests_say_moves_nothing() {
+    let mut served = Served::new(v1::NamespaceConfig::default(), 6, true, &keys(&[]));
+    let before = served.world.managers[0].counts();
+    for _ in 0..40 {
+        served.window(200, Duration::from_secs(5));
+    }
+    let after = served.world.managers[0].counts();
+    assert_eq!((after.moves, after.rounds), (before.moves, before.rounds));
+}
+
+#[test]
 fn the_papers_policy_gives_points_from_the_loaded_to_the_idle() {
     // All keys lie in one eighth of the ring.
     let mut rng = Seeded::new(8);

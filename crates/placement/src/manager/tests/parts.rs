@@ -35,6 +35,7 @@ fn large() -> pool::Pool {
         change(&mut pool, start, 1 + n as u64);
     }
     pool.commits.numbers_from(1, PUBLISHED + 1);
+    pool.record(&pool.meta.clone());
     pool
 }
 

@@ -21,7 +21,7 @@ fn after_a_restore_nothing_is_given_before_unrecorded_leases_have_ended() {
     world.lookups[watching].1.clear();
     world.epoch = epoch(1_790_000_000_000, 0);
     world.elect(1);
-    world.pass(Duration::from_secs(13));
+    world.pass(Duration::from_secs(16));
     assert_eq!(held(&world), [], "their leases have ended, and nothing is granted yet");
     world.pass(Duration::from_secs(10));
     assert!((world.covered() - 1.0).abs() < 1e-9);
@@ -34,6 +34,28 @@ fn after_a_restore_nothing_is_given_before_unrecorded_leases_have_ended() {
     world.elect(0);
     world.pass(Duration::from_secs(3));
     assert_eq!(held(&world), before);
+}
+
+#[test]
+fn a_namespace_that_a_restore_lost_comes_back_with_later_numbers_after_a_rest() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    let last = world.owners[0].checks.held(world.now).iter().map(|leased| leased.lease).max().unwrap();
+    world.owners[0].up = false;
+    world.depose();
+    world.files.clear();
+    world.epoch = epoch(1_790_000_000_000, 0);
+    world.elect(1);
+    let config = v1::NamespaceConfig { lease_ms: 12_000, renew_ms: 2_500, ..Default::default() };
+    let create = v1::NamespaceCreate { namespace: "n".into(), config: Some(config) };
+    world.operate(Message::NamespaceCreate(create)).unwrap();
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(66));
+    assert_eq!(world.share(1), 0.0, "leases of any common length may still run");
+    world.pass(Duration::from_secs(15));
+    assert_eq!(world.share(1), 1.0);
+    assert!(world.owners[1].checks.held(world.now).iter().all(|leased| leased.lease > last), "F8: used once");
 }
 
 #[test]

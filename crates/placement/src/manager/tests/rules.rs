@@ -94,6 +94,52 @@ fn a_leader_whose_session_runs_out_fails_its_held_polls_at_that_instant() {
 }
 
 #[test]
+fn a_leader_in_jeopardy_tells_lookups_and_operators_nothing() {
+    let mut world = World::new();
+    let (held, list) = (world.op(Asker::Operator), Message::NamespaceList(v1::NamespaceList {}));
+    let poll = v1::LookupPoll { namespace: "n".into(), wait_ms: 10_000, ..Default::default() };
+    let instance = world.managers[0].pools["n"].meta.instance;
+    let known = v1::LookupPoll { instance, lsn: world.managers[0].pools["n"].commits.published(), ..poll.clone() };
+    world.feed(0, Input::Lookup { op: held, poll: known });
+    assert_eq!(world.answers.len(), 0, "it is held");
+    let now = world.now;
+    world.feed(0, Input::SessionUntil(now));
+    let (op, failed) = world.answers.pop().unwrap();
+    assert_eq!((op, &*failed.unwrap_err().code), (held, "placement.not_leader"));
+    let op = world.op(Asker::Operator);
+    world.feed(0, Input::Lookup { op, poll });
+    assert_eq!(world.answers.pop().unwrap().1.unwrap_err().code, "placement.not_leader");
+    assert_eq!(world.operate(list).unwrap_err().code, "placement.not_leader");
+}
+
+#[test]
+fn a_namespace_is_there_when_the_cell_has_it_and_gone_when_the_cell_says_so() {
+    let mut world = World::new();
+    let get = |namespace: &str| Message::TableGet(v1::TableGet { namespace: namespace.into(), from: 0 });
+    let create = Message::NamespaceCreate(v1::NamespaceCreate { namespace: "m".into(), config: None });
+    world.mute = true;
+    let op = world.op(Asker::Operator);
+    world.feed(0, Input::Operate { op, request: create.clone() });
+    assert_eq!(world.answers.len(), 0, "nobody knows yet");
+    assert_eq!(world.operate(get("m")).unwrap_err().code, "placement.unsettled");
+    assert_eq!(world.operate(create.clone()).unwrap_err().code, "placement.unsettled");
+    let delete = Message::NamespaceDelete(v1::NamespaceDelete { namespace: "n".into() });
+    let op = world.op(Asker::Operator);
+    world.feed(0, Input::Operate { op, request: delete.clone() });
+    assert_eq!(world.operate(get("n")).unwrap_err().code, "placement.unsettled");
+    let elsewhere = v1::LookupPoll { namespace: "n".into(), ..Default::default() };
+    let op = world.op(Asker::Operator);
+    world.feed(0, Input::Lookup { op, poll: elsewhere });
+    assert_eq!(world.answers.pop().unwrap().1.unwrap_err().code, "placement.unsettled");
+    world.mute = false;
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.answers.iter().filter(|(_, answer)| answer.is_ok()).count(), 2, "both are told");
+    assert!(world.operate(get("m")).is_ok());
+    assert_eq!(world.operate(get("n")).unwrap_err().code, "placement.no_namespace");
+    assert_eq!(world.operate(create).unwrap_err().code, "placement.namespace_exists");
+}
+
+#[test]
 fn a_range_that_is_refused_again_and_again_goes_to_somebody_else_for_a_while() {
     let mut world = World::new();
     world.add_owner(owner_options("a", 1), None);
@@ -278,6 +324,7 @@ fn put_twice(came: bool) -> Vec<Output> {
         manager.handle(now, input, &mut out);
         out.drain().collect::<Vec<_>>()
     };
+    feed(Input::SessionUntil(Mono(u64::MAX)));
     feed(Input::Elected { epoch: 1 });
     feed(Input::Listed { names: Ok(Vec::new()) });
     let create = v1::NamespaceCreate { namespace: "n".into(), config: None };

@@ -5,5 +5,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$root"
 
-step "models, explored" cargo test -p tidings-placement --test model -- --ignored --nocapture nothing_is_wrong_for_ten_minutes
-step "models, walked" cargo test -p tidings-placement --test model -- --ignored --nocapture nothing_goes_wrong_on_many_walks
+step "models, explored" cargo test -p tidings-placement --test it -- --ignored --nocapture nothing_is_wrong_for_ten_minutes
+step "models, walked" cargo test -p tidings-placement --test it -- --ignored --nocapture nothing_goes_wrong_on_many_walks

@@ -6,7 +6,7 @@
 //! ```
 //! A recall stores zero into the deadline *inside the snapshot that readers may still hold*, before the message that
 //! releases the range is sent. So whoever loaded an old snapshot either saw the zero, or read a deadline and then a
-//! clock that was before it: at that instant the lease still held. `tests/loom.rs` tries every interleaving of that.
+//! clock that was before it: at that instant the lease still held. `tests/it/interleavings.rs` tries every interleaving of that.
 
 #[doc(hidden)]
 pub mod snapshot;

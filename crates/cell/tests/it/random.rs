@@ -1,7 +1,7 @@
 //! Random commands: the namespace answers as the model does, and changes no more than it said it would.
 
 use crate::common::{APP, place};
-use crate::model::{Answer, Model};
+use crate::reference::{Answer, Model};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,4 +1,7 @@
-//! The driver of a connection, both ends of it on a pipe in memory and on paused time.
+//! The client against the other end in memory, on paused time: the connection on a pipe, the cell and placement over their real
+//! machines.
 
+mod cell;
 mod link;
 mod pipe;
+mod placement;

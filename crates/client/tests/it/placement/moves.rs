@@ -1,0 +1,113 @@
+use super::helpers::*;
+use std::time::Duration;
+use tidings_client::placement::testing::TestPool;
+use tidings_client::placement::{Owner, OwnerState};
+
+#[tokio::test(start_paused = true)]
+async fn state_moves_with_the_lease_and_nothing_is_lost() {
+    let pool = TestPool::start("n").await.unwrap();
+    let directory = Directory::default();
+    let one = server(&pool, "one", &directory, Manner::Well).await;
+    pool.settled().await;
+    let lookup = pool.lookup().await.unwrap();
+    let mut losses = lookup.losses();
+    for key in keys() {
+        assert_eq!(one.count(&key).unwrap(), 1);
+    }
+    let two = server(&pool, "two", &directory, Manner::Well).await;
+    seconds(20).await;
+    pool.settled().await;
+    assert!(held(&two.owner) > 40, "{}", held(&two.owner));
+    for key in keys() {
+        let server = if one.owner.check_now(&key).is_some() { &one } else { &two };
+        assert_eq!(server.count(&key).unwrap(), 2, "{key}");
+    }
+    // A drain moves the rest.
+    one.owner.drain().await.unwrap();
+    assert_eq!(one.owner.state(), OwnerState::Drained);
+    seconds(5).await;
+    for key in keys() {
+        assert_eq!(two.count(&key).unwrap(), 3, "{key}");
+    }
+    assert!(one.counters.is_empty(), "what is handed over is forgotten");
+    let told = tokio::time::timeout(Duration::from_secs(60), losses.next()).await;
+    assert!(told.is_err(), "a clean move is no loss: {told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_that_fails_leaves_the_range_where_it_is() {
+    for manner in [Manner::Fails, Manner::Hangs, Manner::Panics] {
+        let pool = TestPool::start("n").await.unwrap();
+        let directory = Directory::default();
+        let one = server(&pool, "one", &directory, manner).await;
+        pool.settled().await;
+        for key in keys() {
+            assert_eq!(one.count(&key).unwrap(), 1);
+        }
+        let two = server(&pool, "two", &directory, Manner::Well).await;
+        // Longer than a hand-over may take.
+        seconds(45).await;
+        // Some of it is tried again and again; what is served is served with its state.
+        let mut served = 0;
+        for key in keys() {
+            assert_eq!(two.owner.check_now(&key), None, "{manner:?}");
+            if let Ok(count) = one.count(&key) {
+                assert_eq!(count, 2, "{manner:?} {key}");
+                served += 1;
+            }
+        }
+        assert!(served > 40, "{manner:?}: {served}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_whose_hand_over_hangs_ends_with_a_loss() {
+    let pool = TestPool::start("n").await.unwrap();
+    let directory = Directory::default();
+    let one = server(&pool, "one", &directory, Manner::Hangs).await;
+    pool.settled().await;
+    let two = server(&pool, "two", &directory, Manner::Well).await;
+    let lookup = pool.lookup().await.unwrap();
+    let mut losses = lookup.losses();
+    let drained = tokio::time::timeout(Duration::from_secs(150), one.owner.drain()).await;
+    drained.expect("a drain ends").unwrap();
+    let loss = tokio::time::timeout(Duration::from_secs(30), losses.next()).await.expect("a loss is told").unwrap();
+    assert!(keys().any(|key| loss.contains(key)));
+    pool.settled().await;
+    assert_eq!(held(&two.owner), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_an_operator_drained_can_be_taken_back() {
+    let pool = TestPool::start("n").await.unwrap();
+    let directory = Directory::default();
+    let one = server(&pool, "one", &directory, Manner::Well).await;
+    let two = server(&pool, "two", &directory, Manner::Well).await;
+    seconds(20).await;
+    pool.settled().await;
+    pool.placement().drain("n", "one").await.unwrap();
+    assert_eq!(one.owner.state_other_than(OwnerState::Serving).await, OwnerState::Drained);
+    seconds(60).await;
+    assert_eq!((held(&one.owner), held(&two.owner)), (0, 200));
+    pool.placement().cancel_drain("n", "one").await.unwrap();
+    assert_eq!(one.owner.state_other_than(OwnerState::Drained).await, OwnerState::Serving);
+    seconds(60).await;
+    assert!(held(&one.owner) > 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn state_for_another_process_or_other_items_is_refused() {
+    let pool = TestPool::start("n").await.unwrap();
+    let directory = Directory::default();
+    let (options, counters) = handing_over(&pool, "one", &directory, Manner::Well);
+    let owner = Owner::join(pool.line(), options).await.unwrap();
+    let now = owner.incarnation();
+    let code = |result: Result<(), tidings_base::Error>| result.unwrap_err().code;
+    assert_eq!(code(owner.receive(&counters, 1, now + 1, vec![])), "placement.not_for_us");
+    let others = tidings_client::placement::Items::<u64>::new();
+    assert_eq!(code(owner.receive(&others, 1, now, vec![])), "placement.not_for_us");
+    assert_eq!(code(owner.imported(1, now - 1)), "placement.not_for_us");
+    owner.imported(1, now).unwrap();
+    owner.leave();
+    assert_eq!(code(owner.imported(1, now)), "placement.left");
+}

@@ -1,0 +1,151 @@
+//! One model a rule.
+
+use super::world::{Budget, Setup, Who, World};
+use std::time::Duration;
+use tidings_explore::{Bounds, explore};
+use tidings_placement::mutant::Mutant;
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// The first owner's packets are slow; everybody else's arrive at once.
+const FIRST: fn(Who) -> bool = |who| who == Who::Owner(0);
+
+fn setup(mutant: Option<Mutant>) -> Setup {
+    Setup {
+        mutant,
+        lease: MS(12_000),
+        renew: MS(2_500),
+        tick: MS(2_300),
+        manager_rate: 100,
+        owner_rates: [100, 100],
+        hands_over: false,
+        with_lookup: false,
+        slow: FIRST,
+        in_flight: 3,
+        loyal: false,
+        calm_one_in: 0,
+        budget: Budget { ticks: 9, losses: 1, repeats: 1, ..Budget::default() },
+    }
+}
+
+/// The first owner's clock is slow by ρ, and it is out of reach.
+fn skew(mutant: Option<Mutant>) -> Setup {
+    let budget = Budget { ticks: 7, ..Budget::default() };
+    Setup { manager_rate: 110, owner_rates: [100, 110], in_flight: 2, budget, ..setup(mutant) }
+}
+
+/// An answer is long under way.
+fn late(mutant: Option<Mutant>) -> Setup {
+    Setup { in_flight: 2, budget: Budget { ticks: 7, losses: 1, ..Budget::default() }, ..setup(mutant) }
+}
+
+/// The first leader is cut off together with the first owner.
+fn cut_off(mutant: Option<Mutant>) -> Setup {
+    let budget = Budget { ticks: 10, fail_overs: 1, ..Budget::default() };
+    Setup { slow: |_| false, loyal: true, budget, ..setup(mutant) }
+}
+
+/// A fail-over, with packets of the time before it still under way.
+fn fail_over(mutant: Option<Mutant>) -> Setup {
+    Setup {
+        in_flight: 6,
+        tick: MS(4_000),
+        budget: Budget { ticks: 2, fail_overs: 1, repeats: 1, ..Budget::default() },
+        ..setup(mutant)
+    }
+}
+
+/// Long renewals, so that an answer to the latest question can come after the lease.
+fn lapse(mutant: Option<Mutant>) -> Setup {
+    let budget = Budget { ticks: 6, losses: 2, repeats: 1, ..Budget::default() };
+    Setup { lease: MS(72_000), renew: MS(60_000), tick: MS(31_000), budget, ..setup(mutant) }
+}
+
+/// Answers cross questions; afterwards all must be well again.
+fn race(mutant: Option<Mutant>) -> Setup {
+    Setup { calm_one_in: 4, budget: Budget { ticks: 3, losses: 1, repeats: 1, ..Budget::default() }, ..setup(mutant) }
+}
+
+/// A lookup that is away while state is lost and then moves cleanly.
+fn away(mutant: Option<Mutant>) -> Setup {
+    Setup {
+        hands_over: true,
+        with_lookup: true,
+        slow: |who| who == Who::Lookup,
+        tick: MS(6_700),
+        budget: Budget { ticks: 9, losses: 1, restarts: 1, ..Budget::default() },
+        ..setup(mutant)
+    }
+}
+
+/// Restarts and drains while everything is slow.
+fn everything(mutant: Option<Mutant>) -> Setup {
+    Setup {
+        slow: |_| true,
+        in_flight: 6,
+        hands_over: true,
+        with_lookup: true,
+        manager_rate: 110,
+        owner_rates: [100, 110],
+        calm_one_in: 64,
+        budget: Budget { ticks: 12, losses: 4, repeats: 2, fail_overs: 2, restarts: 1, drains: 1 },
+        ..setup(mutant)
+    }
+}
+
+type Rule = (fn(Option<Mutant>) -> Setup, fn(&Setup) -> World, usize);
+
+const RULES: &[(Mutant, Rule)] = &[
+    (Mutant::NoSkewMargin, (skew, World::recalling, 10)),
+    (Mutant::LeaseFromReceipt, (late, World::joining, 12)),
+    (Mutant::NoSequenceNumbers, (late, World::joining, 12)),
+    (Mutant::NoLeaderCheck, (cut_off, World::begun, 14)),
+    (Mutant::NoHello, (fail_over, World::leaving, 8)),
+    (Mutant::HeardNotAdvanced, (race, World::begun, 7)),
+    (Mutant::LapseRevived, (lapse, World::begun, 9)),
+    (Mutant::CleanFlag, (away, World::begun, 16)),
+];
+
+/// What `cargo test` spends on one model.
+const SHORT: Bounds = Bounds { depth: 0, states: 20_000, time: Duration::from_secs(20) };
+
+/// Farther than an exploration comes within its bounds: `scripts.rs` goes there step by step.
+const SCRIPTED: [Mutant; 3] = [Mutant::NoSkewMargin, Mutant::NoHello, Mutant::CleanFlag];
+
+#[test]
+fn every_rule_that_is_left_out_is_noticed() {
+    let mut unnoticed: Vec<Mutant> = Vec::new();
+    for (mutant, (setup, beginning, depth)) in RULES.iter().filter(|(mutant, _)| !SCRIPTED.contains(mutant)) {
+        let bounds = Bounds { depth: *depth, states: 400_000, time: Duration::from_secs(60) };
+        let (found, states) = explore(&setup(Some(*mutant)), *beginning, bounds);
+        println!("{mutant}: {states} states: {found:?}");
+        unnoticed.extend(found.is_none().then_some(*mutant));
+    }
+    assert_eq!(unnoticed, []);
+}
+
+#[test]
+fn nothing_is_wrong_with_every_rule() {
+    for (mutant, (setup, beginning, depth)) in RULES {
+        let (found, states) = explore(&setup(None), *beginning, Bounds { depth: *depth, ..SHORT });
+        assert_eq!(found, None, "the model of {mutant}");
+        println!("{mutant}: {states} states");
+        assert!(states >= 50, "only {states} states were seen in the model of {mutant}");
+    }
+}
+
+#[test]
+#[ignore = "ten minutes: scripts/model.sh"]
+fn nothing_is_wrong_for_ten_minutes() {
+    let time = Duration::from_secs(55);
+    for (mutant, (setup, beginning, depth)) in RULES {
+        let (found, states) = explore(&setup(None), *beginning, Bounds { depth: depth + 3, states: 200_000, time });
+        assert_eq!(found, None, "the model of {mutant}");
+        println!("{mutant}: {states} states");
+    }
+    for beginning in [World::begun, World::joining] {
+        let (found, states) = explore(&everything(None), beginning, Bounds { depth: 30, states: 200_000, time });
+        assert_eq!(found, None);
+        println!("everything: {states} states");
+    }
+}

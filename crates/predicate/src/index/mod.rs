@@ -1,0 +1,576 @@
+//! The subscription index: an arriving record finds the predicates it satisfies without evaluating all of them.
+//!
+//! ```text
+//!   subscription: template ─▶ alternatives ─▶ scheme and tokens        (access.rs, scheme.rs, postings.rs)
+//!   record: columns ─▶ schemes that begin with them ─▶ tokens ─▶ candidates ─▶ both predicates evaluated
+//!   writer's predicate, when that leaves many: ─▶ mirror of readers' data ─▶ candidates                 (mirror.rs)
+//! ```
+//! Candidates may be too many, never too few: every one is evaluated in full, so the index changes no answer. Where a
+//! subscription stands follows from its template, its constants and its reader's data, and is computed again to remove it;
+//! [`Index::update_data`] moves it without a new subscription.
+
+mod mirror;
+mod postings;
+mod scheme;
+mod token;
+
+use crate::eval::{STEPS, Scope, truth};
+use crate::packed::{self, Packed};
+use crate::predicate::Predicate;
+use crate::refusal::{Refusal, Wrong};
+use crate::template::{Path, Template};
+use mirror::{Mirror, wanted};
+use postings::Postings;
+use scheme::{Bound, Bounds, Post, Recipe, Scheme, Shape, choose};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What one table's index holds at most; beyond each stands a named refusal.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Subscriptions.
+    pub subscriptions: usize,
+    /// Subscriptions without an atom that can be looked up: each is evaluated for every record.
+    pub scanned: usize,
+    /// Different shapes of predicates.
+    pub templates: usize,
+    /// Different sets of fields that predicates are found by: a record may have to ask for each.
+    pub schemes: usize,
+    /// Bytes of one reader's data and claims together.
+    pub reader_data: usize,
+    /// Fields of readers that are mirrored.
+    pub mirrors: usize,
+    /// Candidates of one record from which on the mirror is asked for fewer.
+    pub many: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            subscriptions: 4_000_000,
+            // 1,000 evaluations take some 200 µs: what a record may cost beside its matches.
+            scanned: 1_000,
+            templates: 16_384,
+            schemes: 1_024,
+            reader_data: 16 * 1024,
+            mirrors: 16,
+            many: 1_024,
+        }
+    }
+}
+
+/// Names a subscription in its index; never used again after it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubscriptionId {
+    slot: u32,
+    generation: u32,
+}
+
+/// What matching one record took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Subscriptions that were looked at.
+    pub candidates: usize,
+    /// Predicates that were evaluated, of readers and of the writer.
+    pub evaluated: usize,
+    /// Whether candidates came from the mirror of readers' data.
+    pub mirrored: bool,
+}
+
+/// A subscription: 24 bytes, and one piece with its constants, its reader's data and its claims.
+#[derive(Debug)]
+struct Slot {
+    template: u32,
+    generation: u32,
+    data: Box<[u8]>,
+}
+
+const VACANT: u32 = u32::MAX;
+
+/// Constants, reader's data and claims of a subscription, as they lie in its piece.
+fn join(constants: &[u8], reader: &[u8], claims: &[u8]) -> Box<[u8]> {
+    let mut data = Vec::with_capacity(4 + constants.len() + reader.len() + claims.len());
+    for length in [constants.len(), reader.len()] {
+        packed::varint(length as u64, &mut data);
+    }
+    [constants, reader, claims].iter().for_each(|part| data.extend_from_slice(part));
+    data.into()
+}
+
+fn split(data: &[u8]) -> (&[u8], Scope<'_>) {
+    let parts = || {
+        let (constants, rest) = packed::read_varint(data)?;
+        let (reader, rest) = packed::read_varint(rest)?;
+        let (constants, rest) = rest.split_at_checked(constants as usize)?;
+        let (reader, claims) = rest.split_at_checked(reader as usize)?;
+        Some((constants, Scope { reader: Some(reader), user: Some(claims), ..Scope::default() }))
+    };
+    parts().unwrap_or_default()
+}
+
+/// A template in use.
+#[derive(Debug)]
+struct Shared {
+    template: Arc<Template>,
+    users: u32,
+    /// For each alternative of its plan: the scheme, and what to hold its fields against.
+    routes: Vec<Option<(u32, Recipe)>>,
+}
+
+/// Subscriptions of one table, found by the records that they match.
+#[derive(Debug)]
+pub struct Index {
+    limits: Limits,
+    seed: u64,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    templates: Vec<Option<Shared>>,
+    by_shape: BTreeMap<Box<[u8]>, u32>,
+    schemes: Vec<Option<Scheme>>,
+    by_fields: BTreeMap<Shape, u32>,
+    /// Schemes by the column that a record must have.
+    by_column: BTreeMap<Box<[u8]>, Vec<u32>>,
+    /// Schemes that begin with the key.
+    by_key: Vec<u32>,
+    postings: Postings,
+    bounds: Bounds,
+    always: BTreeSet<u32>,
+    scanned: BTreeSet<u32>,
+    mirrors: Vec<Mirror>,
+}
+
+impl Index {
+    /// An empty index. The seed is a secret of the server: with it nobody can choose values that collide.
+    pub fn new(limits: Limits, seed: u64) -> Index {
+        Index {
+            limits,
+            seed,
+            slots: Vec::new(),
+            free: Vec::new(),
+            templates: Vec::new(),
+            by_shape: BTreeMap::new(),
+            schemes: Vec::new(),
+            by_fields: BTreeMap::new(),
+            by_column: BTreeMap::new(),
+            by_key: Vec::new(),
+            postings: Postings::default(),
+            bounds: Bounds::new(),
+            always: BTreeSet::new(),
+            scanned: BTreeSet::new(),
+            mirrors: Vec::new(),
+        }
+    }
+
+    /// How many subscriptions there are.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many subscriptions are evaluated for every record, because no atom of theirs can be looked up.
+    pub fn scanned(&self) -> usize {
+        self.scanned.len()
+    }
+
+    /// Adds a subscription of a reader with this data and these verified claims.
+    pub fn subscribe(
+        &mut self,
+        predicate: &Predicate,
+        reader: &Packed,
+        claims: &Packed,
+    ) -> Result<SubscriptionId, Refusal> {
+        predicate.check_live()?;
+        if self.len() >= self.limits.subscriptions {
+            return Err(full("this table has no room for another subscription"));
+        }
+        self.check_data(reader, claims)?;
+        let data = join(&predicate.0.constants, reader.as_bytes(), claims.as_bytes());
+        let template = self.share(&predicate.0.template)?;
+        let posts = match self.checked_posts(template, &data, false) {
+            Ok(posts) => posts,
+            Err(refusal) => {
+                self.unshare(template);
+                return Err(refusal);
+            }
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { template: VACANT, generation: 0, data: Box::default() });
+            self.slots.len() as u32 - 1
+        });
+        let Slot { generation, .. } = self.slots[slot as usize];
+        self.slots[slot as usize] = Slot { template, generation, data };
+        self.stand(slot, &posts);
+        self.mirror(slot, true);
+        Ok(SubscriptionId { slot, generation })
+    }
+
+    /// Ends a subscription; whether there was one.
+    pub fn unsubscribe(&mut self, id: SubscriptionId) -> bool {
+        let Some(template) = self.template_of(id) else { return false };
+        self.mirror(id.slot, false);
+        self.leave(id.slot);
+        let slot = &mut self.slots[id.slot as usize];
+        slot.template = VACANT;
+        slot.data = Box::default();
+        // A slot whose generations are used up is never used again.
+        if let Some(next) = slot.generation.checked_add(1) {
+            slot.generation = next;
+            self.free.push(id.slot);
+        }
+        self.unshare(template);
+        true
+    }
+
+    /// Changes the reader's data and claims of a subscription, which stays what it is; whether there is one.
+    pub fn update_data(&mut self, id: SubscriptionId, reader: &Packed, claims: &Packed) -> Result<bool, Refusal> {
+        let Some(template) = self.template_of(id) else { return Ok(false) };
+        self.check_data(reader, claims)?;
+        let (constants, _) = split(&self.slots[id.slot as usize].data);
+        let data = join(constants, reader.as_bytes(), claims.as_bytes());
+        let moves = self.templates[template as usize].as_ref().is_some_and(|shared| shared.template.asks_reader);
+        let posts =
+            if moves { Some(self.checked_posts(template, &data, self.scanned.contains(&id.slot))?) } else { None };
+        self.mirror(id.slot, false);
+        if posts.is_some() {
+            self.leave(id.slot);
+        }
+        self.slots[id.slot as usize].data = data;
+        if let Some(posts) = posts {
+            self.stand(id.slot, &posts);
+        }
+        self.mirror(id.slot, true);
+        Ok(true)
+    }
+
+    fn template_of(&self, id: SubscriptionId) -> Option<u32> {
+        let slot = self.slots.get(id.slot as usize)?;
+        (slot.generation == id.generation && slot.template != VACANT).then_some(slot.template)
+    }
+
+    fn check_data(&self, reader: &Packed, claims: &Packed) -> Result<(), Refusal> {
+        let most = self.limits.reader_data;
+        if reader.as_bytes().len() + claims.as_bytes().len() > most {
+            return Err(Refusal::new(Wrong::TooLarge, format!("reader data and claims take more than {most} bytes")));
+        }
+        Ok(())
+    }
+
+    /// The number of a template of this shape, with one more user.
+    fn share(&mut self, template: &Arc<Template>) -> Result<u32, Refusal> {
+        if let Some(number) = self.by_shape.get(&template.shape) {
+            if let Some(shared) = &mut self.templates[*number as usize] {
+                shared.users += 1;
+            }
+            return Ok(*number);
+        }
+        if self.by_shape.len() >= self.limits.templates {
+            return Err(full("this table is watched by too many predicates of different shapes"));
+        }
+        let routes: Vec<Option<(u32, Recipe)>> = template
+            .by_record
+            .alternatives
+            .iter()
+            .map(|alternative| {
+                let (shape, recipe) = choose(alternative, template)?;
+                Some((self.scheme(shape)?, recipe))
+            })
+            .collect();
+        let number = vacant(&mut self.templates);
+        self.templates[number as usize] = Some(Shared { template: template.clone(), users: 1, routes });
+        self.by_shape.insert(template.shape.clone(), number);
+        Ok(number)
+    }
+
+    /// Takes one user from a template; what nobody uses goes.
+    fn unshare(&mut self, number: u32) {
+        let Some(shared) = &mut self.templates[number as usize] else { return };
+        shared.users -= 1;
+        if shared.users > 0 {
+            return;
+        }
+        let Some(shared) = self.templates[number as usize].take() else { return };
+        self.by_shape.remove(&shared.template.shape);
+        for (scheme, _) in shared.routes.into_iter().flatten() {
+            let gone = self.schemes[scheme as usize].as_mut().is_some_and(|scheme| {
+                scheme.users -= 1;
+                scheme.users == 0
+            });
+            if gone && let Some(scheme_gone) = self.schemes[scheme as usize].take() {
+                self.by_fields.remove(&scheme_gone.shape);
+                self.by_key.retain(|other| *other != scheme);
+                self.by_column.retain(|_, schemes| {
+                    schemes.retain(|other| *other != scheme);
+                    !schemes.is_empty()
+                });
+            }
+        }
+    }
+
+    /// The number of a scheme, with one more user; none if there is no room for it.
+    fn scheme(&mut self, shape: Shape) -> Option<u32> {
+        let number = match self.by_fields.get(&shape) {
+            Some(number) => *number,
+            None if self.by_fields.len() >= self.limits.schemes => return None,
+            None => {
+                let number = vacant(&mut self.schemes);
+                match shape.leading() {
+                    Path::Key => self.by_key.push(number),
+                    Path::Field(_, fields) => {
+                        let column = fields.first().map(|field| field.as_bytes()).unwrap_or_default();
+                        self.by_column.entry(column.into()).or_default().push(number);
+                    }
+                }
+                self.by_fields.insert(shape.clone(), number);
+                self.schemes[number as usize] = Some(Scheme::new(shape));
+                number
+            }
+        };
+        if let Some(scheme) = &mut self.schemes[number as usize] {
+            scheme.users += 1;
+        }
+        Some(number)
+    }
+
+    /// Where a subscription with this data stands.
+    fn posts(&self, template: u32, data: &[u8]) -> BTreeSet<Post> {
+        let mut posts = BTreeSet::new();
+        let Some(shared) = &self.templates[template as usize] else { return posts };
+        let (constants, scope) = split(data);
+        let bound = Bound { template: &shared.template, constants, scope };
+        for (alternative, route) in shared.template.by_record.alternatives.iter().zip(&shared.routes) {
+            if !bound.allows(&alternative.fixed) {
+                continue;
+            }
+            match route {
+                Some((number, recipe)) => {
+                    if let Some(scheme) = &self.schemes[*number as usize] {
+                        scheme.posts(*number, recipe, &bound, self.seed, &mut posts);
+                    }
+                }
+                None if alternative.more || !alternative.atoms.is_empty() => {
+                    posts.insert(Post::Scan);
+                }
+                None => {
+                    posts.insert(Post::Always);
+                }
+            }
+        }
+        posts
+    }
+
+    fn checked_posts(&self, template: u32, data: &[u8], scanned: bool) -> Result<BTreeSet<Post>, Refusal> {
+        let posts = self.posts(template, data);
+        if posts.contains(&Post::Scan) && !scanned && self.scanned.len() >= self.limits.scanned {
+            return Err(full(
+                "this table is watched by too many predicates that no column can be looked up for; compare a column with \
+                 `==`, `in`, `<`, `startsWith` or `distance`",
+            ));
+        }
+        Ok(posts)
+    }
+
+    fn stand(&mut self, slot: u32, posts: &BTreeSet<Post>) {
+        for post in posts {
+            match *post {
+                Post::Token { scheme, level, token } => {
+                    self.postings.add(token, slot);
+                    if let Some(scheme) = &mut self.schemes[scheme as usize] {
+                        scheme.count(level, true);
+                    }
+                }
+                Post::Bound { group, at, .. } => {
+                    self.bounds.insert((group, at, slot));
+                }
+                Post::Always => {
+                    self.always.insert(slot);
+                }
+                Post::Scan => {
+                    self.scanned.insert(slot);
+                }
+            }
+        }
+    }
+
+    fn leave(&mut self, slot: u32) {
+        let Slot { template, data, .. } = &self.slots[slot as usize];
+        for post in self.posts(*template, data) {
+            match post {
+                Post::Token { scheme, level, token } => {
+                    self.postings.remove(token, slot);
+                    if let Some(scheme) = &mut self.schemes[scheme as usize] {
+                        scheme.count(level, false);
+                    }
+                }
+                Post::Bound { group, at, .. } => {
+                    self.bounds.remove(&(group, at, slot));
+                }
+                Post::Always => {
+                    self.always.remove(&slot);
+                }
+                Post::Scan => {
+                    self.scanned.remove(&slot);
+                }
+            }
+        }
+    }
+
+    /// Puts a reader into every mirror, or takes it out.
+    fn mirror(&mut self, slot: u32, add: bool) {
+        let (_, reader) = split(&self.slots[slot as usize].data);
+        for mirror in &mut self.mirrors {
+            if add {
+                mirror.add(slot, &reader, self.seed);
+            } else {
+                mirror.remove(slot, &reader, self.seed);
+            }
+        }
+    }
+
+    /// Appends the subscriptions that a record is for, in order: their predicate holds for it, and its writer's predicate,
+    /// if it has one, for them.
+    pub fn matches(&mut self, record: &Scope<'_>, writer: Option<&Predicate>, out: &mut Vec<SubscriptionId>) -> Work {
+        let mut work = Work::default();
+        // A writer that asks for nothing of readers shows the record to all or to none.
+        let writer = match writer {
+            Some(writer) if !writer.0.template.asks_reader => {
+                work.evaluated += 1;
+                if !writer.holds(record) {
+                    return work;
+                }
+                None
+            }
+            other => other,
+        };
+        let mut candidates = self.candidates(record);
+        let many = candidates.len() + self.always.len();
+        let fewer = writer.filter(|_| many > self.limits.many).and_then(|writer| self.readers(record, writer, many));
+        work.mirrored = fewer.is_some();
+        let always = match fewer {
+            Some(fewer) => {
+                candidates = fewer;
+                None
+            }
+            None => Some(&self.always),
+        };
+        candidates.sort_unstable();
+        candidates.dedup();
+        let start = out.len();
+        for (slot, sure) in
+            candidates.iter().map(|slot| (slot, false)).chain(always.into_iter().flatten().map(|slot| (slot, true)))
+        {
+            work.candidates += 1;
+            let (holds, evaluated) = self.is_for(*slot, sure, record, writer);
+            work.evaluated += evaluated;
+            if holds {
+                out.push(SubscriptionId { slot: *slot, generation: self.slots[*slot as usize].generation });
+            }
+        }
+        out[start..].sort_unstable();
+        // One that is found by a column may also be among those that hold for every record.
+        let mut last = None;
+        let mut kept = start;
+        for at in start..out.len() {
+            if last != Some(out[at]) {
+                last = Some(out[at]);
+                out[kept] = out[at];
+                kept += 1;
+            }
+        }
+        out.truncate(kept);
+        work
+    }
+
+    /// All that a record may be for, apart from those that every record is for.
+    fn candidates(&self, record: &Scope<'_>) -> Vec<u32> {
+        let mut found: Vec<u32> = self.scanned.iter().copied().collect();
+        let columns = record.this.and_then(packed::map_contents).unwrap_or_default();
+        let led = packed::entries(columns).filter_map(|(name, _)| self.by_column.get(name)).flatten();
+        for number in led.chain(&self.by_key) {
+            if let Some(scheme) = &self.schemes[*number as usize] {
+                let _ = scheme.collect(*number, record, self.seed, &self.postings, &self.bounds, &mut found);
+            }
+        }
+        found
+    }
+
+    /// Whether a record is for a subscription, and how many predicates that took.
+    fn is_for(&self, slot: u32, sure: bool, record: &Scope<'_>, writer: Option<&Predicate>) -> (bool, usize) {
+        let slot = &self.slots[slot as usize];
+        let Some(shared) = self.templates.get(slot.template as usize).and_then(Option::as_ref) else {
+            return (false, 0);
+        };
+        let (constants, reader) = split(&slot.data);
+        let scope = Scope { key: record.key, this: record.this, ..reader };
+        if !sure {
+            let template = &shared.template;
+            let value = template.value(template.whole(), constants, &scope, &mut STEPS.clone());
+            if value.and_then(|value| truth(&value)) != Ok(true) {
+                return (false, 1);
+            }
+        }
+        let shown = writer.is_none_or(|writer| writer.holds(&scope));
+        (shown, usize::from(!sure) + usize::from(writer.is_some()))
+    }
+
+    /// All readers that a writer's predicate may hold for, if they are fewer than `most`.
+    fn readers(&mut self, record: &Scope<'_>, writer: &Predicate, most: usize) -> Option<Vec<u32>> {
+        let template = &writer.0.template;
+        let bound = Bound { template, constants: &writer.0.constants, scope: *record };
+        let mut found = Vec::new();
+        for alternative in template.by_reader.alternatives.iter().filter(|other| bound.allows(&other.fixed)) {
+            let mut best: Option<Vec<u32>> = None;
+            for wanted in wanted(alternative, &bound, self.seed) {
+                let bar = best.as_ref().map_or(most, Vec::len);
+                if bar <= self.limits.many && best.is_some() {
+                    break;
+                }
+                let Some(mirror) = self.mirror_for(&wanted) else { continue };
+                let readers: Vec<u32> = mirror.readers(&wanted).take(bar).collect();
+                if readers.len() < bar {
+                    best = Some(readers);
+                }
+            }
+            found.extend(best?);
+            if found.len() >= most {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
+    /// The mirror of a field, made if there is room for it: once for each field, however many readers there are.
+    fn mirror_for(&mut self, wanted: &mirror::Wanted) -> Option<&Mirror> {
+        let known = self.mirrors.iter().position(|mirror| mirror.is_for(wanted));
+        if known.is_none() {
+            if self.mirrors.len() >= self.limits.mirrors {
+                return None;
+            }
+            let mut mirror = Mirror::of(wanted);
+            for (number, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.template != VACANT) {
+                mirror.add(number as u32, &split(&slot.data).1, self.seed);
+            }
+            self.mirrors.push(mirror);
+        }
+        Some(&self.mirrors[known.unwrap_or(self.mirrors.len() - 1)])
+    }
+}
+
+fn full(message: &str) -> Refusal {
+    Refusal::new(Wrong::Full, message)
+}
+
+/// The number of a place that is free.
+fn vacant<T>(among: &mut Vec<Option<T>>) -> u32 {
+    let free = among.iter().position(Option::is_none).unwrap_or_else(|| {
+        among.push(None);
+        among.len() - 1
+    });
+    free as u32
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Texts that are compiled: predicates, and the expressions of a query.
+
+use crate::ast::Node;
+use crate::dialect::Dialect;
+use crate::eval::{Fault, STEPS, Scope, truth};
+use crate::kinds::{Kinds, check};
+use crate::packed::Val;
+use crate::parser::parse;
+use crate::refusal::{Refusal, Wrong};
+use crate::template::{Template, compile};
+use crate::value::Value;
+use std::sync::Arc;
+
+/// A compiled text that has a value.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    pub(crate) template: Arc<Template>,
+    pub(crate) constants: Box<[u8]>,
+    kinds: Kinds,
+    /// What of it cannot be watched (R9).
+    not_live: Option<Refusal>,
+}
+
+impl Expression {
+    /// Reads, checks and compiles a text.
+    pub fn compile(text: &str, dialect: &Dialect) -> Result<Expression, Refusal> {
+        let expr = parse(text, dialect)?;
+        let kinds = check(&expr, text, dialect)?;
+        let mut changing = None;
+        expr.any(&mut |node| {
+            let why = match node {
+                Node::Now => "`now()`",
+                Node::Path(crate::ast::Root::Joined, _) => "a record of another table",
+                Node::Udf(udf, _) if !udf.pure => "a function whose result changes",
+                _ => return false,
+            };
+            changing.get_or_insert(why);
+            true
+        });
+        let not_live = changing.map(|why| {
+            Refusal::new(
+                Wrong::NotLive,
+                format!("a predicate that is watched cannot depend on {why}: no write tells when it changes"),
+            )
+        });
+        let (template, constants) = compile(expr, text)?;
+        Ok(Expression { template: Arc::new(template), constants, kinds, not_live })
+    }
+
+    /// The kinds that its value may have.
+    pub fn kinds(&self) -> Kinds {
+        self.kinds
+    }
+
+    /// Its value, within `steps`, which are counted down.
+    pub fn value(&self, scope: &Scope<'_>, steps: &mut u32) -> Result<Value, Fault> {
+        self.val(scope, steps).map(|value| value.to_value())
+    }
+
+    pub(crate) fn val<'a>(&'a self, scope: &Scope<'a>, steps: &mut u32) -> Result<Val<'a>, Fault> {
+        self.template.value(self.template.whole(), &self.constants, scope, steps)
+    }
+}
+
+/// A condition on a record and a reader: of readers on records, or of writers on readers. One language for both (R12).
+#[derive(Clone, Debug)]
+pub struct Predicate(pub(crate) Expression);
+
+impl Predicate {
+    /// Reads, checks and compiles a text that is true or false.
+    pub fn compile(text: &str, dialect: &Dialect) -> Result<Predicate, Refusal> {
+        let expression = Expression::compile(text, dialect)?;
+        if !expression.kinds.meets(Kinds::BOOL) {
+            let message = format!("a predicate is true or false, and this is {}", expression.kinds);
+            return Err(Refusal::new(Wrong::Type, message).at(text, 0));
+        }
+        Ok(Predicate(expression))
+    }
+
+    /// Refuses what cannot be watched (R9): the time, look-ups, functions that are not pure.
+    pub fn check_live(&self) -> Result<(), Refusal> {
+        self.0.not_live.clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether it is true, within `steps`, which are counted down.
+    pub fn evaluate(&self, scope: &Scope<'_>, steps: &mut u32) -> Result<bool, Fault> {
+        truth(&self.0.val(scope, steps)?)
+    }
+
+    /// Whether it holds: R12, a fault does not match and shows nothing.
+    pub fn holds(&self, scope: &Scope<'_>) -> bool {
+        self.evaluate(scope, &mut STEPS.clone()) == Ok(true)
+    }
+}

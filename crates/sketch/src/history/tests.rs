@@ -1,0 +1,257 @@
+use super::*;
+use crate::sketch::{Of, Sketching};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+fn key(number: u64) -> Sketch {
+    Sketching::new([7; 32]).begin(Of::Request).number(number).finish()
+}
+
+fn answer(number: u64) -> Sketch {
+    Sketching::new([7; 32]).begin(Of::Response).number(number).finish()
+}
+
+fn at(height: u64) -> Stamp {
+    Stamp::Ordered(sigma(1, height))
+}
+
+fn sigma(life: u64, height: u64) -> Sigma {
+    Sigma::new(Incarnation(life), height, 0).expect("it is small")
+}
+
+fn table(entries: usize) -> History {
+    History::new(&Options { shards: 1, ..Options::of(entries) })
+}
+
+fn put(history: &History, key: u64, answered: u64, stamp: Stamp) -> Change {
+    let key = self::key(key);
+    history.update(history.visit(&key), &key, answer(answered), stamp)
+}
+
+fn seen(history: &History, key: u64) -> Option<Sketch> {
+    let key = self::key(key);
+    history.look(history.visit(&key), &key).map(|entry| entry.sketch)
+}
+
+#[test]
+fn an_older_answer_never_replaces_a_newer_one() {
+    let history = table(100);
+    assert_eq!(put(&history, 1, 10, at(5)), Change::New);
+    assert_eq!(put(&history, 1, 11, at(7)), Change::Changed);
+    assert_eq!(put(&history, 1, 10, at(6)), Change::Older);
+    assert_eq!(put(&history, 1, 12, at(7)), Change::Older);
+    assert_eq!(put(&history, 1, 11, at(8)), Change::Same);
+    assert_eq!(seen(&history, 1), Some(answer(11)));
+}
+
+#[test]
+fn what_was_evicted_does_not_come_back_as_the_newest() {
+    // One bucket: the twentieth slot changes hands from the twenty-first key on.
+    let history = table(10);
+    for number in 0..20 {
+        assert_eq!(put(&history, number, 0, at(100 + number)), Change::New);
+    }
+    assert_eq!(put(&history, 20, 0, at(200)), Change::New);
+    let gone: Vec<u64> = (0..20).filter(|number| seen(&history, *number).is_none()).collect();
+    assert_eq!(gone, [19]);
+    assert_eq!(put(&history, 19, 1, at(119)), Change::Older, "the floor is at what was evicted");
+    assert_eq!(put(&history, 19, 1, at(201)), Change::New);
+    assert_eq!(history.len(), 20);
+}
+
+#[test]
+fn a_flood_of_new_keys_replaces_itself() {
+    let history = table(10);
+    for number in 0..20 {
+        put(&history, number, 0, at(100 + number));
+        history.used(history.visit(&key(number)), &key(number));
+    }
+    (1_000..2_000).for_each(|number| {
+        put(&history, number, 0, at(number));
+    });
+    let kept = (0..20).filter(|number| seen(&history, *number).is_some()).count();
+    assert_eq!(kept, 19, "nothing but the slot of probation is taken");
+    // Whoever is asked for again leaves probation, at the cost of somebody who was not.
+    history.used(history.visit(&key(1_999)), &key(1_999));
+    put(&history, 5_000, 0, at(5_000));
+    assert!(seen(&history, 1_999).is_some() && seen(&history, 5_000).is_some());
+}
+
+#[test]
+fn an_answer_that_is_not_remembered_takes_older_ones_with_it() {
+    let history = table(100);
+    put(&history, 1, 10, at(5));
+    let visit = history.visit(&key(1));
+    assert_eq!(history.forget(visit, &key(1), at(4)), Change::Older);
+    assert_eq!(seen(&history, 1), Some(answer(10)));
+    assert_eq!(history.forget(visit, &key(1), at(9)), Change::Changed);
+    assert_eq!(put(&history, 1, 10, at(8)), Change::Older);
+    assert_eq!(put(&history, 1, 10, at(10)), Change::New);
+}
+
+#[test]
+fn a_new_life_of_the_group_clears_the_table() {
+    let history = History::new(&Options { shards: 8, ..Options::of(100) });
+    (0..50).for_each(|number| {
+        put(&history, number, 0, at(1_000));
+    });
+    assert_eq!(put(&history, 1, 3, Stamp::Ordered(sigma(2, 1))), Change::New, "places begin anew");
+    assert!((0..50).all(|number| seen(&history, number).is_some() == (number == 1)));
+    assert_eq!(put(&history, 2, 0, at(2_000)), Change::Older, "an answer of the old life is none");
+}
+
+#[test]
+fn votes_that_overlap_and_differ_are_forgotten() {
+    let voted = |began, ended| Stamp::Voted { began, ended };
+    let history = table(100);
+    assert_eq!(put(&history, 1, 10, voted(1, 4)), Change::New);
+    assert_eq!(put(&history, 1, 10, voted(3, 6)), Change::Same);
+    assert_eq!(put(&history, 1, 11, voted(5, 8)), Change::Disputed, "it began before the last one ended");
+    assert_eq!(seen(&history, 1), None);
+    assert_eq!(put(&history, 1, 10, voted(7, 9)), Change::Older, "it began before the dispute ended");
+    assert_eq!(put(&history, 1, 11, voted(10, 12)), Change::New);
+    assert_eq!(put(&history, 1, 12, voted(13, 14)), Change::Changed);
+}
+
+#[test]
+fn a_lost_range_takes_its_entries_and_the_answers_under_way() {
+    let history = History::new(&Options { shards: 16, ..Options::of(1_000) });
+    (0..200).for_each(|number| {
+        put(&history, number, 0, at(10));
+    });
+    let half = KeyRange::new(KeyHash(0), KeyHash(u64::MAX >> 1));
+    let (lost, kept): (Vec<u64>, Vec<u64>) = (0..200).partition(|number| half.contains(key(*number).position()));
+    let visit = history.visit(&key(lost[0]));
+    history.drop_range(half);
+    assert!(lost.iter().all(|number| seen(&history, *number).is_none()));
+    assert!(kept.iter().all(|number| seen(&history, *number).is_some()));
+    assert_eq!(history.update(visit, &key(lost[0]), answer(1), at(11)), Change::Void);
+    assert_eq!(put(&history, lost[0], 1, at(10)), Change::Older);
+    assert_eq!(put(&history, lost[0], 1, at(11)), Change::New);
+    history.drop_range(KeyRange::FULL);
+    assert!(history.is_empty());
+}
+
+/// Found by the world: a key that shares its tag with others was compared with whichever slot came first.
+#[test]
+fn keys_that_share_a_tag_do_not_let_old_answers_in() {
+    let mut rng = tidings_base::Seeded::new(1);
+    for _ in 0..50 {
+        let history = History::new(&Options { shards: 1, tag_mask: 1, ..Options::of(100) });
+        let (mut newest, mut made) = (BTreeMap::<u64, u64>::new(), BTreeMap::new());
+        for _ in 0..400 {
+            let (number, place) = (rng.below(12), rng.between(1, 10_000));
+            made.insert(answer(number * 100_000 + place), (number, place));
+            put(&history, number, number * 100_000 + place, at(place));
+            let known = newest.entry(number).or_default();
+            *known = place.max(*known);
+            for (number, place) in &newest {
+                let own = seen(&history, *number).map(|seen| made[&seen]).filter(|(of, _)| of == number);
+                assert!(own.is_none_or(|own| own == (*number, *place)), "{number}: {own:?}, not {place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_list_bit_stays_with_its_entry() {
+    let history = table(100);
+    put(&history, 1, 10, at(5));
+    let visit = history.visit(&key(1));
+    history.list(visit, &key(1), true);
+    put(&history, 1, 11, at(6));
+    assert!(history.look(visit, &key(1)).unwrap().black, "black-listed requests are kept up");
+    history.list(visit, &key(1), false);
+    assert_eq!(history.look(visit, &key(1)).map(|e| (e.black, e.sketch)), Some((false, answer(11))));
+}
+
+#[test]
+fn a_table_holds_what_it_is_made_for() {
+    let entries = 100_000;
+    let history = History::new(&Options::of(entries as usize));
+    (0..entries).for_each(|number| {
+        put(&history, number, number, at(number + 1));
+    });
+    let found = (0..entries).filter(|number| seen(&history, *number) == Some(answer(*number))).count();
+    assert!(found as f64 >= 0.99 * entries as f64, "{found} of {entries}");
+}
+
+/// Threads race for the same few keys. An answer's number is its place, so the newest of each must win.
+#[test]
+fn the_newest_wins_whoever_comes_last() {
+    let history = Arc::new(table(100));
+    let threads = (0..4u64).map(|thread| {
+        let history = Arc::clone(&history);
+        std::thread::spawn(move || {
+            for step in 0..2_000u64 {
+                let place = (step * 7 + thread * 13) % 2_000 + 1;
+                put(&history, step % 5, place * 8 + step % 5, at(place * 8 + step % 5));
+            }
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("it does not panic"));
+    for number in 0..5u64 {
+        let newest = (0..4u64)
+            .flat_map(|thread| (0..2_000u64).map(move |step| (step, (step * 7 + thread * 13) % 2_000 + 1)))
+            .filter(|(step, _)| step % 5 == number)
+            .map(|(_, place)| place * 8 + number)
+            .max();
+        assert_eq!(seen(&history, number), newest.map(answer));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u64, u64, u64),
+    Forget(u64, u64),
+    Used(u64),
+    Drop,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0u64..40, 0u64..4, 1u64..200).prop_map(|(key, answer, place)| Step::Put(key, answer, place)),
+        1 => (0u64..40, 1u64..200).prop_map(|(key, place)| Step::Forget(key, place)),
+        2 => (0u64..40).prop_map(Step::Used),
+        1 => Just(Step::Drop),
+    ]
+}
+
+proptest! {
+    /// The reference: the newest place of each key that was ever reported. Whatever the table still knows, it is that
+    /// or newer than nothing: an entry is never older than anything the table was told of the same key.
+    #[test]
+    fn an_entry_is_never_older_than_what_was_told(steps in proptest::collection::vec(step(), 0..400)) {
+        let history = table(10);
+        let mut newest: BTreeMap<u64, (u64, Option<u64>)> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Put(key, answered, place) => {
+                    put(&history, key, answered, at(place));
+                    let known = newest.entry(key).or_default();
+                    if place > known.0 {
+                        *known = (place, Some(answered));
+                    }
+                }
+                Step::Forget(number, place) => {
+                    history.forget(history.visit(&key(number)), &key(number), at(place));
+                    let known = newest.entry(number).or_default();
+                    if place > known.0 {
+                        *known = (place, None);
+                    }
+                }
+                Step::Used(number) => history.used(history.visit(&key(number)), &key(number)),
+                Step::Drop => history.drop_range(KeyRange::FULL),
+            }
+            for (number, (place, answered)) in &newest {
+                let entry = history.look(history.visit(&key(*number)), &key(*number));
+                if let Some(entry) = entry {
+                    prop_assert_eq!(entry.sigma, sigma(1, *place));
+                    prop_assert_eq!(Some(entry.sketch), answered.map(answer));
+                }
+            }
+        }
+    }
+}

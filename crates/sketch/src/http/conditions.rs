@@ -1,0 +1,235 @@
+//! What a client wants of a whole representation: conditions, one range, or the headers alone (rule D; RFC 9110 §13, §14).
+//!
+//! A replica that evaluated conditions could answer "not modified" for ever, and a sketch of a slice says nothing about
+//! another slice. So the sketcher verifies the whole and does this itself.
+
+use super::Page;
+use ::http::header::{self, HeaderMap, HeaderName};
+use ::http::{Method, StatusCode, request};
+use std::ops::Range;
+
+/// What a client wants. Values that cannot be understood are as if they were not there, which gives the whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    headers_only: bool,
+    if_match: Option<Tags>,
+    if_none_match: Option<Tags>,
+    if_modified_since: Option<u64>,
+    if_unmodified_since: Option<u64>,
+    if_range: Option<String>,
+    range: Option<Asked>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Tags {
+    Any,
+    These(Vec<String>),
+}
+
+/// One range of bytes as it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    From(u64, Option<u64>),
+    Last(u64),
+}
+
+/// What is sent of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The status.
+    pub status: StatusCode,
+    /// Which bytes of the body are its content, and are counted by `Content-Length`.
+    pub content: Range<u64>,
+    /// Whether the content is sent; not so after HEAD.
+    pub send: bool,
+    /// `Content-Range`, if there is one.
+    pub content_range: Option<String>,
+}
+
+/// Headers that are removed upstream and evaluated here.
+pub(super) fn is_conditional(name: &HeaderName) -> bool {
+    [
+        header::RANGE,
+        header::IF_MATCH,
+        header::IF_NONE_MATCH,
+        header::IF_MODIFIED_SINCE,
+        header::IF_UNMODIFIED_SINCE,
+        header::IF_RANGE,
+        header::ACCEPT_ENCODING,
+    ]
+    .contains(name)
+}
+
+impl Wanted {
+    /// Everything, whatever there is.
+    pub fn everything() -> Wanted {
+        Wanted::default()
+    }
+
+    /// What a request asks for.
+    pub fn by(parts: &request::Parts) -> Wanted {
+        let headers = &parts.headers;
+        Wanted {
+            headers_only: parts.method == Method::HEAD,
+            if_match: tags(headers, &header::IF_MATCH),
+            if_none_match: tags(headers, &header::IF_NONE_MATCH),
+            if_modified_since: single(headers, &header::IF_MODIFIED_SINCE).and_then(date),
+            if_unmodified_since: single(headers, &header::IF_UNMODIFIED_SINCE).and_then(date),
+            if_range: single(headers, &header::IF_RANGE).map(str::to_owned),
+            range: single(headers, &header::RANGE).and_then(range),
+        }
+    }
+
+    /// What is sent of a verified page, in the order of evaluation that RFC 9110 §13.2.2 gives.
+    pub fn of<B>(&self, page: &Page<B>) -> Reply {
+        let whole =
+            Reply { status: page.status, content: 0..page.length, send: !self.headers_only, content_range: None };
+        if page.status != StatusCode::OK {
+            return whole;
+        }
+        let (etag, modified) = (page.etag(), last_modified(page));
+        let refused = match (&self.if_match, self.if_unmodified_since) {
+            (Some(tags), _) => !tags.contain(&etag, Comparison::Strong),
+            (None, Some(since)) => modified.is_some_and(|modified| modified > since),
+            (None, None) => false,
+        };
+        if refused {
+            return Reply { status: StatusCode::PRECONDITION_FAILED, content: 0..0, send: false, content_range: None };
+        }
+        let known = match (&self.if_none_match, self.if_modified_since) {
+            (Some(tags), _) => tags.contain(&etag, Comparison::Weak),
+            (None, Some(since)) => modified.is_some_and(|modified| modified <= since),
+            (None, None) => false,
+        };
+        if known {
+            return Reply { status: StatusCode::NOT_MODIFIED, content: 0..0, send: false, content_range: None };
+        }
+        match self.range.filter(|_| !self.headers_only && self.range_applies(&etag, page)) {
+            Some(asked) => slice(asked, whole),
+            None => whole,
+        }
+    }
+
+    /// `If-Range`: the range counts only if the representation is still the one that the client has a part of.
+    fn range_applies<B>(&self, etag: &str, page: &Page<B>) -> bool {
+        let Some(condition) = &self.if_range else { return true };
+        let exact = page.fields.iter().any(|(name, value)| name == header::LAST_MODIFIED && value == condition);
+        condition == etag || exact
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Strong,
+    Weak,
+}
+
+impl Tags {
+    /// Our own tags are strong; a weak one in a list equals ours only where weak comparison is asked for.
+    fn contain(&self, etag: &str, how: Comparison) -> bool {
+        let equal = |tag: &String| match tag.strip_prefix("W/") {
+            Some(opaque) => how == Comparison::Weak && opaque == etag,
+            None => tag == etag,
+        };
+        match self {
+            Tags::Any => true,
+            Tags::These(tags) => tags.iter().any(equal),
+        }
+    }
+}
+
+fn slice(asked: Asked, whole: Reply) -> Reply {
+    let length = whole.content.end;
+    let content = match asked {
+        Asked::From(first, last) => first..last.map_or(length, |last| last.saturating_add(1)).min(length),
+        Asked::Last(count) => length.saturating_sub(count)..length,
+    };
+    if content.start >= content.end {
+        let content_range = Some(format!("bytes */{length}"));
+        return Reply { status: StatusCode::RANGE_NOT_SATISFIABLE, content: 0..0, send: false, content_range };
+    }
+    let content_range = Some(format!("bytes {}-{}/{length}", content.start, content.end - 1));
+    Reply { status: StatusCode::PARTIAL_CONTENT, content, content_range, ..whole }
+}
+
+/// The value of a header that may come once; two of them are none.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value.trim())
+}
+
+fn tags(headers: &HeaderMap, name: &HeaderName) -> Option<Tags> {
+    let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+    let tags: Vec<String> = values.iter().flat_map(|value| value.split(',')).map(|tag| tag.trim().to_owned()).collect();
+    match values.as_slice() {
+        [] => None,
+        ["*"] => Some(Tags::Any),
+        _ => Some(Tags::These(tags)),
+    }
+}
+
+/// One range of bytes. Several are answered with the whole, as a server may.
+fn range(value: &str) -> Option<Asked> {
+    let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
+    match (first.trim(), last.trim()) {
+        ("", last) => Some(Asked::Last(last.parse().ok()?)),
+        (first, "") => Some(Asked::From(first.parse().ok()?, None)),
+        (first, last) => {
+            let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+            (first <= last).then_some(Asked::From(first, Some(last)))
+        }
+    }
+}
+
+fn last_modified<B>(page: &Page<B>) -> Option<u64> {
+    let value = page.fields.iter().find(|(name, _)| name == header::LAST_MODIFIED)?;
+    date(value.1.to_str().ok()?)
+}
+
+/// Seconds since 1970 of a date like `Sun, 06 Nov 1994 08:49:37 GMT`; the two obsolete forms are not understood.
+fn date(value: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let mut words = value.split_once(", ")?.1.split(' ');
+    let day: u64 = words.next()?.parse().ok()?;
+    let month = words.next()?;
+    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
+    let year: u64 = words.next()?.parse().ok()?;
+    let mut clock = words.next()?.split(':').map(|part| part.parse::<u64>().ok());
+    let (hours, minutes, seconds) = (clock.next()??, clock.next()??, clock.next()??);
+    let proper = words.next() == Some("GMT") && (1970..=9_999).contains(&year) && (1..=31).contains(&day);
+    if !proper || hours > 23 || minutes > 59 || seconds > 60 {
+        return None;
+    }
+    // Years that begin in March put the leap day at the end.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468;
+    Some(days * 86_400 + hours * 3_600 + minutes * 60 + seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_seconds_since_1970() {
+        assert_eq!(date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+        assert_eq!(date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(date("Tue, 29 Feb 2000 12:00:00 GMT"), Some(951_825_600));
+        for wrong in
+            ["", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:37", "Sun, 06 Nov 1994 24:00:00 GMT"]
+        {
+            assert_eq!(date(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ranges_that_cannot_be_understood_are_none() {
+        assert_eq!(range("bytes=0-4"), Some(Asked::From(0, Some(4))));
+        assert_eq!(range("bytes=5-"), Some(Asked::From(5, None)));
+        assert_eq!(range("bytes=-5"), Some(Asked::Last(5)));
+        for wrong in ["bytes=4-0", "bytes=0-1,3-4", "bytes=x-", "lines=0-4", "bytes=-"] {
+            assert_eq!(range(wrong), None, "{wrong}");
+        }
+    }
+}

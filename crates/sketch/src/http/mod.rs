@@ -1,0 +1,249 @@
+//! HTTP as the sketcher sees it: what is forwarded, and that this and nothing else is sketched (rules C and D).
+//!
+//! ```text
+//!   client's request ─ Rules::admit ─▶ Admitted { Forwarded, s(q), kind, Wanted }
+//!                                         │ upstream: whole, identity, unconditional
+//!   replica's response ─ Rules::take ─▶ Answer<Page> { s(r) of what would be forwarded }
+//!   client's response ◀─ Wanted::of(page) ─┘ conditions, ranges, HEAD: by the sketcher itself
+//! ```
+//! A header that reached a replica and not the sketch could decide an answer that is then given to others; one that reached a
+//! client and not the sketch could be made up by a liar. So both sides go through one list each, and sketches are made of
+//! what came through.
+
+mod conditions;
+mod rules;
+
+pub use conditions::{Reply, Wanted};
+pub use rules::{Bodies, Hold, PathRule, Rules};
+
+use crate::sketch::{BodyHash, Of, Sketch, Sketching};
+use crate::sketcher::Kind;
+use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use ::http::{Method, StatusCode, request, response};
+use bytes::Bytes;
+
+/// The cookie that carries a session's last write (rule K); it is the sketcher's own and never forwarded.
+pub const SESSION_COOKIE: &str = "tidings-session";
+/// The header that says of each answer whether it was verified, and how.
+pub const VERIFIED: HeaderName = HeaderName::from_static("tidings-verified");
+
+/// Headers of one message, sorted by name; of one name in the order in which they came, which has a meaning.
+pub type Fields = Vec<(HeaderName, HeaderValue)>;
+
+/// What goes upstream, whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forwarded {
+    /// The method; HEAD has become GET.
+    pub method: Method,
+    /// `http` or `https`, as the client asked.
+    pub scheme: &'static str,
+    /// The host that the client asked for.
+    pub authority: String,
+    /// Path and query, byte by byte as they came.
+    pub target: String,
+    /// What s(q) covers.
+    pub inputs: Fields,
+    /// Declared to have no influence on the answer, and not covered.
+    pub non_inputs: Fields,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// A request that may be forwarded.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// What goes upstream.
+    pub forwarded: Forwarded,
+    /// s(q).
+    pub key: Sketch,
+    /// What kind of request it is.
+    pub kind: Kind,
+    /// What the client wants of the whole representation.
+    pub wanted: Wanted,
+}
+
+/// Why a request is not forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadRequest {
+    /// It names no host, several, or one that differs from its target's.
+    #[error("the request must name exactly one host")]
+    Host,
+    /// Its length is told twice or in two ways, which servers understand differently.
+    #[error("the request's length is ambiguous")]
+    Length,
+    /// It asks for another protocol.
+    #[error("WebSocket and other upgrades do not pass the sketcher; connect to the service itself")]
+    Upgrade,
+    /// CONNECT and TRACE are for proxies of another kind.
+    #[error("the method is not served here")]
+    Method,
+    /// It asks for a path that is not one.
+    #[error("the target must be a path")]
+    Target,
+}
+
+/// A response as it would be forwarded, with a body that may lie elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<B> {
+    /// The status.
+    pub status: StatusCode,
+    /// Every header that is forwarded.
+    pub fields: Fields,
+    /// The whole body, or where it is.
+    pub body: B,
+    /// How long the body is.
+    pub length: u64,
+    /// The hash of the body.
+    pub hash: BodyHash,
+    /// Trailers.
+    pub trailers: Fields,
+}
+
+/// Why a response is not one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadResponse {
+    /// 304 or 206 although the request had no conditions and asked for everything, or an informational one.
+    #[error("the replica answered {0} to an unconditional request for a whole representation")]
+    Status(StatusCode),
+}
+
+impl Forwarded {
+    /// s(q): everything that may decide the answer, under the generation of the rules that let it pass.
+    fn sketch(&self, sketching: &Sketching, generation: u64) -> Sketch {
+        let mut pen = sketching.begin(Of::Request);
+        pen.number(generation).field(self.method.as_str().as_bytes()).field(self.scheme.as_bytes());
+        pen.field(self.authority.as_bytes()).field(self.target.as_bytes());
+        add_fields(&mut pen, &self.inputs);
+        pen.field(&self.body);
+        pen.finish()
+    }
+}
+
+impl<B> Page<B> {
+    /// s(r): everything that would be forwarded, and what it answers.
+    fn sketch(&self, sketching: &Sketching, key: &Sketch) -> Sketch {
+        let mut pen = sketching.begin(Of::Response);
+        pen.field(&key.0).number(self.status.as_u16().into());
+        add_fields(&mut pen, &self.fields);
+        pen.number(self.length).field(&self.hash.0);
+        add_fields(&mut pen, &self.trailers);
+        pen.finish()
+    }
+
+    /// The strong validator: the sketcher's own, so that all replicas' pages have the same.
+    pub fn etag(&self) -> String {
+        let hex: String = self.hash.0[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("\"{hex}\"")
+    }
+}
+
+fn add_fields(pen: &mut crate::sketch::Pen, fields: &Fields) {
+    pen.number(fields.len() as u64);
+    for (name, value) in fields {
+        pen.field(name.as_str().as_bytes()).field(value.as_bytes());
+    }
+}
+
+/// The headers that pass, in canonical order.
+fn passing(headers: &HeaderMap, passes: impl Fn(&HeaderName) -> bool) -> Fields {
+    let named = connection_named(headers);
+    let mut fields: Fields = headers
+        .iter()
+        .filter(|(name, _)| !rules::hop_by_hop(name) && !named.contains(name) && passes(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    fields.sort_by(|(left, _), (right, _)| left.as_str().cmp(right.as_str()));
+    fields
+}
+
+/// Headers that `Connection` declares to end here.
+fn connection_named(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
+}
+
+/// Refuses what servers might understand differently from us, before anything is forwarded.
+fn check(parts: &request::Parts) -> Result<String, BadRequest> {
+    let headers = &parts.headers;
+    if parts.method == Method::CONNECT || parts.method == Method::TRACE {
+        return Err(BadRequest::Method);
+    }
+    if headers.contains_key(header::UPGRADE) {
+        return Err(BadRequest::Upgrade);
+    }
+    let lengths = headers.get_all(header::CONTENT_LENGTH).iter().count();
+    if lengths > 1 || (lengths == 1 && headers.contains_key(header::TRANSFER_ENCODING)) {
+        return Err(BadRequest::Length);
+    }
+    let mut hosts = headers.get_all(header::HOST).iter().map(|host| host.to_str().map_err(|_| BadRequest::Host));
+    let (host, second) = (hosts.next().transpose()?, hosts.next());
+    let named = parts.uri.authority().map(|authority| authority.as_str());
+    match (host.or(named), named) {
+        (Some(host), _) if second.is_some() || host.is_empty() => Err(BadRequest::Host),
+        (Some(host), Some(named)) if !host.eq_ignore_ascii_case(named) => Err(BadRequest::Host),
+        (Some(host), _) => Ok(host.to_ascii_lowercase()),
+        (None, _) => Err(BadRequest::Host),
+    }
+}
+
+impl Rules {
+    /// Takes a client's request apart into what is forwarded and what the sketcher does itself.
+    pub fn admit(
+        &self,
+        sketching: &Sketching,
+        scheme: &'static str,
+        parts: &request::Parts,
+        body: Bytes,
+    ) -> Result<Admitted, BadRequest> {
+        let authority = check(parts)?;
+        let target = parts.uri.path_and_query().ok_or(BadRequest::Target)?.as_str();
+        if !target.starts_with('/') {
+            return Err(BadRequest::Target);
+        }
+        let read = parts.method == Method::GET || parts.method == Method::HEAD;
+        let (headers, session) = self.without_session(sketching, &parts.headers);
+        let passes = |name: &HeaderName| self.forwards(name) || (!read && conditions::is_conditional(name));
+        let inputs = passing(&headers, passes);
+        let personal = headers.contains_key(header::COOKIE) || headers.contains_key(header::AUTHORIZATION);
+        let forwarded = Forwarded {
+            method: if read { Method::GET } else { parts.method.clone() },
+            scheme,
+            authority,
+            target: target.into(),
+            inputs,
+            non_inputs: passing(&headers, |name| self.is_non_input(name)),
+            body,
+        };
+        let key = forwarded.sketch(sketching, self.generation);
+        let kind = match read {
+            true => Kind::Read { way: self.way(parts.uri.path(), personal), after: session },
+            false => Kind::Write,
+        };
+        let wanted = if read { Wanted::by(parts) } else { Wanted::everything() };
+        Ok(Admitted { forwarded, key, kind, wanted })
+    }
+
+    /// Takes a replica's response apart; `hash` is of the whole body, wherever that lies.
+    pub fn take<B>(
+        &self,
+        sketching: &Sketching,
+        key: &Sketch,
+        parts: &response::Parts,
+        (body, length, hash): (B, u64, BodyHash),
+        trailers: &HeaderMap,
+    ) -> Result<crate::Answer<Page<B>>, BadResponse> {
+        let status = parts.status;
+        if matches!(status, StatusCode::NOT_MODIFIED | StatusCode::PARTIAL_CONTENT) || status.is_informational() {
+            return Err(BadResponse::Status(status));
+        }
+        let fields = passing(&parts.headers, |name| self.returns(name));
+        let own = fields.iter().any(|(name, _)| name == header::SET_COOKIE) && !self.remembers_set_cookie;
+        let trailers = passing(trailers, |name| self.returns(name));
+        let page = Page { status, fields, body, length, hash, trailers };
+        let sketch = page.sketch(sketching, key);
+        Ok(crate::Answer { sketch, keep: !status.is_server_error() && !own, response: page })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! What passes the sketcher, by name; what may be fast, by path; and how large bodies may be.
+
+use super::SESSION_COOKIE;
+use crate::session;
+use crate::sigma::Sigma;
+use crate::sketch::Sketching;
+use crate::sketcher::Way;
+use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// What is done with requests and responses. Every change is a new generation, which is part of s(q): what was remembered
+/// under other rules is not found again.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Grows with every change.
+    pub generation: u64,
+    /// Request headers that are forwarded, and so sketched. All others are stripped.
+    pub inputs: Vec<HeaderName>,
+    /// Request headers that are forwarded and declared to have no influence on the answer.
+    pub non_inputs: Vec<HeaderName>,
+    /// Response headers that are stripped, beside those that are the sketcher's own to write.
+    pub stripped: Vec<HeaderName>,
+    /// Ways by path: the longest prefix decides.
+    pub paths: Vec<PathRule>,
+    /// Whether answers that set a cookie may be remembered. Only where all clients may have the same one.
+    pub remembers_set_cookie: bool,
+}
+
+/// The way of all requests below a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathRule {
+    /// The path begins so.
+    pub prefix: String,
+    /// The way of reads.
+    pub way: Way,
+    /// Whether requests with `Authorization` or `Cookie` may be fast, too.
+    pub personal_too: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules {
+            generation: 0,
+            inputs: vec![
+                header::ACCEPT,
+                header::ACCEPT_LANGUAGE,
+                header::AUTHORIZATION,
+                header::CONTENT_TYPE,
+                header::CONTENT_ENCODING,
+                header::COOKIE,
+                header::ORIGIN,
+            ],
+            non_inputs: vec![header::USER_AGENT],
+            // It differs between interchangeable servers, and tells attackers what is behind.
+            stripped: vec![header::SERVER],
+            paths: Vec::new(),
+            remembers_set_cookie: false,
+        }
+    }
+}
+
+/// Headers that end at each hop (RFC 9110 §7.6.1); lengths and codings of transfer are made anew.
+pub(super) fn hop_by_hop(name: &HeaderName) -> bool {
+    let known = [
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::HOST,
+        header::PROXY_AUTHENTICATE,
+        header::PROXY_AUTHORIZATION,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ];
+    known.contains(name) || ["keep-alive", "proxy-connection"].contains(&name.as_str())
+}
+
+impl Rules {
+    pub(super) fn forwards(&self, name: &HeaderName) -> bool {
+        self.inputs.contains(name) && !super::conditions::is_conditional(name)
+    }
+
+    pub(super) fn is_non_input(&self, name: &HeaderName) -> bool {
+        self.non_inputs.contains(name) && !self.inputs.contains(name) && !super::conditions::is_conditional(name)
+    }
+
+    /// Date, Via and Age are written by the sketcher, ETag and ranges are its own (rules C and D), and nobody but the
+    /// sketcher says what was verified.
+    pub(super) fn returns(&self, name: &HeaderName) -> bool {
+        let own = [header::DATE, header::VIA, header::AGE, header::ETAG, header::ACCEPT_RANGES, super::VERIFIED];
+        !own.contains(name) && !self.stripped.contains(name)
+    }
+
+    /// The way of a read. Whoever names himself may be answered for himself: never fast unless a rule says so (rule C).
+    pub(super) fn way(&self, path: &str, personal: bool) -> Way {
+        let rule = self.paths.iter().filter(|rule| path.starts_with(&rule.prefix)).max_by_key(|rule| rule.prefix.len());
+        match rule {
+            Some(rule) if !personal || rule.personal_too => rule.way,
+            None if !personal => Way::Usual,
+            _ => Way::Replicated,
+        }
+    }
+
+    /// The headers without our own cookie, and what that says.
+    pub(super) fn without_session(&self, sketching: &Sketching, headers: &HeaderMap) -> (HeaderMap, Option<Sigma>) {
+        let mut kept = headers.clone();
+        let (mut session, mut others) = (None, Vec::new());
+        for value in kept.get_all(header::COOKIE) {
+            let Ok(text) = value.to_str() else { return (headers.clone(), None) };
+            for pair in text.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
+                match pair.strip_prefix(SESSION_COOKIE).and_then(|rest| rest.strip_prefix('=')) {
+                    Some(token) => session = session.max(session::open(sketching, token)),
+                    None => others.push(pair.to_owned()),
+                }
+            }
+        }
+        kept.remove(header::COOKIE);
+        if let Ok(value) = HeaderValue::from_str(&others.join("; "))
+            && !others.is_empty()
+        {
+            kept.insert(header::COOKIE, value);
+        }
+        (kept, session)
+    }
+}
+
+/// How large bodies may be (rule L).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bodies {
+    /// Up to here they are held in memory until they are verified.
+    pub memory: u64,
+    /// Up to here on disk. Larger ones are refused.
+    pub disk: u64,
+    /// If set, larger ones pass unverified, and are marked so, instead of being held.
+    pub unverified_above: Option<u64>,
+}
+
+impl Default for Bodies {
+    fn default() -> Bodies {
+        Bodies { memory: 1 << 20, disk: 1 << 30, unverified_above: None }
+    }
+}
+
+/// What is done with a body of some length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Held in memory, verified, sent.
+    Memory,
+    /// Held on disk, verified, sent.
+    Disk,
+    /// Sent as it comes, and marked.
+    Unverified,
+    /// Too large.
+    Refused,
+}
+
+impl Bodies {
+    /// What is done with a body that has this length, or has reached it.
+    pub fn hold(&self, length: u64) -> Hold {
+        match length {
+            _ if self.unverified_above.is_some_and(|above| length > above) => Hold::Unverified,
+            _ if length <= self.memory => Hold::Memory,
+            _ if length <= self.disk => Hold::Disk,
+            _ => Hold::Refused,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+use super::*;
+use crate::sigma::Sigma;
+use crate::sketcher::Way;
+use ::http::{Request, Response};
+use tidings_base::Incarnation;
+
+fn sketching() -> Sketching {
+    Sketching::new([3; 32])
+}
+
+fn request(text: &str) -> request::Parts {
+    let mut lines = text.lines();
+    let (method, target) = lines.next().and_then(|line| line.split_once(' ')).expect("a request line");
+    let mut builder = Request::builder().method(method).uri(target);
+    for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
+        builder = builder.header(name, value);
+    }
+    builder.body(()).expect("a request").into_parts().0
+}
+
+fn admit(text: &str) -> Result<Admitted, BadRequest> {
+    Rules::default().admit(&sketching(), "http", &request(text), Bytes::new())
+}
+
+fn key(text: &str) -> Sketch {
+    admit(text).expect("it is proper").key
+}
+
+const PAGE: &str = "GET /a?b=c\nHost: x.org\nAccept: text/html";
+
+#[test]
+fn every_part_that_is_forwarded_is_part_of_the_sketch() {
+    let plain = key(PAGE);
+    assert_eq!(plain, key("GET /a?b=c\nAccept: text/html\nHost: X.org"), "neither order nor the host's case matters");
+    for other in [
+        "POST /a?b=c\nHost: x.org\nAccept: text/html",
+        "GET /a?b=d\nHost: x.org\nAccept: text/html",
+        "GET /A?b=c\nHost: x.org\nAccept: text/html",
+        "GET /a?b=c\nHost: y.org\nAccept: text/html",
+        "GET /a?b=c\nHost: x.org\nAccept: text/plain",
+        "GET /a?b=c\nHost: x.org",
+        "GET /a?b=c\nHost: x.org\nAccept: text/html\nCookie: me=1",
+        "GET /a?b=c\nHost: x.org\nAccept: text/html\nAccept-Language: de",
+    ] {
+        assert_ne!(plain, key(other), "{other}");
+    }
+    let rules = Rules::default();
+    let admit = |rules: &Rules, scheme, body| rules.admit(&sketching(), scheme, &request(PAGE), body).unwrap().key;
+    assert_ne!(plain, admit(&rules, "https", Bytes::new()));
+    assert_ne!(plain, admit(&rules, "http", Bytes::from_static(b"x")));
+    assert_ne!(plain, admit(&Rules { generation: 1, ..rules }, "http", Bytes::new()), "other rules, other entries");
+}
+
+#[test]
+fn what_is_not_part_of_the_sketch_is_not_forwarded() {
+    let text = format!(
+        "{PAGE}\nX-Forwarded-Host: evil\nRange: bytes=0-1\nIf-None-Match: *\nAccept-Encoding: gzip\nTE: trailers\nConnection: accept-language\nAccept-Language: de"
+    );
+    let admitted = admit(&text).unwrap();
+    let names: Vec<&str> = admitted.forwarded.inputs.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["accept"]);
+    assert_eq!(admitted.key, key(PAGE));
+    let named = admit(&format!("{PAGE}\nUser-Agent: curl")).unwrap();
+    assert_eq!((named.key, named.forwarded.non_inputs.len()), (key(PAGE), 1), "a declared non-input is forwarded");
+}
+
+#[test]
+fn head_becomes_get_and_writes_keep_their_conditions() {
+    let head = admit("HEAD /\nHost: x").unwrap();
+    assert_eq!((head.forwarded.method, head.key), (Method::GET, key("GET /\nHost: x")));
+    let put = admit("PUT /\nHost: x\nIf-Match: \"1\"").unwrap();
+    assert_eq!((put.kind, put.forwarded.inputs.len()), (Kind::Write, 1));
+}
+
+#[test]
+fn ambiguous_requests_are_refused() {
+    for (text, why) in [
+        ("GET /", BadRequest::Host),
+        ("GET /\nHost: a\nHost: b", BadRequest::Host),
+        ("GET http://a/\nHost: b", BadRequest::Host),
+        ("POST /\nHost: a\nContent-Length: 1\nContent-Length: 1", BadRequest::Length),
+        ("POST /\nHost: a\nContent-Length: 1\nTransfer-Encoding: chunked", BadRequest::Length),
+        ("GET /\nHost: a\nUpgrade: websocket\nConnection: upgrade", BadRequest::Upgrade),
+        ("CONNECT a:1\nHost: a:1", BadRequest::Method),
+        ("TRACE /\nHost: a", BadRequest::Method),
+        ("OPTIONS *\nHost: a", BadRequest::Target),
+    ] {
+        assert_eq!(admit(text).err(), Some(why), "{text}");
+    }
+}
+
+#[test]
+fn personal_requests_are_fast_by_rule_only() {
+    let rule = |prefix: &str, way, personal_too| PathRule { prefix: prefix.into(), way, personal_too };
+    let rules = Rules {
+        paths: vec![rule("/", Way::Usual, false), rule("/img/", Way::One, false), rule("/img/me", Way::Usual, true)],
+        ..Rules::default()
+    };
+    let way = |text: &str| match rules.admit(&sketching(), "http", &request(text), Bytes::new()).unwrap().kind {
+        Kind::Read { way, .. } => way,
+        Kind::Write => panic!("it is a read"),
+    };
+    assert_eq!(way("GET /\nHost: x"), Way::Usual);
+    assert_eq!(way("GET /\nHost: x\nCookie: a=b"), Way::Replicated);
+    assert_eq!(way("GET /\nHost: x\nAuthorization: Basic eA=="), Way::Replicated);
+    assert_eq!(way("GET /img/1\nHost: x"), Way::One);
+    assert_eq!(way("GET /img/1\nHost: x\nCookie: a=b"), Way::Replicated);
+    assert_eq!(way("GET /img/me\nHost: x\nCookie: a=b"), Way::Usual);
+}
+
+#[test]
+fn the_session_cookie_is_ours_alone() {
+    let sigma = Sigma::new(Incarnation(1), 9, 2).unwrap();
+    let token = crate::session::seal(&sketching(), sigma);
+    let admitted = admit(&format!("{PAGE}\nCookie: tidings-session={token}")).unwrap();
+    assert_eq!(admitted.kind, Kind::Read { way: Way::Usual, after: Some(sigma) });
+    assert_eq!(admitted.key, key(PAGE));
+    let both = admit(&format!("{PAGE}\nCookie: a=b; tidings-session={token}; c=d")).unwrap();
+    assert_eq!(both.key, key(&format!("{PAGE}\nCookie: a=b; c=d")));
+    let forged = admit(&format!("{PAGE}\nCookie: tidings-session=1.ffffff.0.00")).unwrap();
+    assert_eq!(forged.kind, Kind::Read { way: Way::Usual, after: None });
+}
+
+fn take(
+    status: u16,
+    headers: &[(&'static str, &str)],
+    body: &'static str,
+) -> Result<crate::Answer<Page<&'static str>>, BadResponse> {
+    let mut builder = Response::builder().status(status);
+    for (name, value) in headers {
+        builder = builder.header(*name, *value);
+    }
+    let parts = builder.body(()).expect("a response").into_parts().0;
+    let whole = (body, body.len() as u64, BodyHash::of(body.as_bytes()));
+    Rules::default().take(&sketching(), &key(PAGE), &parts, whole, &HeaderMap::new())
+}
+
+#[test]
+fn every_part_of_a_response_that_is_forwarded_is_part_of_its_sketch() {
+    let sketch = |status, headers: &[(&'static str, &str)], body| take(status, headers, body).unwrap().sketch;
+    let plain = sketch(200, &[("content-type", "text/html")], "page");
+    let own =
+        [("content-type", "text/html"), ("date", "today"), ("server", "x"), ("etag", "\"1\""), ("connection", "close")];
+    assert_eq!(plain, sketch(200, &own, "page"), "what the sketcher writes itself or strips differs between replicas");
+    assert_ne!(plain, sketch(404, &[("content-type", "text/html")], "page"));
+    assert_ne!(plain, sketch(200, &[("content-type", "text/plain")], "page"));
+    assert_ne!(plain, sketch(200, &[("content-type", "text/html"), ("location", "/evil")], "page"));
+    assert_ne!(plain, sketch(200, &[("content-type", "text/html")], "pagf"));
+    let forged = take(200, &[("tidings-verified", "fast")], "page").unwrap();
+    assert!(forged.response.fields.is_empty(), "no replica says what was verified");
+}
+
+#[test]
+fn a_response_answers_one_request() {
+    let parts = Response::builder().body(()).unwrap().into_parts().0;
+    let taken = |key: &Sketch| {
+        let whole = ("", 0, BodyHash::of(b""));
+        Rules::default().take(&sketching(), key, &parts, whole, &HeaderMap::new()).unwrap().sketch
+    };
+    assert_ne!(taken(&key(PAGE)), taken(&key("GET /other\nHost: x.org")));
+}
+
+#[test]
+fn errors_and_cookies_are_not_remembered_and_parts_are_refused() {
+    assert!(take(200, &[], "").unwrap().keep && take(404, &[], "").unwrap().keep);
+    assert!(!take(503, &[], "").unwrap().keep);
+    assert!(!take(200, &[("set-cookie", "a=b")], "").unwrap().keep);
+    assert_eq!(take(304, &[], "").err(), Some(BadResponse::Status(StatusCode::NOT_MODIFIED)));
+    assert_eq!(take(206, &[], "").err(), Some(BadResponse::Status(StatusCode::PARTIAL_CONTENT)));
+}
+
+#[test]
+fn conditions_and_ranges_are_evaluated_here() {
+    let page = take(200, &[("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")], "0123456789").unwrap().response;
+    let etag = page.etag();
+    let reply = |headers: &str| Wanted::by(&request(&format!("GET /\n{headers}"))).of(&page);
+    let status = |headers: &str| reply(headers).status.as_u16();
+    assert_eq!((status(""), reply("").content), (200, 0..10));
+    assert_eq!(status(&format!("If-None-Match: \"x\", W/{etag}")), 304);
+    assert_eq!(status("If-None-Match: \"x\"\nIf-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT"), 200);
+    assert_eq!(status("If-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT"), 304);
+    assert_eq!(status("If-Modified-Since: Sun, 06 Nov 1994 08:49:36 GMT"), 200);
+    assert_eq!(status("If-Match: \"x\""), 412);
+    assert_eq!(status(&format!("If-Match: W/{etag}")), 412);
+    assert_eq!(status(&format!("If-Match: {etag}")), 200);
+    assert_eq!(status("If-Unmodified-Since: Sun, 06 Nov 1994 08:49:36 GMT"), 412);
+    let part = reply("Range: bytes=2-4");
+    assert_eq!((part.status.as_u16(), part.content, part.content_range.as_deref()), (206, 2..5, Some("bytes 2-4/10")));
+    assert_eq!(reply("Range: bytes=-3").content, 7..10);
+    assert_eq!(reply("Range: bytes=8-99").content, 8..10);
+    assert_eq!(status("Range: bytes=10-"), 416);
+    assert_eq!(status(&format!("Range: bytes=2-4\nIf-Range: {etag}")), 206);
+    assert_eq!(status("Range: bytes=2-4\nIf-Range: \"old\""), 200);
+    let head = Wanted::by(&request("HEAD /\nRange: bytes=2-4")).of(&page);
+    assert_eq!((head.status.as_u16(), head.content, head.send), (200, 0..10, false));
+    let missing = take(404, &[], "gone").unwrap().response;
+    assert_eq!(Wanted::by(&request("GET /\nIf-None-Match: *")).of(&missing).status.as_u16(), 404);
+}
+
+#[test]
+fn bodies_have_bounds() {
+    let bodies = Bodies::default();
+    let holds = [1 << 20, (1 << 20) + 1, 1 << 30, (1 << 30) + 1].map(|length| bodies.hold(length));
+    assert_eq!(holds, [Hold::Memory, Hold::Disk, Hold::Disk, Hold::Refused]);
+    assert_eq!(Bodies { unverified_above: Some(10), ..bodies }.hold(11), Hold::Unverified);
+}

@@ -1,0 +1,257 @@
+//! What a replica does with an agreed order (rule G), whatever engine makes it.
+//!
+//! ```text
+//!   commands ─▶ Ordering ─ blocks, at least once, by height ─▶ Replica { window of each client } ─▶ Service
+//!                                                                 └─▶ replies with σ = (life, height, index)
+//! ```
+//! De-duplication is part of the replicated state: every replica decides alike which command is new. A command may be ordered
+//! twice (its client sent it to two proposers); it is executed once, and its second reply is the first one again.
+
+pub mod suite;
+
+use crate::ReplicaId;
+use crate::mutant::Mutant;
+use crate::sigma::Sigma;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use tidings_base::Incarnation;
+
+/// How many of a client's latest commands are known with their replies. More than a client has under way.
+pub const WINDOW: usize = 1_024;
+
+/// What a client asks of all replicas. Its signature was verified where it came in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Command {
+    /// Who asks: a registered client.
+    pub client: u64,
+    /// What names the command among those of its client.
+    pub nonce: u64,
+    /// What is asked.
+    pub request: Bytes,
+}
+
+/// Commands that were agreed on together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its number, from one, without gaps.
+    pub height: u64,
+    /// In the order of execution.
+    pub commands: Vec<Command>,
+}
+
+/// Why a replica does not vote for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadBlock {
+    /// A command is not signed by its client.
+    #[error("a command of the block is not signed by its client")]
+    Unsigned,
+    /// A command is in it twice.
+    #[error("a command is in the block twice")]
+    Repeated,
+    /// It is longer than blocks may be.
+    #[error("the block or one of its commands is too long")]
+    Oversized,
+}
+
+impl Block {
+    /// Whether a replica may vote for it: signed commands, each once, none too long (rule G).
+    pub fn check(&self, longest: usize, signed: impl Fn(&Command) -> bool) -> Result<(), BadBlock> {
+        let mut names = BTreeSet::new();
+        if self.commands.iter().map(|command| command.request.len()).sum::<usize>() > longest {
+            return Err(BadBlock::Oversized);
+        }
+        if !self.commands.iter().all(|command| names.insert((command.client, command.nonce))) {
+            return Err(BadBlock::Repeated);
+        }
+        if self.commands.iter().all(signed) { Ok(()) } else { Err(BadBlock::Unsigned) }
+    }
+}
+
+/// Whatever makes one order of commands for all replicas: an engine, or a model of one.
+pub trait Ordering {
+    /// Hands a command in at one replica. It may be lost, and it may be ordered more than once: clients ask again.
+    fn submit(&mut self, at: ReplicaId, command: Command);
+
+    /// The next block for a replica, if there is one yet: by height, from the one after what it has executed. A block may
+    /// come again until [`executed`](Ordering::executed) is told of it, and sometimes after.
+    fn next(&mut self, at: ReplicaId) -> Option<Block>;
+
+    /// The replica has executed a block and will find it executed after a crash.
+    fn executed(&mut self, at: ReplicaId, height: u64);
+
+    /// The replica begins again from what it has executed.
+    fn restarted(&mut self, at: ReplicaId);
+
+    /// Lets the engine work for a while.
+    fn work(&mut self);
+}
+
+/// What is replicated: deterministic, and nothing but its state and the request decide a result.
+pub trait Service {
+    /// Executes a request.
+    fn execute(&mut self, sigma: Sigma, request: &Bytes) -> Bytes;
+}
+
+/// What a command came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Executed, now or before.
+    Done {
+        /// Where it stands in the order: where it was executed first.
+        sigma: Sigma,
+        /// Its result.
+        result: Bytes,
+    },
+    /// Its nonce is below the client's window: it may have been executed, and nobody knows its reply.
+    TooOld,
+    /// Nobody knows the client.
+    Unregistered,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Window {
+    replies: BTreeMap<u64, (Sigma, Bytes)>,
+    /// Nonces at or below are too old.
+    floor: u64,
+}
+
+/// The replicated state of one replica: the service, and what each client was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica<S> {
+    incarnation: Incarnation,
+    height: u64,
+    clients: BTreeMap<u64, Window>,
+    service: S,
+    mutant: Option<Mutant>,
+}
+
+impl<S: Service> Replica<S> {
+    /// A replica that has executed nothing, with the clients that are registered.
+    pub fn new(incarnation: Incarnation, clients: impl IntoIterator<Item = u64>, service: S) -> Replica<S> {
+        let clients = clients.into_iter().map(|client| (client, Window::default())).collect();
+        Replica { incarnation, height: 0, clients, service, mutant: None }
+    }
+
+    /// The same without a rule, for tests.
+    #[doc(hidden)]
+    pub fn without(self, mutant: Option<Mutant>) -> Replica<S> {
+        Replica { mutant, ..self }
+    }
+
+    /// The same state in a new life of the group: its order begins anew.
+    pub fn reborn(self, incarnation: Incarnation) -> Replica<S> {
+        Replica { incarnation, height: 0, ..self }
+    }
+
+    /// The height up to which blocks are executed.
+    pub fn height(&self) -> u64 {
+        self.height
+    }
+
+    /// What is replicated.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// Executes a block, and says what each of its commands came to. One that was executed before is ignored, and so is
+    /// one that does not follow the last: engines deliver at least once, not exactly once.
+    pub fn execute(&mut self, block: &Block) -> Vec<(Command, Outcome)> {
+        if block.height != self.height + 1 {
+            return Vec::new();
+        }
+        self.height = block.height;
+        let numbered = block.commands.iter().zip(0u32..);
+        numbered.map(|(command, index)| (command.clone(), self.command(command, index))).collect()
+    }
+
+    /// What a command came to, if it is known: retransmissions are answered from here, also by a replica that caught up by
+    /// state transfer (rule F).
+    pub fn replied(&self, client: u64, nonce: u64) -> Option<Outcome> {
+        let Some(window) = self.clients.get(&client) else { return Some(Outcome::Unregistered) };
+        match window.replies.get(&nonce) {
+            Some((sigma, result)) => Some(Outcome::Done { sigma: *sigma, result: result.clone() }),
+            None => (nonce <= window.floor).then_some(Outcome::TooOld),
+        }
+    }
+
+    fn command(&mut self, command: &Command, index: u32) -> Outcome {
+        let known = self.replied(command.client, command.nonce);
+        if let Some(known) = known.filter(|_| self.mutant != Some(Mutant::ExecutedAgain)) {
+            return known;
+        }
+        let Some(sigma) = Sigma::new(self.incarnation, self.height, index) else { return Outcome::TooOld };
+        let result = self.service.execute(sigma, &command.request);
+        let Some(window) = self.clients.get_mut(&command.client) else { return Outcome::Unregistered };
+        window.replies.insert(command.nonce, (sigma, result.clone()));
+        if window.replies.len() > WINDOW
+            && let Some((oldest, _)) = window.replies.pop_first()
+        {
+            window.floor = oldest;
+        }
+        Outcome::Done { sigma, result }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says how often it was asked.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    struct Counter(u64);
+
+    impl Service for Counter {
+        fn execute(&mut self, _: Sigma, _: &Bytes) -> Bytes {
+            self.0 += 1;
+            Bytes::from(self.0.to_string())
+        }
+    }
+
+    fn command(client: u64, nonce: u64) -> Command {
+        Command { client, nonce, request: Bytes::from_static(b"count") }
+    }
+
+    fn block(height: u64, nonces: impl IntoIterator<Item = u64>) -> Block {
+        Block { height, commands: nonces.into_iter().map(|nonce| command(1, nonce)).collect() }
+    }
+
+    #[test]
+    fn a_command_is_executed_once_and_answered_alike() {
+        let mut replica = Replica::new(Incarnation(1), [1], Counter::default());
+        let first = replica.execute(&block(1, [5, 6]));
+        let again = replica.execute(&block(2, [6, 5, 7]));
+        assert_eq!((&again[0].1, &again[1].1), (&first[1].1, &first[0].1), "with the σ of its execution");
+        assert_eq!(replica.service(), &Counter(3));
+        assert_eq!(replica.replied(1, 6), Some(first[1].1.clone()));
+        assert_eq!(replica.execute(&Block { height: 3, commands: vec![command(2, 1)] })[0].1, Outcome::Unregistered);
+        assert_eq!(replica.service(), &Counter(3));
+    }
+
+    #[test]
+    fn blocks_that_come_again_or_too_early_change_nothing() {
+        let mut replica = Replica::new(Incarnation(1), [1], Counter::default());
+        replica.execute(&block(1, [1]));
+        let state = replica.clone();
+        assert!(replica.execute(&block(1, [2])).is_empty() && replica.execute(&block(3, [3])).is_empty());
+        assert_eq!(replica, state);
+    }
+
+    #[test]
+    fn a_nonce_below_the_window_is_too_old() {
+        let mut replica = Replica::new(Incarnation(1), [1], Counter::default());
+        replica.execute(&block(1, 1..=WINDOW as u64 + 2));
+        let state = replica.service().clone();
+        assert_eq!(replica.execute(&block(2, [2]))[0].1, Outcome::TooOld);
+        assert!(matches!(replica.execute(&block(3, [3]))[0].1, Outcome::Done { .. }));
+        assert_eq!(replica.service(), &state);
+    }
+
+    #[test]
+    fn bad_blocks_are_not_voted_for() {
+        let signed = |command: &Command| command.nonce != 9;
+        assert_eq!(block(1, [1, 2]).check(100, signed), Ok(()));
+        assert_eq!(block(1, [1, 1]).check(100, signed), Err(BadBlock::Repeated));
+        assert_eq!(block(1, [1, 9]).check(100, signed), Err(BadBlock::Unsigned));
+        assert_eq!(block(1, [1, 2]).check(9, signed), Err(BadBlock::Oversized));
+    }
+}

@@ -1,0 +1,56 @@
+//! How many replicated reads one client may cause (rule L): queries made up to miss the table cost N executions each.
+
+use std::time::Duration;
+use tidings_base::Mono;
+use tidings_base::bounded::BoundedMap;
+
+/// So many at once, and one more every `every` in the long run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// How many at once.
+    pub burst: u32,
+    /// How long until one more.
+    pub every: Duration,
+}
+
+/// The most clients that are told apart; the least recently seen begin anew with a full allowance.
+const MOST_CLIENTS: usize = 16_384;
+
+#[derive(Debug)]
+pub(super) struct Limits {
+    allowance: Option<Allowance>,
+    /// When each client's allowance would be whole again.
+    whole_at: BoundedMap<u64, Mono>,
+}
+
+impl Limits {
+    pub(super) fn new(allowance: Option<Allowance>) -> Limits {
+        Limits { allowance, whole_at: BoundedMap::new(MOST_CLIENTS) }
+    }
+
+    /// Counts one replicated read; whether it is allowed.
+    pub(super) fn allow(&mut self, now: Mono, client: u64) -> bool {
+        let Some(Allowance { burst, every }) = self.allowance else { return true };
+        let whole_at = self.whole_at.get(&client).map_or(now, |at| (*at).max(now)) + every;
+        let allowed = whole_at.since(now) <= every.saturating_mul(burst);
+        if allowed {
+            self.whole_at.insert(client, whole_at);
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_a_burst_and_then_a_rate() {
+        let mut limits = Limits::new(Some(Allowance { burst: 3, every: Duration::from_secs(1) }));
+        let at = |seconds| Mono(0) + Duration::from_secs(seconds);
+        let allowed: Vec<bool> = [0, 0, 0, 0, 1, 1].map(|second| limits.allow(at(second), 7)).to_vec();
+        assert_eq!(allowed, [true, true, true, false, true, false]);
+        assert!(limits.allow(at(1), 8), "others are not held back");
+        assert!((0..3).all(|_| limits.allow(at(100), 7)) && !limits.allow(at(100), 7));
+    }
+}

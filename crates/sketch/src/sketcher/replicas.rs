@@ -1,0 +1,188 @@
+//! Which replica is asked: uniformly, by a generator that replicas cannot foresee, never by latency (rule I).
+//!
+//! A replica that were preferred for its speed could make itself the one that is asked, and then be stale for as long as
+//! it likes. With a uniform choice k stale answers in a row have probability gᵏ, where g is the share of bad replicas.
+
+use crate::ReplicaId;
+use std::time::Duration;
+use tidings_base::Mono;
+
+/// How many of a replica's latest fast answers are looked at, and how many bad ones of them eject it.
+const LOOKED_AT: u32 = 16;
+const TOO_MANY: u32 = 8;
+/// An ejected replica returns after this, doubled with each ejection up to the longest.
+const FIRST_EJECTION: Duration = Duration::from_secs(10);
+const LONGEST_EJECTION: Duration = Duration::from_secs(600);
+
+/// Numbers that nobody who does not know the secret can foresee.
+struct Unforeseen {
+    stream: blake3::OutputReader,
+}
+
+impl Unforeseen {
+    fn new(secret: &[u8; 32]) -> Unforeseen {
+        let stream = blake3::Hasher::new_keyed(secret).update(b"choice of replicas").finalize_xof();
+        Unforeseen { stream }
+    }
+
+    /// A number below `bound`, each as likely as the others: draws that would favour the small ones are passed over.
+    fn below(&mut self, bound: u64) -> u64 {
+        let fair = u64::MAX - u64::MAX % bound;
+        loop {
+            let mut bytes = [0; 8];
+            self.stream.fill(&mut bytes);
+            let number = u64::from_le_bytes(bytes);
+            if number < fair {
+                return number % bound;
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Conduct {
+    /// The latest outcomes, one bit each; a set bit is a bad one.
+    recent: u32,
+    ejected_until: Option<Mono>,
+    ejections: u32,
+    mismatches: u64,
+    silences: u64,
+}
+
+/// What is known of a replica's conduct, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Fast answers that differed although nothing had changed: it lied or lagged.
+    pub mismatches: u64,
+    /// Fast reads that it did not answer in time.
+    pub silences: u64,
+    /// Whether it is not asked at the moment.
+    pub ejected: bool,
+}
+
+pub(super) struct Replicas {
+    conduct: Vec<Conduct>,
+    faults: usize,
+    unforeseen: Unforeseen,
+}
+
+impl Replicas {
+    pub(super) fn new(replicas: u16, faults: u16, secret: &[u8; 32]) -> Replicas {
+        let conduct = vec![Conduct::default(); usize::from(replicas.max(1))];
+        Replicas { conduct, faults: usize::from(faults), unforeseen: Unforeseen::new(secret) }
+    }
+
+    /// One of those that are not ejected.
+    pub(super) fn choose(&mut self, now: Mono) -> ReplicaId {
+        let free = (0..self.conduct.len()).filter(|at| !self.ejected(*at, now));
+        let free: Vec<usize> = free.collect();
+        // At most f are ejected, and a group has more members than that.
+        let all: Vec<usize> = (0..self.conduct.len()).collect();
+        let among = if free.is_empty() { &all } else { &free };
+        ReplicaId(among[self.unforeseen.below(among.len() as u64) as usize] as u16)
+    }
+
+    /// Its fast answer was the remembered one, or was ahead of it.
+    pub(super) fn was_right(&mut self, replica: ReplicaId) {
+        if let Some(conduct) = self.conduct.get_mut(usize::from(replica.0)) {
+            conduct.recent <<= 1;
+        }
+    }
+
+    /// Its fast answer differed although nothing had changed.
+    pub(super) fn mismatched(&mut self, now: Mono, replica: ReplicaId) {
+        self.was_bad(now, replica, |conduct| conduct.mismatches += 1);
+    }
+
+    /// It did not answer.
+    pub(super) fn was_silent(&mut self, now: Mono, replica: ReplicaId) {
+        self.was_bad(now, replica, |conduct| conduct.silences += 1);
+    }
+
+    pub(super) fn standing(&self, now: Mono) -> Vec<Standing> {
+        let of = |at: usize| {
+            let Conduct { mismatches, silences, .. } = self.conduct[at];
+            Standing { mismatches, silences, ejected: self.ejected(at, now) }
+        };
+        (0..self.conduct.len()).map(of).collect()
+    }
+
+    fn ejected(&self, at: usize, now: Mono) -> bool {
+        self.conduct[at].ejected_until.is_some_and(|until| now < until)
+    }
+
+    fn was_bad(&mut self, now: Mono, replica: ReplicaId, count: impl FnOnce(&mut Conduct)) {
+        let at = usize::from(replica.0);
+        let ejected = (0..self.conduct.len()).filter(|at| self.ejected(*at, now)).count();
+        let Some(conduct) = self.conduct.get_mut(at) else { return };
+        count(conduct);
+        conduct.recent = conduct.recent << 1 | 1;
+        let bad = (conduct.recent & ((1 << LOOKED_AT) - 1)).count_ones();
+        // More than f cannot all be at fault: whoever else seems so may be right.
+        if bad >= TOO_MANY && ejected < self.faults {
+            let pause = FIRST_EJECTION.saturating_mul(1 << conduct.ejections.min(16)).min(LONGEST_EJECTION);
+            conduct.ejections += 1;
+            conduct.recent = 0;
+            conduct.ejected_until = Some(now + pause);
+        }
+    }
+}
+
+impl std::fmt::Debug for Replicas {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.conduct).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_choice_is_uniform_and_unlike_under_another_secret() {
+        let draw = |secret| {
+            let mut replicas = Replicas::new(4, 1, &[secret; 32]);
+            (0..8_000).map(|_| replicas.choose(Mono(0)).0).collect::<Vec<_>>()
+        };
+        let (drawn, others) = (draw(1), draw(2));
+        for replica in 0..4 {
+            let times = drawn.iter().filter(|chosen| **chosen == replica).count();
+            // Four standard deviations of a binomial: √(8000 · ¼ · ¾) = 38.7.
+            assert!(times.abs_diff(2_000) < 155, "replica {replica} was chosen {times} times of 8,000");
+        }
+        let pairs = drawn.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        assert!(pairs.abs_diff(2_000) < 155, "a choice follows the one before it {pairs} times of 8,000");
+        assert_ne!(drawn, others);
+    }
+
+    #[test]
+    fn at_most_f_are_ejected_and_they_return() {
+        let mut replicas = Replicas::new(4, 1, &[1; 32]);
+        for _ in 0..8 {
+            replicas.mismatched(Mono(0), ReplicaId(2));
+            replicas.was_silent(Mono(0), ReplicaId(3));
+        }
+        let ejected = |replicas: &Replicas, now| {
+            let all = replicas.standing(now).into_iter();
+            all.map(|standing| standing.ejected).collect::<Vec<_>>()
+        };
+        assert_eq!(ejected(&replicas, Mono(0)), [false, false, true, false]);
+        assert!((0..200).all(|_| replicas.choose(Mono(0)) != ReplicaId(2)));
+        let later = Mono(0) + FIRST_EJECTION;
+        assert_eq!(ejected(&replicas, later), [false; 4]);
+        assert!((0..200).any(|_| replicas.choose(later) == ReplicaId(2)));
+        assert_eq!(replicas.standing(later)[3].silences, 8);
+    }
+
+    #[test]
+    fn a_replica_that_is_mostly_right_stays() {
+        let mut replicas = Replicas::new(4, 1, &[1; 32]);
+        for turn in 0..100 {
+            match turn % 3 {
+                0 => replicas.mismatched(Mono(0), ReplicaId(2)),
+                _ => replicas.was_right(ReplicaId(2)),
+            }
+        }
+        assert!(!replicas.standing(Mono(0))[2].ejected);
+    }
+}

@@ -1,0 +1,98 @@
+//! What happens in a world, and how often it did.
+
+use super::MS;
+use tidings_base::Seeded;
+
+/// A liar's sin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sin {
+    /// Answers as it was long ago.
+    Stale,
+    /// Makes answers up.
+    Forger,
+    /// Answers differently each time: made up, old, right.
+    Equivocator,
+    /// Does not answer.
+    Mute,
+    /// Is honest for half of the time, and a forger from then on.
+    Sleeper,
+    /// Answers rightly, and names places that the order has not reached.
+    Inflater,
+}
+
+/// What happens in a world besides the usual.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub liars: usize,
+    pub sin: Sin,
+    /// Entries that tables are made for: few, so that much is evicted.
+    pub entries: usize,
+    /// Bits of tags that count: few, so that requests are taken for one another.
+    pub tag_bits: u32,
+    /// Whether ranges move.
+    pub moves: bool,
+    /// Whether sketchers crash.
+    pub crashes: bool,
+    /// When the group begins a new life.
+    pub rebirth_at: Option<u64>,
+    /// Whether an attacker sends captured replies again.
+    pub replays: bool,
+    /// Whether replicas fall far behind.
+    pub lags: bool,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Plan {
+        let mut rng = Seeded::new(seed).fork("plan");
+        let sins = [Sin::Stale, Sin::Forger, Sin::Equivocator, Sin::Mute, Sin::Sleeper, Sin::Inflater];
+        Plan {
+            seed,
+            liars: 1,
+            sin: sins[seed as usize % sins.len()],
+            entries: [10, 200][rng.below(2) as usize],
+            tag_bits: [2, 32][usize::from(!rng.one_in(4))],
+            moves: !rng.one_in(3),
+            crashes: rng.one_in(3),
+            rebirth_at: rng.one_in(3).then(|| rng.between(1_000, 3_000) * MS),
+            replays: rng.one_in(2),
+            lags: !rng.one_in(4),
+        }
+    }
+}
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// How often what happened.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Counts { $($(#[$doc])* pub(super) $name: u64),* }
+
+        impl Counts {
+            pub fn add(&mut self, other: &Counts) {
+                $(self.$name += other.$name;)*
+            }
+
+            pub fn all_happened(&self) -> bool {
+                [$(self.$name),*].iter().all(|count| *count > 0)
+            }
+        }
+    };
+}
+
+counts! {
+    reads,
+    fast,
+    agreed,
+    stale,
+    writes,
+    errors,
+    refused,
+    moved,
+    crashed,
+    reborn,
+    replayed,
+    mismatches,
+    silences,
+    redelivered,
+    own_writes_read,
+}

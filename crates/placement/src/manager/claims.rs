@@ -47,7 +47,8 @@ impl Pool {
         let known = member.talk.is_some();
         let talk = member.talk.get_or_insert(Talk {
             nonce: poll.nonce,
-            seq: 0,
+            // It may have heard from us before it was forgotten: answers that count less would be old ones to it.
+            seq: if poll.epoch == epoch { poll.heard.min(u64::MAX >> 1) } else { 0 },
             heard: 0,
             spoke: false,
             poll: None,

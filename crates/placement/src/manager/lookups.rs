@@ -113,7 +113,9 @@ impl Pool {
         let snapshot = !ours || lost_everything;
         // Whoever has a part of an answer gets the next at once; changes that are being gathered come later.
         let behind = poll.lsn < published && self.due.at(&Due::Push).is_none();
-        if snapshot || poll.from != 0 || behind {
+        // After a fail-over everybody is behind at once, and told together.
+        let together = behind && self.now < self.lookups.calm_after;
+        if snapshot || poll.from != 0 || (behind && !together) {
             let (after, from) = if snapshot { (0, 0) } else { (poll.lsn, poll.from) };
             let part = self.changes(epoch, after, KeyHash(from));
             let answer = v1::LookupAnswer { snapshot, lost_everything, ..part };
@@ -125,6 +127,9 @@ impl Pool {
         }
         let wait = Duration::from_millis(poll.wait_ms.into()).min(HOLD);
         self.lookups.add(op, Waiting { lsn: poll.lsn, until: self.now + wait });
+        if together {
+            self.push_soon();
+        }
     }
 
     /// Answers waiting lookups: those that are behind when changes were gathered, others at the end of their wait.

@@ -315,8 +315,8 @@ impl Manager {
         for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
             if let Some(pool) = self.pools.get_mut(&namespace) {
                 if pool.meta.era != era(epoch) {
-                    pool.restored(era(epoch), self.rng.next_u64() | 1);
-                    pool.rest(since + self.fail_over.session, pool.times);
+                    // The leader of before the restore gave leases until its session was over.
+                    pool.restored(since + self.fail_over.session, era(epoch), self.rng.next_u64() | 1);
                 }
                 // F10: this leader may be told of slower fail-overs than whoever let the namespace be made.
                 pool.warning = pool.times.check(&self.fail_over).err().map(|error| error.message);
@@ -351,6 +351,14 @@ impl Manager {
         match self.standing {
             Standing::Leading { epoch, .. } => Some(epoch),
             _ => None,
+        }
+    }
+
+    /// Since when it leads, and whoever led before gives no leases.
+    fn began(&self) -> Mono {
+        match self.standing {
+            Standing::Leading { since, .. } => since + self.fail_over.session,
+            _ => Mono(0),
         }
     }
 
@@ -416,6 +424,10 @@ impl Manager {
         let Some(pool) = self.pools.get_mut(namespace) else { return };
         pool.now = now.mono;
         pool.mutant = self.options.mutant;
+        if let Some(until) = pool.rests(now.mono) {
+            return self.timers.set(Timer::Pool(namespace.to_owned()), until);
+        }
+        pool.rested();
         pool.expire();
         if !pool.is_deleted() {
             pool.round();
@@ -524,7 +536,7 @@ pub fn not_leader() -> Error {
 fn serving<'a>(pools: &'a mut BTreeMap<String, Pool>, now: Now, namespace: &str) -> Result<&'a mut Pool, Error> {
     let pool = pools.get_mut(namespace).ok_or_else(|| no_namespace(namespace))?;
     match pool.exists()? {
-        true if pool.rests(now.mono) => Err(resting()),
+        true if pool.rests(now.mono).is_some() => Err(resting()),
         true => Ok(pool),
         false => Err(no_namespace(namespace)),
     }

@@ -5,7 +5,7 @@ use super::file::Kind;
 use super::lookups::{FIELD, PART, Part, shown, table_range};
 use super::pool::{Member, Pool, first_lease};
 use super::table::{Holder, arc};
-use super::{MAX_NAMESPACES, Manager, Output, Standing, era, fail, no_namespace, not_leader, unsettled};
+use super::{MAX_NAMESPACES, Manager, Output, era, fail, no_namespace, not_leader, resting, serving, unsettled};
 use crate::config::Times;
 use crate::policy;
 use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
@@ -53,11 +53,6 @@ impl Manager {
         pool.exists()?.then_some(pool).ok_or_else(|| no_namespace(namespace))
     }
 
-    fn pool_mut(&mut self, namespace: &str) -> Result<&mut Pool, Error> {
-        let pool = self.pools.get_mut(namespace).ok_or_else(|| no_namespace(namespace))?;
-        pool.exists()?.then_some(pool).ok_or_else(|| no_namespace(namespace))
-    }
-
     fn create(&mut self, now: Now, op: OpId, epoch: u64, create: v1::NamespaceCreate, out: &mut Outbox<Output>) {
         let name = create.namespace;
         let config = create.config.unwrap_or_default();
@@ -68,8 +63,10 @@ impl Manager {
         }
         let instance = self.rng.next_u64() | 1;
         let full = self.pools.len() >= MAX_NAMESPACES;
+        let lost = era(epoch) > 0 && now.mono < self.began() + longer(times, Times::PAPER).honoured();
         match self.pools.get_mut(&name) {
             Some(pool) if pool.exists().is_err() => return fail(out, op, unsettled(&name)),
+            Some(pool) if pool.is_deleted() && pool.rests(now.mono).is_some() => return fail(out, op, resting()),
             Some(pool) if !pool.is_deleted() => {
                 let there =
                     Error::new("placement.namespace_exists", Class::Refused, format!("`{name}` exists already"));
@@ -94,6 +91,8 @@ impl Manager {
                 pool.warning = None;
                 pool.begin(now.mono);
             }
+            // There may have been one of that name before the restore, with leases of any common length.
+            None if lost => return fail(out, op, resting()),
             None if full => {
                 let full = Error::new("placement.too_many_namespaces", Class::Refused, "there is no room for another");
                 return fail(out, op, full.hint(
@@ -111,18 +110,14 @@ impl Manager {
                     deleted: false,
                     era,
                 };
-                let mut pool = Pool::create(now.mono, name.clone(), meta);
-                if let (Standing::Leading { since, .. }, 1..) = (&self.standing, era) {
-                    pool.rest(*since + self.fail_over.session, longer(times, Times::PAPER));
-                }
-                self.pools.insert(name.clone(), pool);
+                self.pools.insert(name.clone(), Pool::create(now.mono, name.clone(), meta));
             }
         }
         self.reply_after_meta(now, op, &name, out);
     }
 
     fn delete(&mut self, now: Now, op: OpId, name: &str, out: &mut Outbox<Output>) {
-        match self.pool_mut(name) {
+        match serving(&mut self.pools, now, name) {
             Ok(pool) => pool.meta.deleted = true,
             Err(error) => return fail(out, op, error),
         }
@@ -138,7 +133,7 @@ impl Manager {
 
     /// Like all that is to last, a drain is answered when it is in the cell.
     fn drain(&mut self, now: Now, op: OpId, drain: &v1::OwnerDrain, out: &mut Outbox<Output>) -> Result<(), Error> {
-        let pool = self.pool_mut(&drain.namespace)?;
+        let pool = serving(&mut self.pools, now, &drain.namespace)?;
         let index = pool.by_id.get(&drain.owner).copied().ok_or_else(|| {
             Error::new("placement.no_owner", Class::NotFound, format!("no owner `{}` is known there", drain.owner))
                 .hint("`tidings place owners` lists them.")
@@ -155,7 +150,7 @@ impl Manager {
     }
 
     fn rebalance(&mut self, now: Now, request: &v1::Rebalance, out: &mut Outbox<Output>) -> Result<Message, Error> {
-        let pool = self.pool_mut(&request.namespace)?;
+        let pool = serving(&mut self.pools, now, &request.namespace)?;
         pool.now = now.mono;
         let reply = pool.rebalance(request.dry_run);
         self.work(now, &request.namespace, out);

@@ -184,8 +184,10 @@ pub(super) struct Pool {
     /// What the cell says of it, as far as is known: its instance, unless it is deleted or not there yet.
     recorded: Option<u64>,
     readable: bool,
-    /// The cell was restored: until then owners may hold what no record tells of, so nobody is answered.
+    /// The cell was restored: until then owners may hold what no record tells of, so nobody is answered. The era and the
+    /// instance that begin then.
     rests_until: Mono,
+    restored: Option<(u64, u64)>,
     /// F10: why leases may not outlast a manager's death.
     pub warning: Option<String>,
     pub mutant: Option<Mutant>,
@@ -221,6 +223,7 @@ impl Pool {
             recorded: None,
             readable: false,
             rests_until: Mono(0),
+            restored: None,
             warning: None,
             mutant: None,
         }
@@ -321,22 +324,25 @@ impl Pool {
         self.begin(now);
     }
 
-    /// The cell was brought back from a backup, and what was granted since is not recorded: its numbers are passed over
-    /// (F8), its leases are to run out before anybody is answered, and lookups take the table for another's (F7).
-    pub(super) fn restored(&mut self, era: u64, instance: u64) {
+    /// The cell was brought back from a backup, and what was granted since, before `end`, is not recorded. F3: those leases
+    /// run out before anybody is answered, and before anything is recorded, so that the next leader rests, too.
+    pub(super) fn restored(&mut self, end: Mono, era: u64, instance: u64) {
+        self.rests_until = end + self.times.honoured();
+        self.restored = Some((era, instance));
+    }
+
+    /// Until when leases that are not recorded may run, if they may.
+    pub(super) fn rests(&self, now: Mono) -> Option<Mono> {
+        Some(self.rests_until).filter(|until| now < *until)
+    }
+
+    /// They have run out: their numbers are passed over (F8), and lookups take the table for another's (F7).
+    pub(super) fn rested(&mut self) {
+        let Some((era, instance)) = self.restored.take() else { return };
         let next = self.meta.next_lease.saturating_add(PASSED_OVER).min(LeaseNumber::MAX.get() + 1);
         (self.meta.era, self.meta.instance, self.meta.next_lease) = (era, instance, next);
+        self.commits.numbers_from(self.meta.next_lease, self.meta.next_lsn);
         self.commits.want(Kind::Meta);
-    }
-
-    /// F3: nobody is answered until leases that nothing tells of have run out, given of these times until `since` at latest.
-    pub(super) fn rest(&mut self, since: Mono, times: Times) {
-        self.rests_until = since + times.honoured();
-    }
-
-    /// Whether leases that are not recorded may still run.
-    pub(super) fn rests(&self, now: Mono) -> bool {
-        now < self.rests_until
     }
 
     /// Looks at everything anew.

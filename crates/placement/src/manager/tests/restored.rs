@@ -37,6 +37,29 @@ fn after_a_restore_nothing_is_given_before_unrecorded_leases_have_ended() {
 }
 
 #[test]
+fn a_leader_that_follows_soon_after_a_restore_rests_too() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    let backup = world.files.clone();
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(5));
+    // Nobody hears from it, and it holds what is recorded as another's.
+    world.owners[1].up = false;
+    world.depose();
+    world.files = backup;
+    world.epoch = epoch(1_790_000_000_000, 0);
+    world.elect(1);
+    world.pass(Duration::from_secs(3));
+    world.depose();
+    world.elect(0);
+    world.pass(Duration::from_secs(8));
+    world.at_most_one_owner();
+    world.pass(Duration::from_secs(15));
+    assert_eq!(world.share(0), 1.0, "and then gives everything to who is left");
+}
+
+#[test]
 fn a_namespace_that_a_restore_lost_comes_back_with_later_numbers_after_a_rest() {
     let mut world = World::new();
     world.add_owner(owner_options("a", 1), None);
@@ -49,11 +72,14 @@ fn a_namespace_that_a_restore_lost_comes_back_with_later_numbers_after_a_rest() 
     world.elect(1);
     let config = v1::NamespaceConfig { lease_ms: 12_000, renew_ms: 2_500, ..Default::default() };
     let create = v1::NamespaceCreate { namespace: "n".into(), config: Some(config) };
+    for _ in 0..2 {
+        let refused = world.operate(Message::NamespaceCreate(create.clone())).unwrap_err();
+        assert_eq!(refused.code, "placement.restored", "leases of any common length may still run");
+        world.pass(Duration::from_secs(66));
+    }
     world.operate(Message::NamespaceCreate(create)).unwrap();
     world.add_owner(owner_options("b", 1), None);
-    world.pass(Duration::from_secs(66));
-    assert_eq!(world.share(1), 0.0, "leases of any common length may still run");
-    world.pass(Duration::from_secs(15));
+    world.pass(Duration::from_secs(5));
     assert_eq!(world.share(1), 1.0);
     assert!(world.owners[1].checks.held(world.now).iter().all(|leased| leased.lease > last), "F8: used once");
 }

@@ -247,6 +247,42 @@ fn owners_that_are_long_gone_make_room() {
 }
 
 #[test]
+fn an_owner_that_was_forgotten_is_back_at_once() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(120));
+    world.owners[1].up = false;
+    world.pass(Duration::from_secs(300));
+    world.owners[1].up = true;
+    world.pass(Duration::from_secs(5));
+    assert!((0.3..0.7).contains(&world.share(1)), "b has {}", world.share(1));
+    assert_eq!(world.covered(), 1.0);
+}
+
+#[test]
+fn lookups_that_a_new_leader_finds_behind_are_told_together() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    let table = world.operate(Message::TableGet(v1::TableGet { namespace: "n".into(), from: 0 })).unwrap();
+    let Message::TableReply(v1::TableReply { info: Some(info), .. }) = table else { panic!("not a table") };
+    world.depose();
+    world.elect(1);
+    let (instance, lsn, epoch) = (info.instance, info.lsn, info.epoch);
+    let poll = v1::LookupPoll { namespace: "n".into(), instance, lsn, epoch, wait_ms: 30_000, from: 0 };
+    let polls: Vec<OpId> = (0..3_000).map(|_| world.op(Asker::Operator)).collect();
+    for op in &polls {
+        world.feed(1, Input::Lookup { op: *op, poll: poll.clone() });
+    }
+    let told = |world: &World| world.answers.iter().filter(|(op, answer)| polls.contains(op) && answer.is_ok()).count();
+    assert_eq!(told(&world), 0);
+    world.pass(Duration::from_secs(3));
+    assert_eq!(told(&world), 3_000);
+    assert!((2..=50).contains(&world.pushes), "by {} messages", world.pushes);
+}
+
+#[test]
 fn a_restarted_owner_gets_its_own_part_back_and_nobody_elses_moves() {
     let mut world = World::new();
     let proof = Some(v1::ExclusivityProof { boot_id: "boot".into(), lock_id: "dir".into() });

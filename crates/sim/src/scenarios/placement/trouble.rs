@@ -176,7 +176,9 @@ impl Run {
     fn strike(&mut self, kind: Kind) {
         let owners: Vec<HostId> = self.stage.town.owners.keys().copied().collect();
         let Some(host) = self.trouble.rng.pick(&owners).copied() else { return };
-        let a_while = Duration::from_secs(self.trouble.rng.between(5, 120));
+        // Sometimes so long that whoever is away is forgotten.
+        let longest = if self.trouble.rng.one_in(6) { 400 } else { 120 };
+        let a_while = Duration::from_secs(self.trouble.rng.between(5, longest));
         self.stage.world.note_fault(host, kind.name());
         match kind {
             Kind::Drain => self.tell_owner(host, Input::Drain),
@@ -207,7 +209,7 @@ impl Run {
             Kind::NamespaceDeleted => {
                 let delete = v1::NamespaceDelete { namespace: NAMESPACE.to_owned() };
                 if self.ask_leader(Message::NamespaceDelete(delete)).is_some() {
-                    self.trouble.operator.made = false;
+                    self.trouble.operator = Operator::default();
                     self.trouble.away = self.trouble.rng.between(1, 20);
                 }
             }

@@ -81,6 +81,31 @@ pub(crate) fn order(left: &Val<'_>, right: &Val<'_>) -> Result<Option<Ordering>,
     })
 }
 
+/// An order of all values that may stand in a sort column: null, then false and true, numbers, strings, bytes, times,
+/// lengths of time. NaN, lists and maps have no place in it.
+pub(crate) fn sorted(left: &Val<'_>, right: &Val<'_>) -> Ordering {
+    let rank = |value: &Val<'_>| match value {
+        Val::Null => 0,
+        Val::Bool(_) => 1,
+        Val::Int(_) | Val::Float(_) => 2,
+        Val::Str(_) => 3,
+        Val::Bytes(_) => 4,
+        Val::Time(_) => 5,
+        Val::Span(_) => 6,
+        Val::List(_) | Val::Map(_) => 7,
+    };
+    rank(left).cmp(&rank(right)).then_with(|| order(left, right).ok().flatten().unwrap_or(Ordering::Equal))
+}
+
+/// Whether a value may stand in a sort column or be a key of a group.
+pub(crate) fn sortable(value: &Val<'_>) -> Result<(), Fault> {
+    match value {
+        Val::Float(number) if number.is_nan() => Err(Fault::NotANumber),
+        Val::List(_) | Val::Map(_) => Err(Fault::WrongKind),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -133,9 +133,20 @@ impl<'a> Scope<'a> {
 
 type Slot<'a> = Result<Val<'a>, Fault>;
 
+/// What evaluations over the same data may share, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Stack<'a>(Vec<Slot<'a>>);
+
 /// Evaluates the operations `code` of a program.
-pub(crate) fn run<'a>(program: Program<'a>, code: Code, scope: &Scope<'a>, steps: &mut u32) -> Result<Val<'a>, Fault> {
-    let mut machine = Machine { program, scope, steps, stack: Vec::with_capacity(8) };
+pub(crate) fn run<'a>(
+    program: Program<'a>,
+    code: Code,
+    scope: &Scope<'a>,
+    steps: &mut u32,
+    stack: &mut Stack<'a>,
+) -> Result<Val<'a>, Fault> {
+    stack.0.clear();
+    let mut machine = Machine { program, scope, steps, stack: &mut stack.0 };
     let mut at = code.0 as usize;
     while at < code.1 as usize {
         at = machine.step(at)?;
@@ -147,7 +158,7 @@ struct Machine<'a, 's> {
     program: Program<'a>,
     scope: &'s Scope<'a>,
     steps: &'s mut u32,
-    stack: Vec<Slot<'a>>,
+    stack: &'s mut Vec<Slot<'a>>,
 }
 
 impl<'a> Machine<'a, '_> {

@@ -10,6 +10,8 @@
 //! ```
 //! - [`Predicate`]: a subset of CEL with R12's meaning, evaluated within a budget of steps over a [`Scope`].
 //! - [`index`]: subscriptions, found by the fields of a record; readers, found by a writer's predicate.
+//! - [`query`]: what a read does with the records that match: project, order, limit, aggregate, look up.
+//! - [`mix`]: what the index is measured with.
 //! - [`Packed`]: how records, reader data and constants lie in memory.
 //!
 //! It touches no clock, file or socket: time is part of the scope, and who is shown what is decided here only as far as
@@ -24,10 +26,12 @@ mod eval;
 pub mod index;
 mod kinds;
 mod lexer;
+pub mod mix;
 mod packed;
 mod parser;
 mod place;
 mod predicate;
+pub mod query;
 mod refusal;
 mod template;
 mod udf;

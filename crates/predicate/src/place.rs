@@ -95,7 +95,7 @@ impl Cell {
     }
 }
 
-/// Cells that together hold every place within `radius` metres of `centre`: at most three rows of at most three.
+/// Cells that together hold every place within `radius` metres of `centre`: at most five rows of at most five.
 pub(crate) fn cover(centre: Place, radius: f64) -> Vec<Cell> {
     let whole = vec![Cell { level: 0, row: 0, column: 0 }];
     // A little more than computed, so that rounding never leaves a place out.
@@ -113,9 +113,10 @@ pub(crate) fn cover(centre: Place, radius: f64) -> Vec<Cell> {
         return whole;
     }
     let lon = ratio.asin().to_degrees() * 1.000_001 + 1e-7;
-    // The finest level at which the circle's box reaches over no more than two borders each way.
+    // The finest level at which the circle's box reaches over no more than four borders each way: with finer cells there
+    // are more of them, with coarser ones more candidates in each.
     let share = (2.0 * lat / 180.0).max(2.0 * lon / 360.0);
-    let level = (0..=FINEST).rev().find(|level| share * f64::from(1u32 << level) < 2.0).unwrap_or(0);
+    let level = (0..=FINEST).rev().find(|level| share * f64::from(1u32 << level) < 4.0).unwrap_or(0);
     let wrap = |lon: f64| (lon + 180.0).rem_euclid(360.0) - 180.0;
     let rows = Place { lat: south, lon: 0.0 }.cell(level).row..=Place { lat: north, lon: 0.0 }.cell(level).row;
     let west = Place { lat: 0.0, lon: wrap(centre.lon - lon) }.cell(level).column;
@@ -123,7 +124,7 @@ pub(crate) fn cover(centre: Place, radius: f64) -> Vec<Cell> {
     let across = 1u32 << level;
     let columns = (east + across - west) % across;
     // At coarse levels a box may begin and end in one column after going round the Earth.
-    if level < 2 {
+    if level < 3 {
         return whole;
     }
     rows.flat_map(|row| (0..=columns).map(move |step| Cell { level, row, column: (west + step) % across })).collect()
@@ -156,7 +157,7 @@ mod tests {
                 lon: (lon + right * reach / lat.to_radians().cos().max(0.01) + 180.0).rem_euclid(360.0) - 180.0,
             };
             let cells = cover(centre, radius);
-            prop_assert!(cells.len() <= 9);
+            prop_assert!(cells.len() <= 25);
             if centre.distance(other) <= radius {
                 let held = cells.iter().any(|cell| other.cell(cell.level) == *cell);
                 prop_assert!(held, "{centre:?} {radius} {other:?} {cells:?}");

@@ -2,7 +2,7 @@
 
 use crate::ast::Node;
 use crate::dialect::Dialect;
-use crate::eval::{Fault, STEPS, Scope, truth};
+use crate::eval::{Fault, STEPS, Scope, Stack, truth};
 use crate::kinds::{Kinds, check};
 use crate::packed::Val;
 use crate::parser::parse;
@@ -52,13 +52,17 @@ impl Expression {
         self.kinds
     }
 
+    pub(crate) fn check_live(&self) -> Result<(), Refusal> {
+        self.not_live.clone().map_or(Ok(()), Err)
+    }
+
     /// Its value, within `steps`, which are counted down.
     pub fn value(&self, scope: &Scope<'_>, steps: &mut u32) -> Result<Value, Fault> {
         self.val(scope, steps).map(|value| value.to_value())
     }
 
     pub(crate) fn val<'a>(&'a self, scope: &Scope<'a>, steps: &mut u32) -> Result<Val<'a>, Fault> {
-        self.template.value(self.template.whole(), &self.constants, scope, steps)
+        self.template.value(self.template.whole(), &self.constants, scope, steps, &mut Stack::default())
     }
 }
 
@@ -79,7 +83,7 @@ impl Predicate {
 
     /// Refuses what cannot be watched (R9): the time, look-ups, functions that are not pure.
     pub fn check_live(&self) -> Result<(), Refusal> {
-        self.0.not_live.clone().map_or(Ok(()), Err)
+        self.0.check_live()
     }
 
     /// Whether it is true, within `steps`, which are counted down.
@@ -91,4 +95,19 @@ impl Predicate {
     pub fn holds(&self, scope: &Scope<'_>) -> bool {
         self.evaluate(scope, &mut STEPS.clone()) == Ok(true)
     }
+
+    /// The same for one of many evaluations over the same data.
+    pub(crate) fn holds_with<'a>(&'a self, scope: &Scope<'a>, stack: &mut Stack<'a>) -> bool {
+        is_true(&self.0.template, &self.0.constants, scope, stack)
+    }
+}
+
+/// Whether a text of this template holds with these constants.
+pub(crate) fn is_true<'a>(
+    template: &'a Template,
+    constants: &'a [u8],
+    scope: &Scope<'a>,
+    stack: &mut Stack<'a>,
+) -> bool {
+    matches!(template.value(template.whole(), constants, scope, &mut STEPS.clone(), stack), Ok(Val::Bool(true)))
 }

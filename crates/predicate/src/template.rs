@@ -2,7 +2,7 @@
 
 use crate::access::{self, Plan, Side};
 use crate::ast::{Arith, Builtin, Code, Compare, Expr, Node, Root};
-use crate::eval::{self, Fault, STEPS, Scope};
+use crate::eval::{self, Fault, STEPS, Scope, Stack};
 use crate::packed::{self, Packed, Val};
 use crate::refusal::{Refusal, Wrong};
 use crate::udf::Udf;
@@ -111,6 +111,7 @@ impl Template {
         constants: &'a [u8],
         scope: &Scope<'a>,
         steps: &mut u32,
+        stack: &mut Stack<'a>,
     ) -> Result<Val<'a>, Fault> {
         let (starts, values) = constants.split_at_checked(self.slots * 4).ok_or(Fault::Missing)?;
         let program = Program {
@@ -121,7 +122,7 @@ impl Template {
             udfs: &self.udfs,
             constants: Constants { starts, values },
         };
-        eval::run(program, code, scope, steps)
+        eval::run(program, code, scope, steps, stack)
     }
 }
 
@@ -249,7 +250,13 @@ impl Compiler<'_> {
         };
         let whole = !expr.any(&mut |node| !fixed(node));
         if whole && !matches!(expr.node, Node::Literal(_)) {
-            let value = eval::run(self.draft.program(), (first, self.here()), &Scope::default(), &mut self.steps);
+            let value = eval::run(
+                self.draft.program(),
+                (first, self.here()),
+                &Scope::default(),
+                &mut self.steps,
+                &mut Stack::default(),
+            );
             if let Ok(value) = value.map(|value| value.to_value()) {
                 self.draft.ops.truncate(first as usize);
                 self.draft.starts.truncate(starts);

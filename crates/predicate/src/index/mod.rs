@@ -14,9 +14,9 @@ mod postings;
 mod scheme;
 mod token;
 
-use crate::eval::{STEPS, Scope, truth};
+use crate::eval::{Scope, Stack};
 use crate::packed::{self, Packed};
-use crate::predicate::Predicate;
+use crate::predicate::{Predicate, is_true};
 use crate::refusal::{Refusal, Wrong};
 use crate::template::{Path, Template};
 use mirror::{Mirror, wanted};
@@ -458,12 +458,14 @@ impl Index {
         };
         candidates.sort_unstable();
         candidates.dedup();
+        self.touch(&candidates);
         let start = out.len();
+        let mut stack = Stack::default();
         for (slot, sure) in
             candidates.iter().map(|slot| (slot, false)).chain(always.into_iter().flatten().map(|slot| (slot, true)))
         {
             work.candidates += 1;
-            let (holds, evaluated) = self.is_for(*slot, sure, record, writer);
+            let (holds, evaluated) = self.is_for(*slot, sure, record, writer, &mut stack);
             work.evaluated += evaluated;
             if holds {
                 out.push(SubscriptionId { slot: *slot, generation: self.slots[*slot as usize].generation });
@@ -497,22 +499,31 @@ impl Index {
         found
     }
 
+    /// Looks at every candidate at once before one is evaluated after the other: memory is waited for together.
+    fn touch(&self, candidates: &[u32]) {
+        let first = |slot: &u32| self.slots[*slot as usize].data.first().copied().unwrap_or_default();
+        std::hint::black_box(candidates.iter().map(first).fold(0, u8::wrapping_add));
+    }
+
     /// Whether a record is for a subscription, and how many predicates that took.
-    fn is_for(&self, slot: u32, sure: bool, record: &Scope<'_>, writer: Option<&Predicate>) -> (bool, usize) {
+    fn is_for<'a>(
+        &'a self,
+        slot: u32,
+        sure: bool,
+        record: &Scope<'a>,
+        writer: Option<&'a Predicate>,
+        stack: &mut Stack<'a>,
+    ) -> (bool, usize) {
         let slot = &self.slots[slot as usize];
         let Some(shared) = self.templates.get(slot.template as usize).and_then(Option::as_ref) else {
             return (false, 0);
         };
         let (constants, reader) = split(&slot.data);
         let scope = Scope { key: record.key, this: record.this, ..reader };
-        if !sure {
-            let template = &shared.template;
-            let value = template.value(template.whole(), constants, &scope, &mut STEPS.clone());
-            if value.and_then(|value| truth(&value)) != Ok(true) {
-                return (false, 1);
-            }
+        if !sure && !is_true(&shared.template, constants, &scope, stack) {
+            return (false, 1);
         }
-        let shown = writer.is_none_or(|writer| writer.holds(&scope));
+        let shown = writer.is_none_or(|writer| writer.holds_with(&scope, stack));
         (shown, usize::from(!sure) + usize::from(writer.is_some()))
     }
 

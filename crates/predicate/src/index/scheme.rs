@@ -5,10 +5,10 @@
 //! whose size follows theirs; a record then asks once for each size in use.
 
 use super::postings::Postings;
-use super::token::{hash, hash_text, lane, members, mix};
+use super::token::{hash, hash_text, lane, members, mix, scale};
 use crate::access::{Alternative, Test};
 use crate::ast::Code;
-use crate::eval::{Fault, Scope};
+use crate::eval::{Fault, STEPS, Scope, Stack};
 use crate::packed::Val;
 use crate::place::{self, Place};
 use crate::template::{Path, Template};
@@ -20,10 +20,10 @@ const MAX_EQUALS: usize = 4;
 pub(crate) const MAX_TOKENS: usize = 1_024;
 /// Bytes of a prefix that are looked at.
 const MAX_PREFIX: usize = 32;
-/// Sizes of cells: of places, intervals and prefixes.
-const LEVELS: usize = MAX_PREFIX + 1;
 /// Intervals of up to four times the size share one size of cells: fewer questions, a few more candidates.
 const BITS_A_LEVEL: u32 = 2;
+/// Sizes of cells: of places, intervals and prefixes.
+const LEVELS: usize = (u128::BITS / BITS_A_LEVEL) as usize + 1;
 
 /// What a scheme looks at besides equalities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,7 +142,7 @@ pub(crate) struct Bound<'a> {
 
 impl<'a> Bound<'a> {
     pub(crate) fn value(&self, code: Code) -> Result<Val<'a>, Fault> {
-        self.template.value(code, self.constants, &self.scope, &mut crate::eval::STEPS.clone())
+        self.template.value(code, self.constants, &self.scope, &mut STEPS.clone(), &mut Stack::default())
     }
 
     /// Whether all that the known side decides has come out as it must.
@@ -228,14 +228,15 @@ impl Scheme {
                 token(prefix.len() as u8, hash_text(prefix, seed));
             }
             Further::Between => {
-                let (low, high) = (lane(&value)?, lane(&bound.value(second).ok()?)?);
+                let (low, high) = (scale(&value)?, scale(&bound.value(second).ok()?)?);
                 if low.0 != high.0 || low.1 > high.1 {
                     return None;
                 }
-                let width = u64::BITS - (high.1 - low.1).leading_zeros();
-                let level = width.div_ceil(BITS_A_LEVEL) as u8;
-                for at in [low.1, high.1] {
-                    token(level, interval_number(low.0, level, at));
+                // Cells of half the width or more, so that it touches three at most.
+                let width = u128::BITS - high.1.abs_diff(low.1).leading_zeros();
+                let level = width.saturating_sub(1).div_ceil(BITS_A_LEVEL) as u8;
+                for cell in cell_of(low.1, level)..=cell_of(high.1, level) {
+                    token(level, interval_number(low.0, cell));
                 }
             }
             Further::AtLeast | Further::AtMost => {
@@ -279,8 +280,8 @@ impl Scheme {
                 }
             }
             Further::Between => {
-                let (line, at) = lane(&value)?;
-                self.levels().for_each(|level| token(level, interval_number(line, level, at)));
+                let (line, at) = scale(&value)?;
+                self.levels().for_each(|level| token(level, interval_number(line, cell_of(at, level))));
             }
             Further::AtLeast | Further::AtMost => {
                 let (line, at) = lane(&value)?;
@@ -304,6 +305,10 @@ fn place_number(cell: place::Cell) -> u64 {
     u64::from(cell.row) << 32 | u64::from(cell.column)
 }
 
-fn interval_number(line: u8, level: u8, at: u64) -> u64 {
-    mix(u64::from(line), at.checked_shr(u32::from(level) * BITS_A_LEVEL).unwrap_or(0))
+fn cell_of(at: i128, level: u8) -> i128 {
+    at >> (u32::from(level) * BITS_A_LEVEL).min(i128::BITS - 1)
+}
+
+fn interval_number(line: u8, cell: i128) -> u64 {
+    mix(mix(u64::from(line), cell as u64), (cell >> 64) as u64)
 }

@@ -4,6 +4,11 @@ use crate::compare::as_int;
 use crate::packed::{self, Val};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// A power of two: multiplying by it is exact.
+const SCALE: u32 = 1 << 20;
+/// Two to the 90th, beyond every scaled i64.
+const END: f64 = 1_237_940_039_285_380_274_899_124_224.0;
+
 /// Makes one number of two, so that neither can be chosen to meet another's.
 pub(crate) fn mix(left: u64, right: u64) -> u64 {
     let product = u128::from(left ^ 0x9e37_79b9_7f4a_7c15) * u128::from(right.rotate_left(32) ^ 0xd6e8_feb8_6659_fd93);
@@ -68,6 +73,18 @@ pub(crate) fn lane(value: &Val<'_>) -> Option<(u8, u64)> {
         Val::Span(micros) => Some((5, signed(*micros))),
         Val::Null | Val::List(_) | Val::Map(_) => None,
     }
+}
+
+/// The same on a line along which numbers keep their distances, so that intervals of one width are of one size.
+pub(crate) fn scale(value: &Val<'_>) -> Option<(u8, i128)> {
+    let (line, at) = lane(value)?;
+    let at = match value {
+        // Finer than a millionth; what is beyond every i64 lies at the ends.
+        Val::Int(int) => i128::from(*int) << SCALE.ilog2(),
+        Val::Float(float) => (float * f64::from(SCALE)).clamp(-END, END) as i128,
+        _ => i128::from(at),
+    };
+    Some((line, at))
 }
 
 /// The places on the line of texts of all that begin with `prefix`.

@@ -1,0 +1,75 @@
+//! Rows in order: only as many as the answer may have.
+
+use super::{Direction, MAX_HELD, Query, Row, Trouble, by_place, placed};
+use crate::eval::{Fault, STEPS, Scope};
+use crate::packed::Packed;
+use crate::value::Value;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    rows: Vec<(Vec<Box<[u8]>>, Row)>,
+}
+
+impl Rows {
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn add(&mut self, query: &Query, scope: &Scope<'_>) -> Result<(), Trouble> {
+        let order = query.order.iter().map(|(part, _)| placed(part, scope)).collect::<Result<_, Trouble>>()?;
+        let row = Row { key: scope.key.cloned(), columns: project(query, scope)? };
+        self.rows.push((order, row));
+        self.bound(query)
+    }
+
+    pub(super) fn absorb(&mut self, query: &Query, other: Rows) -> Result<(), Trouble> {
+        self.rows.extend(other.rows);
+        self.bound(query)
+    }
+
+    /// Drops what cannot be in the answer any more, now and then.
+    fn bound(&mut self, query: &Query) -> Result<(), Trouble> {
+        let limit = query.limit.unwrap_or(MAX_HELD);
+        if limit > MAX_HELD || (query.limit.is_none() && self.rows.len() > MAX_HELD) {
+            return Err(Trouble::TooMany);
+        }
+        if self.rows.len() > 2 * limit.max(16) {
+            self.rows.sort_by(|left, right| compare(query, left, right));
+            self.rows.truncate(limit);
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self, query: &Query) -> Vec<Row> {
+        self.rows.sort_by(|left, right| compare(query, left, right));
+        self.rows.into_iter().map(|(_, row)| row).collect()
+    }
+}
+
+fn compare(query: &Query, left: &(Vec<Box<[u8]>>, Row), right: &(Vec<Box<[u8]>>, Row)) -> Ordering {
+    let by_order = query.order.iter().zip(left.0.iter().zip(&right.0)).map(|((_, direction), (left, right))| {
+        let order = by_place(left, right);
+        if *direction == Direction::Ascending { order } else { order.reverse() }
+    });
+    by_order.fold(Ordering::Equal, Ordering::then).then_with(|| left.1.key.cmp(&right.1.key))
+}
+
+/// The columns of a row. What a record does not have is left out, as in the record itself.
+fn project(query: &Query, scope: &Scope<'_>) -> Result<Packed, Trouble> {
+    if query.project.is_empty() {
+        return Ok(scope.this.and_then(|this| Packed::parse(this).ok()).unwrap_or_else(Packed::empty));
+    }
+    let mut columns = BTreeMap::new();
+    for (name, part) in &query.project {
+        match part.value(scope, &mut STEPS.clone()) {
+            Ok(value) => {
+                columns.insert(name.clone(), value);
+            }
+            Err(Fault::Missing) => {}
+            Err(fault) => return Err(fault.into()),
+        }
+    }
+    Packed::pack(&Value::Map(columns)).map_err(|_| Trouble::Fault(Fault::Overflow))
+}

@@ -25,16 +25,20 @@ pub fn run(path: &str, count: Option<u64>, remote: &Remote) -> Result<(), Error>
 async fn watch(cell: &Cell, path: &str, count: u64, json: bool) -> Result<(), Error> {
     let handle = cell.open(path).read().events(Events::ALL).await?;
     let mut watch = handle.watch();
+    let mut seen = Seen::default();
     let mut lines = 0;
     let mut event = None;
     while lines < count {
-        match change(&handle, event.as_ref()).await {
-            Ok(change) => print(path, change, json),
+        match seen.change(&handle, event.as_ref()).await {
+            Ok(Some(change)) => {
+                print(path, change, json);
+                lines += 1;
+            }
+            Ok(None) => {}
             // It went between the event and the look; the event that says so follows.
             Err(error) if error.code == "cell.node_gone" => {}
             Err(error) => return Err(error),
         }
-        lines += 1;
         if event == Some(Event::HandleInvalid) || lines >= count {
             return Ok(());
         }
@@ -43,32 +47,57 @@ async fn watch(cell: &Cell, path: &str, count: u64, json: bool) -> Result<(), Er
     Ok(())
 }
 
-/// What happened, with what is there now.
-async fn change(handle: &Handle, event: Option<&Event>) -> Result<Value, Error> {
-    Ok(match event {
-        Some(Event::ContentsChanged) => contents("contents", handle).await?,
-        Some(Event::ChildrenChanged { names, more }) => json!({ "event": "children", "names": names, "more": more }),
-        Some(Event::LockAcquired) => lock("lock_acquired", handle).await?,
-        Some(Event::LockLost) => lock("lock_lost", handle).await?,
-        Some(Event::ConflictingRequest) => json!({ "event": "conflicting_request" }),
-        Some(Event::HandleInvalid) => json!({ "event": "gone" }),
-        None if handle.is_directory() => {
-            let names: Vec<String> = handle.read_dir().await?.iter().map(|child| child.name.clone()).collect();
-            json!({ "event": "present", "names": names })
-        }
-        None => contents("present", handle).await?,
-    })
+/// What was printed last. After a fail-over the library tells of everything once more that may have changed; only what
+/// did is printed.
+#[derive(Default)]
+struct Seen {
+    contents: u64,
+    lock: u64,
 }
 
-async fn contents(event: &str, handle: &Handle) -> Result<Value, Error> {
-    let file = handle.contents_and_stat().await?;
-    let generation = file.stat().content_generation;
-    Ok(json!({ "event": event, "generation": generation, "contents": shown(file.contents()) }))
+impl Seen {
+    /// What happened, with what is there now; `None` = nothing that is not printed already.
+    async fn change(&mut self, handle: &Handle, event: Option<&Event>) -> Result<Option<Value>, Error> {
+        Ok(match event {
+            Some(Event::ContentsChanged) => self.contents("contents", handle).await?,
+            Some(Event::ChildrenChanged { .. }) if !handle.is_directory() => None,
+            Some(Event::ChildrenChanged { names, more }) => {
+                Some(json!({ "event": "children", "names": names, "more": more }))
+            }
+            Some(Event::LockAcquired) => self.lock(handle).await?,
+            Some(Event::LockLost) => Some(json!({ "event": "lock_lost" })),
+            Some(Event::ConflictingRequest) => Some(json!({ "event": "conflicting_request" })),
+            Some(Event::HandleInvalid) => Some(json!({ "event": "gone" })),
+            None => {
+                self.lock = handle.stat().await?.lock_generation;
+                match handle.is_directory() {
+                    true => Some(json!({ "event": "present", "names": names(handle).await? })),
+                    false => self.contents("present", handle).await?,
+                }
+            }
+        })
+    }
+
+    /// Contents have a generation from 1 on.
+    async fn contents(&mut self, event: &str, handle: &Handle) -> Result<Option<Value>, Error> {
+        let file = handle.contents_and_stat().await?;
+        let generation = file.stat().content_generation;
+        let before = std::mem::replace(&mut self.contents, generation);
+        let change = || json!({ "event": event, "generation": generation, "contents": shown(file.contents()) });
+        Ok((generation != before).then(change))
+    }
+
+    async fn lock(&mut self, handle: &Handle) -> Result<Option<Value>, Error> {
+        let stat = handle.stat().await?;
+        let before = std::mem::replace(&mut self.lock, stat.lock_generation);
+        let (lock, generation) = (show::lock(&stat), stat.lock_generation);
+        let change = || json!({ "event": "lock_acquired", "lock": lock, "lock_generation": generation });
+        Ok((generation != before).then(change))
+    }
 }
 
-async fn lock(event: &str, handle: &Handle) -> Result<Value, Error> {
-    let stat = handle.stat().await?;
-    Ok(json!({ "event": event, "lock": show::lock(&stat), "lock_generation": stat.lock_generation }))
+async fn names(directory: &Handle) -> Result<Vec<String>, Error> {
+    Ok(directory.read_dir().await?.iter().map(|child| child.name.clone()).collect())
 }
 
 fn print(path: &str, mut change: Value, json: bool) {

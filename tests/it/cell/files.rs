@@ -222,6 +222,23 @@ fn access_lists_and_operators() {
 }
 
 #[test]
+fn a_watch_prints_what_changed_and_not_that_the_master_did() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let (path, listen) = (data.path().to_str().unwrap(), format!("127.0.0.1:{}", free_port()));
+    let start = || Server::start(&["--data", path, "--listen", &listen]);
+    let server = start();
+    ok(server.run(&["cell", "put", "/f", "one"]));
+    let watch = server.start_command(&["cell", "watch", "/f"]);
+    watch.line(1);
+    server.kill();
+    let server = start();
+    ok(server.run(&["cell", "put", "/f", "two"]));
+    watch.line(2);
+    assert_eq!(watch.out(), "/f present: generation 1: one\n/f contents: generation 2: two\n");
+}
+
+#[test]
 fn quotas_bound_a_directory() {
     let _turn = turn();
     let (_data, server) = one_node();

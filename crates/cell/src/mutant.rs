@@ -26,7 +26,9 @@ pub enum Mutant {
     RepeatApplied,
     /// R9: ephemerals outlive their sessions.
     EphemeralsStay,
-    /// R10: a lost lock is free at once, without its delay.
+    /// R9: an open is answered with a handle in use, even of an ephemeral node or for a lock.
+    OpensShared,
+    /// What R10 counts on: a lost lock is free at once, without its delay.
     NoLockDelay,
     /// R11: a sequencer is valid as long as its generation is the newest, held or not.
     SequencerOutlivesLock,
@@ -56,7 +58,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 23] = [
+    pub const ALL: [Mutant; 24] = [
         Mutant::StaleEpochAccepted,
         Mutant::ReadWithoutLease,
         Mutant::LeaseFromArrival,
@@ -67,6 +69,7 @@ impl Mutant {
         Mutant::Resurrection,
         Mutant::RepeatApplied,
         Mutant::EphemeralsStay,
+        Mutant::OpensShared,
         Mutant::NoLockDelay,
         Mutant::SequencerOutlivesLock,
         Mutant::MacIgnored,
@@ -95,6 +98,7 @@ impl Mutant {
             Mutant::Resurrection => "resurrection",
             Mutant::RepeatApplied => "repeat-applied",
             Mutant::EphemeralsStay => "ephemerals-stay",
+            Mutant::OpensShared => "opens-shared",
             Mutant::NoLockDelay => "no-lock-delay",
             Mutant::SequencerOutlivesLock => "sequencer-outlives-lock",
             Mutant::MacIgnored => "mac-ignored",

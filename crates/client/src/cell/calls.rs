@@ -1,7 +1,7 @@
 //! The cell as an application sees it.
 
 use super::events::{Events, SessionEvents, Watch};
-use super::handle::done;
+use super::handle::{Handle, done};
 use super::link::Link;
 use super::observed::Observed;
 use super::open::Open;
@@ -15,6 +15,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Error, Mono};
+use tidings_cell::mutant::Mutant;
 use tidings_cell::token::PublicKeys;
 use tidings_cell::{NodePath, error};
 use tidings_wire::v1::{self, cell_message::Message};
@@ -39,6 +40,8 @@ pub struct SessionOptions {
     pub cache: usize,
     /// How long to wait for the session to begin. 30 s: longer than a cell needs to elect a master and to open.
     pub begin_within: Duration,
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
 }
 
 impl Default for SessionOptions {
@@ -49,6 +52,7 @@ impl Default for SessionOptions {
             lock_delay: None,
             cache: 4_096,
             begin_within: Duration::from_secs(30),
+            mutant: None,
         }
     }
 }
@@ -139,6 +143,11 @@ impl Cell {
     /// Opens a node; say what for, then await it.
     pub fn open(&self, path: &str) -> Open {
         Open::new(self.inner.clone(), path)
+    }
+
+    /// The root directory, open for reading. Asked for once, it costs nothing while it is in use.
+    pub async fn root(&self) -> Result<Handle, Error> {
+        self.open("/").read().await
     }
 
     /// A file's contents and metadata; `None` = there is no such node. From the cache where that is allowed.

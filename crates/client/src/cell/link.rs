@@ -95,7 +95,7 @@ impl Link {
             link: self.shared.name,
             cache: options.cache,
             seed,
-            mutant: None,
+            mutant: options.mutant,
         };
         let (core, requests) = Core::new(self.shared.clone(), machine);
         let mut states = core.states();

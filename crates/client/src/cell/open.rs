@@ -117,7 +117,7 @@ impl Open {
         if request.lock && request.lock_delay_ms.is_none() {
             request.lock_delay_ms = cell.lock_delay.map(|d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX));
         }
-        let asked = Asked::new(&request)?;
+        let asked = Asked::new(&request, cell.core.mutant)?;
         if let Some(opened) = cell.core.open_again(&asked) {
             return Ok(Handle::new(cell, opened));
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use tidings_base::Error;
 use tidings_cell::NodePath;
+use tidings_cell::mutant::Mutant;
 use tidings_wire::v1;
 use tokio::sync::watch;
 
@@ -33,10 +34,11 @@ pub(crate) struct Alike {
 
 impl Asked {
     /// What a request asks for. Lock handles are not shared (R9), nor is what tells or creates.
-    pub(crate) fn new(request: &v1::OpenNode) -> Result<Asked, Error> {
+    pub(crate) fn new(request: &v1::OpenNode, mutant: Option<Mutant>) -> Result<Asked, Error> {
         let v1::OpenNode { read, write, lock, events, uncached, .. } = *request;
         let path = NodePath::parse(&request.path)?;
-        let plain = !lock && events == 0 && !uncached && request.create.is_none();
+        let alone = lock && mutant != Some(Mutant::OpensShared);
+        let plain = !alone && events == 0 && !uncached && request.create.is_none();
         let alike = plain.then(|| Alike { path: path.clone(), read, write });
         Ok(Asked { path, read, events: Events(events), uncached, alike })
     }

@@ -24,6 +24,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidings_base::{Class, Error, Machine, Mono, OpId, Outbox};
 use tidings_cell::link::Ticket;
+use tidings_cell::mutant::Mutant;
 use tidings_cell::session::{Event, Input, Options, Output, Session};
 use tidings_cell::{HandleNumber, error};
 use tidings_wire::v1::{self, cell_message::Message};
@@ -98,6 +99,7 @@ pub(crate) struct Core {
     pub(crate) link: Arc<Shared>,
     pub(crate) cache: Cache,
     pub(crate) clock: Clock,
+    pub(crate) mutant: Option<Mutant>,
     counters: Counters,
     inner: Mutex<Inner>,
     session: AtomicU64,
@@ -131,7 +133,7 @@ struct Inner {
 impl Core {
     pub(crate) fn new(link: Arc<Shared>, options: Options) -> (Arc<Core>, mpsc::UnboundedReceiver<Outgoing>) {
         let (outgoing, requests) = mpsc::unbounded_channel();
-        let clock = link.clock;
+        let (clock, mutant) = (link.clock, options.mutant);
         let inner = Inner {
             machine: Session::new(options),
             outbox: Outbox::new(),
@@ -149,6 +151,7 @@ impl Core {
             link,
             cache: Cache::new(clock),
             clock,
+            mutant,
             counters: Counters::default(),
             inner: Mutex::new(inner),
             session: AtomicU64::new(0),
@@ -274,7 +277,8 @@ impl Core {
         let like = users.first()?;
         let file = self.cache.unchanged(asked.path.as_str(), like.stamp?)?;
         let stat = file.stat();
-        if stat.instance != like.stat.instance || stat.ephemeral {
+        let agreed = stat.ephemeral && self.mutant != Some(Mutant::OpensShared);
+        if stat.instance != like.stat.instance || agreed {
             return None;
         }
         let opened = like.again(stat.clone());

@@ -13,6 +13,7 @@ pub mod applied_once_in_order;
 pub mod batches_are_seen_whole;
 pub mod changes_are_announced;
 pub mod checked_resource_never_goes_back;
+pub mod closed_handles_stay_closed;
 pub mod compare_and_set_replaces_what_it_saw;
 pub mod ended_sessions_stay_ended;
 pub mod ephemerals_end_with_their_sessions;

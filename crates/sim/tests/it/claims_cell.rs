@@ -243,6 +243,7 @@ fn broken() -> Vec<(&'static str, Vec<Fact>, Fact)> {
         ),
         ("waiters_are_served_in_order", queue(), granting(6)),
         ("forged_handles_open_nothing", vec![Fact::Forged { accepted: false }], Fact::Forged { accepted: true }),
+        ("closed_handles_stay_closed", vec![Fact::Revived { accepted: false }], Fact::Revived { accepted: true }),
         ("changes_are_announced", vec![], unannounced),
         ("guarded_writes_end_with_their_locks", vec![locked(1, 6), guarded(2), locked(3, 7)], guarded(4)),
         ("guarded_writes_end_with_their_locks", vec![locked(1, 6)], refused(guarded(2), "cell.stale_sequencer")),

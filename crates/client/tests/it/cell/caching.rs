@@ -3,6 +3,7 @@
 use super::{over_line, seconds, two};
 use std::future::IntoFuture;
 use std::time::Duration;
+use tidings_cell::mutant::Mutant;
 use tidings_client::cell::testing::TestCell;
 use tidings_client::cell::{Acl, Cell, Event, Events, Mode, SessionOptions, traced};
 use tidings_wire::v1::{self, cell_message::Message};
@@ -233,4 +234,42 @@ async fn everybody_who_shares_a_handle_hears_of_its_end() {
     one.delete("/file").await.unwrap();
     assert_eq!(one_watches.next().await, Some(Event::HandleInvalid));
     assert_eq!(other_watches.next().await, Some(Event::HandleInvalid));
+}
+
+/// R9: every open of an ephemeral node counts as an opener, and every open for a lock is a holder of its own. Without the
+/// rule this test notices.
+#[tokio::test(start_paused = true)]
+async fn opens_of_ephemerals_and_for_locks_have_handles_of_their_own() {
+    let apart = async |mutant: Option<Mutant>| {
+        let test = TestCell::start();
+        let link = test.line("operator").link().unwrap();
+        let cell = link.session(SessionOptions { mutant, ..SessionOptions::default() }).await.unwrap();
+        let _made = cell.open("/brief").create_file("").ephemeral().await.unwrap();
+        cell.write("/lock", "x").await.unwrap();
+        let open = async || {
+            let opened = (cell.open("/brief").read().await.unwrap(), cell.open("/lock").lock().await.unwrap());
+            cell.read_many(&["/brief", "/lock"]).await.unwrap();
+            seconds(1).await;
+            opened
+        };
+        let ((_one, first), (_two, second)) = (open().await, open().await);
+        let _held = first.acquire(Mode::Exclusive).await.unwrap();
+        let excluded = matches!(second.try_acquire(Mode::Exclusive).await, Ok(None));
+        let listed = cell.request(Message::ListSessions(v1::ListSessions::default())).await;
+        let Ok(Message::SessionList(list)) = listed else { panic!("{listed:?}") };
+        (list.sessions[0].ephemerals, excluded)
+    };
+    assert_eq!(apart(None).await, (3, true));
+    assert_eq!(apart(Some(Mutant::OpensShared)).await, (2, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_root_is_open_for_reading_and_asked_for_once() {
+    let (_test, one, _two) = two().await;
+    one.write("/file", "x").await.unwrap();
+    let root = one.root().await.unwrap();
+    assert!(root.read_dir().await.unwrap().iter().any(|child| child.name == "file"));
+    seconds(1).await;
+    let (again, trace) = traced(one.root()).await;
+    assert_eq!((again.unwrap().path(), trace.calls), ("/", 0));
 }

@@ -379,6 +379,11 @@ pub enum Fact {
         /// Whether the master took it.
         accepted: bool,
     },
+    /// A handle that is agreed to be closed was presented, and this is what came of it.
+    Revived {
+        /// Whether the master took it.
+        accepted: bool,
+    },
 }
 
 /// A fact of the scenario.

@@ -52,7 +52,7 @@ pub struct Habits {
     pub think: Duration,
     /// It reads more names than the master remembers.
     pub herds: bool,
-    /// It forges handles.
+    /// It presents handles that it forged or closed.
     pub forges: bool,
     /// After so many calls a wait moves on to a later number; `None` = as usual.
     pub renumber_after: Option<u64>,
@@ -175,6 +175,7 @@ impl Seat {
                 self.script.stop();
             }
             self.sent.clear();
+            self.forger = self.habits.forges.then(Forger::default);
             self.lease = Mono::default();
         }
         self.machine.handle(now, Input::Begin, &mut self.out);
@@ -192,12 +193,11 @@ impl Seat {
     pub fn answered(&mut self, now: Now, ticket: Ticket, result: Result<v1::CellMessage, Error>) -> Vec<Want> {
         let mut wants = Vec::new();
         if Forger::owns(ticket) {
-            return Forger::judged(&result).map(Want::State).into_iter().collect();
+            return Forger::judged(ticket, &result).map(Want::State).into_iter().collect();
         }
-        if let (Some(forger), Ok(reply)) = (&mut self.forger, &result)
-            && let Some((ticket, message)) = forger.resumed(ticket, reply)
-        {
-            wants.push(Want::Send(ticket, message, Duration::from_secs(3)));
+        if let (Some(forger), Ok(reply)) = (&mut self.forger, &result) {
+            let reads = forger.answered(ticket, reply).into_iter();
+            wants.extend(reads.map(|(ticket, read)| Want::Send(ticket, read, Duration::from_secs(3))));
         }
         if let (Some(sent), Ok(reply)) = (self.sent.remove(&ticket), &result) {
             self.date(sent, reply, &mut wants);

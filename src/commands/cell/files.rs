@@ -31,6 +31,10 @@ pub fn ls(path: &str, long: bool, remote: &Remote) -> Result<(), Error> {
             ["NAME", "KIND", "LENGTH", "GENERATION", "LOCK"],
             children.iter().map(|child| {
                 let stat = &child.stat;
+                if stat.instance == 0 {
+                    // It may not be read.
+                    return [child.name.clone(), show::kind(stat).into(), String::new(), String::new(), String::new()];
+                }
                 let kind =
                     if stat.ephemeral { format!("ephemeral {}", show::kind(stat)) } else { show::kind(stat).into() };
                 let size = if stat.directory { stat.children } else { stat.length };

@@ -76,9 +76,9 @@ impl Reign {
         let handle = self.handle(by.slot, number)?.clone();
         let place = self.places.get(handle.place).clone();
         let lock = t.state.lock(&place).filter(|_| t.state.instance(&place) == Some(handle.instance));
-        let lock = lock.ok_or_else(|| error::node_gone(&place))?;
+        let lock = lock.ok_or_else(|| error::node_gone(&place.path))?;
         if !lock.holders.contains_key(&(SessionId(by.call.session), handle.number)) {
-            return Err(error::not_held(&place));
+            return Err(error::not_held(&place.path));
         }
         let token = sign(t, &place, handle.instance, lock.mode, lock.generation)?;
         self.reply(t, asker.op, Message::Sequencer(v1::Sequencer { token }));

@@ -155,7 +155,7 @@ impl Reign {
         self.room_for(by, &opening)?;
         let stat = t.state.stat(&opening.place);
         let through_log = match (&stat, &open.create) {
-            (None, None) => return Err(error::no_node(&opening.place)),
+            (None, None) => return Err(error::no_node(&opening.place.path)),
             (None, Some(_)) => true,
             (Some(stat), create) => stat.ephemeral || create.as_ref().is_some_and(|create| create.exclusive),
         };
@@ -216,20 +216,17 @@ impl Reign {
         if t.fresh.is_none() {
             return Ok(Flow::Fresh);
         }
-        match create {
-            Some(create) if create.directory && !stat.directory => {
-                return Err(error::not_a_directory(&opening.place));
-            }
-            Some(create) if !create.directory && stat.directory => {
-                return Err(error::is_a_directory(&opening.place));
-            }
-            _ => {}
-        }
         if opening.must_read() {
             t.state.may(by.caller, &opening.place, Right::Read)?;
         }
         if opening.rights.write || opening.rights.lock {
             t.state.may(by.caller, &opening.place, Right::Write)?;
+        }
+        let path = &opening.place.path;
+        match create {
+            Some(create) if create.directory && !stat.directory => return Err(error::not_a_directory(path)),
+            Some(create) if !create.directory && stat.directory => return Err(error::is_a_directory(path)),
+            _ => {}
         }
         self.answer_open(t, by.slot, Some(asker), &opening, stat, false);
         Ok(Flow::Taken)
@@ -325,16 +322,7 @@ impl Reign {
     pub(super) fn close(&mut self, t: &mut Turn<'_>, asker: Asker, by: Caller<'_>, number: u64) -> Result<Flow, Error> {
         let handle = match self.handle(by.slot, number) {
             Ok(handle) => handle.clone(),
-            // A repeat: it is closed.
-            Err(_) if t.state.is_closed(SessionId(by.call.session), HandleNumber(number)) => {
-                self.reply(t, asker.op, Message::Done(v1::CellDone::default()));
-                return Ok(Flow::Taken);
-            }
-            // A repeat: it was open once, and nobody knows that it is not any more.
-            Err(_) if self.sessions.get(by.slot).is_some_and(|session| number < session.highest) => {
-                return self.close_unknown(t, asker, by, HandleNumber(number));
-            }
-            Err(error) => return Err(error),
+            Err(error) => return self.close_unknown(t, asker, by, HandleNumber(number), error),
         };
         let place = self.places.get(handle.place).clone();
         let holder = (SessionId(by.call.session), handle.number);
@@ -356,27 +344,35 @@ impl Reign {
         self.close_kept(t, asker, by, handle.number, (&place, handle.instance), holds)
     }
 
-    /// Closes a handle that this master never heard of: an open that an earlier one answered, whose token did not arrive
-    /// here. What the state keeps for it goes all the same.
+    /// Closes a handle that this master does not have: an open that an earlier one answered, whose token did not arrive
+    /// here, or one that is closed already. What the state keeps for it goes all the same (R9), even where its number went
+    /// with the close of a later one.
     fn close_unknown(
         &mut self,
         t: &mut Turn<'_>,
         asker: Asker,
         by: Caller<'_>,
         handle: HandleNumber,
+        unknown: Error,
     ) -> Result<Flow, Error> {
         let session = SessionId(by.call.session);
         let of_it = |kept: Vec<(Place, HandleNumber)>| kept.into_iter().find(|(_, of)| *of == handle);
         let lock = of_it(t.state.locks_of(session));
         let holds = lock.is_some();
         let kept = lock.or_else(|| of_it(t.state.ephemerals_of(session)));
-        match kept.and_then(|(place, _)| t.state.instance(&place).map(|instance| (place, instance))) {
-            Some((place, instance)) => self.close_kept(t, asker, by, handle, (&place, instance), holds),
-            None => {
-                self.agree_close(t, asker, by, handle);
-                Ok(Flow::Taken)
-            }
+        let kept = kept.and_then(|(place, _)| t.state.instance(&place).map(|instance| (place, instance)));
+        if let Some((place, instance)) = kept {
+            return self.close_kept(t, asker, by, handle, (&place, instance), holds);
         }
+        if t.state.is_closed(session, handle) {
+            self.reply(t, asker.op, Message::Done(v1::CellDone::default()));
+        } else if self.sessions.get(by.slot).is_some_and(|session| handle.0 < session.highest) {
+            // It was open once, and nobody knows that it is not any more.
+            self.agree_close(t, asker, by, handle);
+        } else {
+            return Err(unknown);
+        }
+        Ok(Flow::Taken)
     }
 
     /// The log closes a handle and frees what it keeps.

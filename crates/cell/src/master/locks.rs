@@ -189,7 +189,7 @@ impl Reign {
         let handle = self.handle(by.slot, acquire.handle)?.clone();
         let place = self.places.get(handle.place).clone();
         if self.locks.refused.contains(&(by.slot, by.call.number)) {
-            return Err(error::lock_held(&place, false));
+            return Err(error::lock_held(&place.path, false));
         }
         self.may_acquire(t, by, &handle, &place)?;
         self.places.hold_again(handle.place);
@@ -204,7 +204,7 @@ impl Reign {
                 self.locks.refused.insert((by.slot, by.call.number));
             }
             return Err(if acquire.try_only {
-                error::lock_held(&place, delayed)
+                error::lock_held(&place.path, delayed)
             } else {
                 error::busy("the lock's queue is full")
             });
@@ -250,7 +250,7 @@ impl Reign {
             return Err(error::denied("to lock through a handle that was not opened for locking"));
         }
         if t.state.instance(place) != Some(handle.instance) {
-            return Err(error::node_gone(place));
+            return Err(error::node_gone(&place.path));
         }
         // Whoever could lock with the right to read alone could keep writers out (seed §2.4).
         t.state.may(by.caller, place, Right::Write)?;
@@ -260,7 +260,7 @@ impl Reign {
         let taking = queue.is_some_and(|queue| queue.taking.iter().any(|taking| (taking.0, taking.1) == holder));
         let holds = t.state.lock(place).is_some_and(|lock| lock.holders.contains_key(&holder));
         if taking || (holds && !freeing) {
-            return Err(error::already_held(place));
+            return Err(error::already_held(&place.path));
         }
         Ok(())
     }
@@ -553,7 +553,7 @@ impl Reign {
             .collect();
         for (slot, number) in gone {
             if let Some((_, waiter)) = self.locks.take_out(slot, number) {
-                self.fail_asker(t, waiter.asker, error::node_gone(&place));
+                self.fail_asker(t, waiter.asker, error::node_gone(&place.path));
             }
         }
         if present.is_none() {

@@ -52,7 +52,7 @@ impl Reign {
         }
         let cacheable = !read.uncached && !rights.uncached;
         let parts = Parts { contents: read.contents, children: read.children, cacheable };
-        let found = self.look(t, slot, &place, parts)?;
+        let found = self.look(t, slot, caller, &place, parts)?;
         self.reply(t, asker.op, Message::NodeRead(found));
         Ok(Flow::Taken)
     }
@@ -73,7 +73,7 @@ impl Reign {
                     return Err(error::denied("to read through a handle that was not opened for reading"));
                 }
                 if t.state.instance(&place) != Some(handle.instance) {
-                    return Err(error::node_gone(&place));
+                    return Err(error::node_gone(&place.path));
                 }
                 (place, handle.rights)
             }
@@ -116,30 +116,39 @@ impl Reign {
             if size > MAX_MANY && !nodes.is_empty() {
                 break;
             }
-            nodes.push(self.look(t, slot, place, Parts { contents: file, children: false, cacheable: true })?);
+            let parts = Parts { contents: file, children: false, cacheable: true };
+            nodes.push(self.look(t, slot, caller, place, parts)?);
         }
         self.reply(t, asker.op, Message::ManyRead(v1::ManyRead { nodes }));
         Ok(Flow::Taken)
     }
 
-    fn look(&mut self, t: &Turn<'_>, slot: Option<Slot>, place: &Place, parts: Parts) -> Result<v1::NodeRead, Error> {
+    /// What a caller is shown of a node that it may read.
+    fn look(
+        &mut self,
+        t: &Turn<'_>,
+        slot: Option<Slot>,
+        caller: &v1::CellCaller,
+        place: &Place,
+        parts: Parts,
+    ) -> Result<v1::NodeRead, Error> {
         let stat = t.state.stat(place);
         let (mut contents, mut children) = (Bytes::new(), Vec::new());
         if let Some(stat) = &stat {
             if parts.contents && stat.directory {
-                return Err(error::is_a_directory(place));
+                return Err(error::is_a_directory(&place.path));
             }
             if parts.children && !stat.directory {
-                return Err(error::not_a_directory(place));
+                return Err(error::not_a_directory(&place.path));
             }
             if parts.contents {
                 contents = t.state.contents(place).unwrap_or_default();
             }
             if parts.children {
-                children = t.state.children(place).unwrap_or_default();
+                children = t.state.children_for(caller, place).unwrap_or_default();
                 let size: usize = children.iter().map(|child| child.encoded_len() + 4).sum();
                 if size > MAX_LISTING {
-                    return Err(error::listing_too_large(place, MAX_LISTING));
+                    return Err(error::listing_too_large(&place.path, MAX_LISTING));
                 }
             }
         }

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Epoch, Incarnation};
 use tidings_wire::v1;
-use tree::{NodeKey, Tree};
+use tree::{Node, NodeKey, Tree};
 
 /// The state as the master reads it and the log writes it.
 pub type SharedNamespace = Arc<RwLock<Namespace>>;
@@ -241,10 +241,23 @@ impl Namespace {
 
     /// A directory's children with their stats, in order; `None` if there is no such node.
     pub fn children(&self, place: &Place) -> Option<Vec<v1::Child>> {
+        self.list(place, |_, node| node.stat())
+    }
+
+    /// The children as a caller may see them: of those that it may not read, their names and kinds.
+    pub fn children_for(&self, caller: &v1::CellCaller, place: &Place) -> Option<Vec<v1::Child>> {
+        self.list(place, |path, node| match self.allows(caller, &place.app, path, &node.acl, Right::Read) {
+            Ok(()) => node.stat(),
+            Err(_) => v1::NodeStat { directory: node.directory, ..Default::default() },
+        })
+    }
+
+    fn list(&self, place: &Place, show: impl Fn(&str, &Node) -> v1::NodeStat) -> Option<Vec<v1::Child>> {
         let node = self.tree.at(place)?;
         let mut children = Vec::with_capacity(node.children as usize);
         for (key, child) in self.tree.children(&place.app, place.path.as_str()) {
-            children.push(v1::Child { name: key.place.path.name().into(), stat: Some(child.stat()) });
+            let stat = Some(show(key.place.path.as_str(), child));
+            children.push(v1::Child { name: key.place.path.name().into(), stat });
         }
         children.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Some(children)

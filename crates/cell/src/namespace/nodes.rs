@@ -60,6 +60,8 @@ impl Namespace {
                 None => Err(error::no_node(path)),
             };
         };
+        // Before anything is said about the node: whoever has no right to it does not learn that it is there.
+        self.asked_rights(acting, command, &node.acl)?;
         if let Some(create) = &command.create {
             match (create.exclusive, create.directory, node.directory) {
                 (true, _, _) => return Err(error::node_exists(path)),
@@ -68,7 +70,6 @@ impl Namespace {
                 _ => {}
             }
         }
-        self.asked_rights(acting, command, &node.acl)?;
         let stat = Some(node.stat());
         if node.ephemeral {
             let opener = (acting.session, HandleNumber(command.handle));

@@ -288,11 +288,12 @@ impl Model {
         };
         let who = (session, c.handle);
         if let Some(node) = self.nodes.get(&c.path) {
+            rights(self, &node.acl)?;
             match &c.create {
                 Some(create) if create.exclusive => return refuse("node_exists"),
                 Some(create) if create.directory && !node.directory => return refuse("not_a_directory"),
                 Some(create) if !create.directory && node.directory => return refuse("is_a_directory"),
-                _ => rights(self, &node.acl)?,
+                _ => {}
             }
             if node.ephemeral {
                 self.nodes.get_mut(&c.path).unwrap().openers.insert(who);

@@ -20,11 +20,11 @@ impl Reign {
         let place = self.places.get(handle.place);
         let holder = (SessionId(by.call.session), handle.number);
         if t.state.instance(place) != Some(handle.instance) {
-            return Err(error::node_gone(place));
+            return Err(error::node_gone(&place.path));
         }
         let lock = t.state.lock(place).filter(|lock| lock.generation == generation);
         if !lock.is_some_and(|lock| lock.holders.contains_key(&holder)) {
-            return Err(error::not_held(place));
+            return Err(error::not_held(&place.path));
         }
         self.answer_acquired(t, by.slot, asker, &handle, acquire.mode(), generation);
         Ok(Flow::Taken)

@@ -242,6 +242,39 @@ fn rights_are_checked_each_time() {
     assert_eq!(cell.code(&mut b, acquire(handle, v1::LockMode::Shared)), "cell.denied");
     assert_eq!(cell.code(&mut b, Message::Open(all("/f", None))), "cell.denied");
     assert!(cell.call(&mut a, write(at_path("/f"), "x")).is_ok());
+    // Nor does it hear that the node is there, or of what kind.
+    let exclusive = Some(v1::CreateNode { exclusive: true, ..Default::default() });
+    for create in [exclusive, directory()] {
+        assert_eq!(cell.code(&mut b, Message::Open(all("/f", create))), "cell.denied");
+    }
+}
+
+#[test]
+fn a_listing_shows_of_what_is_closed_its_name_and_kind() {
+    let mut cell = Cell::new();
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let list = v1::CreateNode { contents: "app:app/a".into(), ..Default::default() };
+    cell.open(&mut a, all("/acl/mine", Some(list)));
+    let acl = Some(v1::NodeAcl { read: "mine".into(), ..Default::default() });
+    let made = |directory| Some(v1::CreateNode { directory, acl: acl.clone(), ..Default::default() });
+    cell.open(&mut a, all("/d", directory()));
+    cell.open(&mut a, all("/d/closed", made(true)));
+    cell.open(&mut a, all("/d/file", made(false)));
+    cell.file(&mut b, "/d/open");
+    let mut listed = |client: &Client| {
+        let list = v1::ReadNode { target: at_path("/d"), children: true, ..Default::default() };
+        let answer = cell.ask(client.inside(0, Message::Read(list)));
+        let Ok(Message::NodeRead(read)) = answer else { panic!("{answer:?}") };
+        read.children
+    };
+    let (shown, hidden) = (listed(&a), listed(&b));
+    assert_eq!(shown.len(), 3);
+    for (child, whole) in hidden.iter().zip(&shown) {
+        let kind = whole.stat.as_ref().unwrap().directory;
+        let bare =
+            v1::Child { name: whole.name.clone(), stat: Some(v1::NodeStat { directory: kind, ..Default::default() }) };
+        assert_eq!(*child, if whole.name == "open" { whole.clone() } else { bare });
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What a call of the workload is about, and what its answer means.
 
+use super::CLOSED;
 use super::fact::{Answer, Key, Sighting};
-use super::recorded::{listed, shown};
+use super::recorded::{is_closed, listed, shown};
 use tidings_base::{Class, Error};
 use tidings_wire::v1::{self, cell_message::Message};
 
@@ -70,6 +71,13 @@ pub(super) fn sightings(path: &str, read: &v1::NodeRead, contents: bool, childre
     let mut seen = Vec::new();
     if children {
         seen.push(Sighting { key: Key::listing(path), stat: None, digest: Some(listed(&read.children)) });
+        // Who may read it sees its stat there, too; who may not is shown an instance of 0.
+        let closed = read.children.iter().filter(|child| is_closed(child)).filter_map(|child| child.stat.clone());
+        seen.extend(closed.filter(|stat| stat.instance > 0).map(|stat| Sighting {
+            key: Key::node(CLOSED),
+            stat: Some(Some(stat)),
+            digest: None,
+        }));
     } else {
         // An entry that an open left behind has no contents; no file of the workload is empty.
         let whole = read.stat.as_ref().is_none_or(|stat| stat.length == 0 || !read.contents.is_empty());

@@ -1,5 +1,6 @@
 //! What the entries of the log do to the cell's state, on record.
 
+use super::CLOSED;
 use super::fact::{Applied, CellFact, Fact, Key, View};
 use crate::kernel::Effect;
 use crate::scenarios::member::{Witness, digest};
@@ -22,11 +23,19 @@ pub fn shown(bytes: &[u8]) -> u64 {
     if bytes.is_empty() { 0 } else { xxh3_64(bytes).max(1) }
 }
 
-/// A digest of a listing; 0 for an empty or missing one.
+/// Whether an entry of the root's listing is the node that not everybody may read.
+pub fn is_closed(child: &v1::Child) -> bool {
+    CLOSED.strip_prefix('/') == Some(&child.name)
+}
+
+/// A digest of a listing; 0 for an empty or missing one. Of what not everybody may read, what everybody is shown.
 pub fn listed(children: &[v1::Child]) -> u64 {
     let mut hash = Xxh3::new();
     for child in children {
-        hash.update(&child.encode_length_delimited_to_vec());
+        match is_closed(child) {
+            true => hash.update(child.name.as_bytes()),
+            false => hash.update(&child.encode_length_delimited_to_vec()),
+        }
     }
     if children.is_empty() { 0 } else { hash.digest().max(1) }
 }

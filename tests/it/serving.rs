@@ -130,3 +130,35 @@ fn a_data_directory_that_others_can_write_is_refused() {
     assert!(said.err.contains("chmod go-w"), "{said:?}");
     assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0, "nothing was begun there");
 }
+
+#[test]
+fn after_sigkill_every_part_answers_and_nothing_of_the_dead_process_is_waited_for() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let sessions = |server: &Server| -> Vec<u64> {
+        let listed = server.run(&["cell", "sessions", "--json"]).json();
+        listed.as_array().unwrap().iter().filter_map(|session| session["session"].as_u64()).collect()
+    };
+    let answers = |server: &Server| {
+        for args in [
+            &["store", "put", "g", "r", "c", "v"][..],
+            &["cell", "put", "/f", "v"],
+            &["place", "namespaces"],
+            &["notify", "publish", "shop", "prices", "1"],
+        ] {
+            let said = server.run(args);
+            assert_eq!(said.code, 0, "{args:?}: {said:?}");
+        }
+        // By REST: a session that the node keeps for its caller.
+        assert_eq!(http_get(server.address, "/v1/cell/files/f").unwrap().0, 200);
+    };
+    let server = Server::embedded(data.path());
+    answers(&server);
+    let before = sessions(&server);
+    assert!(before.len() >= 2, "the manager's and the gateway's: {before:?}");
+    server.kill();
+    let server = Server::embedded(data.path());
+    let left: Vec<u64> = sessions(&server).into_iter().filter(|session| before.contains(session)).collect();
+    assert_eq!(left, [0; 0], "ended with the process that kept them");
+    answers(&server);
+}

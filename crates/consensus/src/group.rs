@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     /// Held while the members change.
     pub changing: tokio::sync::Mutex<()>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// This replica was all voters there were when it began.
+    began_alone: bool,
     /// Closes when the log and the state are dropped.
     alive: tokio::sync::Mutex<mpsc::Receiver<()>>,
 }
@@ -118,6 +120,11 @@ impl Group {
     /// The role of this replica, and how it changes.
     pub fn role(&self) -> watch::Receiver<Role> {
         self.inner.shared.announcer.watch()
+    }
+
+    /// Whether this replica was all voters there were when it began: nobody can have led since, before it did so itself.
+    pub fn began_alone(&self) -> bool {
+        self.inner.began_alone
     }
 
     /// Waits until this replica leads or knows who does.
@@ -344,6 +351,7 @@ async fn start(
         proposals,
         changing: tokio::sync::Mutex::new(()),
         tasks: Mutex::default(),
+        began_alone: alone,
         alive: tokio::sync::Mutex::new(gone),
         raft: raft.clone(),
         shared: shared.clone(),

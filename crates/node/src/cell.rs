@@ -56,6 +56,7 @@ pub struct CellGroup {
 }
 
 struct Shared {
+    node: NodeId,
     master: Handle<Input>,
     group: Group,
     state: SharedNamespace,
@@ -87,7 +88,7 @@ impl CellGroup {
     /// Opens the log, restores the state and begins to take part in the group.
     pub async fn start(
         config: GroupConfig,
-        options: Options,
+        mut options: Options,
         transport: Arc<dyn Transport>,
         clock: Arc<dyn Clock>,
     ) -> Result<CellGroup, Error> {
@@ -97,12 +98,19 @@ impl CellGroup {
         let log_clock = Arc::new(LogClock(clock.clone()));
         let group = Group::start(config, Box::new(state), transport, log_clock).await?;
         let waiting = Arc::new(Waiting::default());
+        let node = options.node;
+        options.alone = group.began_alone();
         let machine = Mastering { master: Master::new(options), state: shared.clone() };
         let perform = Performer { group: group.clone(), waiting: waiting.clone() };
         let (master, driving) = driver::spawn("cell", machine, perform, clock, QUEUE);
         let pump = tokio::spawn(pump(master.clone(), group.heard()));
         let tasks = Mutex::new(Some(Tasks { master: driving, pump }));
-        Ok(CellGroup { shared: Arc::new(Shared { master, group, state: shared, waiting, hand_over, tasks }) })
+        Ok(CellGroup { shared: Arc::new(Shared { node, master, group, state: shared, waiting, hand_over, tasks }) })
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.shared.node
     }
 
     /// The agreed log of the group.

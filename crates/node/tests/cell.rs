@@ -206,7 +206,7 @@ impl Raw {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let secret = NEXT.fetch_add(1, Ordering::Relaxed);
         let link = secret + 1_000_000;
-        let create = v1::CreateSession { lease_ms: 0, secret, link };
+        let create = v1::CreateSession { lease_ms: 0, secret, link, keeper: 0 };
         let created =
             until("the cell is open", async || match ask_bare(&client, Message::CreateSession(create)).await {
                 Ok(Message::SessionCreated(created)) => Some(created),

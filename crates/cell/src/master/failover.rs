@@ -3,7 +3,7 @@
 use super::handles::MAX_HANDLES;
 use super::mutations::{Purpose, Work};
 use super::reign::{Asker, Flow, RETRY, Reign, Timer, Turn, bad_call};
-use super::sessions::Standing;
+use super::sessions::{End, Session, Slot, Standing};
 use super::{Measure, Output};
 use crate::SessionId;
 use crate::error;
@@ -56,8 +56,13 @@ impl Reign {
             false => stretched(t.state.ceiling()),
         };
         self.adopt_for(t, most);
+        if self.options.alone {
+            self.end_forsaken(t);
+        }
         self.start_delays(t);
-        let absent = self.sessions.iter().filter(|(_, session)| session.is_awaited()).count();
+        // Who was ended by order cannot say any more that it has flushed.
+        let awaited = |session: &Session| session.is_awaited() || session.ends_by_order();
+        let absent = self.sessions.iter().filter(|(_, session)| awaited(session)).count();
         self.phase = Phase::Opening { absent };
         // R6: cached copies may be in use until the last cache lease of an earlier master is over, however long it made
         // them.
@@ -70,12 +75,13 @@ impl Reign {
 
     /// Takes sessions of the state that are not known here: they began before this epoch, or under it with an outcome
     /// that nobody heard.
-    pub(super) fn adopt(&mut self, t: &Turn<'_>) {
+    pub(super) fn adopt(&mut self, t: &mut Turn<'_>) {
         self.adopt_for(t, stretched(t.state.ceiling()));
     }
 
-    /// Gives each the longest lease that any client may believe in; of the platform's own, what they asked for.
-    fn adopt_for(&mut self, t: &Turn<'_>, most: Duration) {
+    /// Gives each the longest lease that any client may believe in; of the platform's own, what they asked for. What an
+    /// operator ended goes on ending.
+    fn adopt_for(&mut self, t: &mut Turn<'_>, most: Duration) {
         for (id, record) in t.state.sessions() {
             if self.sessions.find(id).is_none() {
                 let slot = self.sessions.add(id, &record.caller.app, record.lease, Standing::Absent, t.mono());
@@ -83,9 +89,20 @@ impl Reign {
                     let lease = if session.is_own() { stretched(record.lease) } else { most };
                     session.lease_end = t.mono() + lease;
                 }
-                self.schedule(t.mono(), slot);
+                match record.ordered {
+                    true => self.end_session(t, slot, End::Ordered, None),
+                    false => self.schedule(t.mono(), slot),
+                }
             }
         }
+    }
+
+    /// A fast single node: sessions that earlier processes of this node kept end at once, whatever leases they had, and
+    /// nobody waits for their caches.
+    fn end_forsaken(&mut self, t: &mut Turn<'_>) {
+        let kept = t.state.sessions().filter(|(_, record)| record.keeper == self.options.node.0);
+        let forsaken: Vec<Slot> = kept.filter_map(|(id, _)| self.sessions.find(id)).collect();
+        forsaken.into_iter().for_each(|slot| self.end_session(t, slot, End::Lost, None));
     }
 
     /// One session less to wait for.
@@ -110,6 +127,9 @@ impl Reign {
         // R6: what an earlier master raised it for may be over; what that one granted runs out first.
         self.timers.set(Timer::LowerCeiling, t.mono() + stretched(t.state.ceiling()));
         t.out.put(Output::Measured(Measure::FailOver(t.mono().since(self.since))));
+        let ending: Vec<Slot> =
+            self.sessions.iter().filter(|(_, session)| session.is_ending()).map(|(slot, _)| slot).collect();
+        ending.into_iter().for_each(|slot| self.try_stop(t, slot));
         self.reap(t);
     }
 

@@ -67,6 +67,10 @@ pub struct Options {
     pub wait: Duration,
     /// R12: a master that reigns for so long has the cell agree on new keys, and again.
     pub rotate: Duration,
+    /// This replica was the only voter of its cell when the process began, and holds the lock of its data directory:
+    /// whoever kept sessions on this node before is dead. Counts for the first reign only, since nobody else can have led
+    /// before that.
+    pub alone: bool,
     #[doc(hidden)]
     pub mutant: Option<Mutant>,
 }
@@ -230,6 +234,7 @@ impl Master {
         );
         if let Role::Leader { .. } = role {
             let mut reign = Box::new(Reign::new(self.options.clone(), now.mono, self.last_op));
+            self.options.alone = false;
             let mut turn = reign.turn(now, state, out);
             reign.begin(&mut turn);
             self.reign = Some(reign);

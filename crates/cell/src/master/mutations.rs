@@ -66,6 +66,8 @@ pub(super) enum Purpose {
     Ceiling,
     /// R12: with who waits for it.
     CloseHandles(Vec<OpId>),
+    /// An operator's word that this session ends.
+    Order(SessionId),
     /// Quotas and pieces of a restore.
     Operate,
     /// The last piece of a restore.
@@ -274,6 +276,7 @@ impl Reign {
                 self.session_stopped(t, slot, session, outcome.is_err());
                 return self.after_stop(t, &places);
             }
+            Purpose::Order(session) if outcome.is_ok() => return self.end_ordered(t, asker, session),
             Purpose::Open(opening) => return self.open_decided(t, slot, asker, &opening, outcome),
             Purpose::Take { place, waiter } => return self.take_decided(t, asker, place, waiter, outcome),
             Purpose::CloseHandles(ops) => return self.closes_decided(t, ops, outcome.map(|_| ())),
@@ -346,6 +349,10 @@ impl Reign {
             }
             Purpose::Take { place, waiter } => self.take_decided(t, None, place, waiter, Err(error)),
             Purpose::CloseHandles(ops) => self.closes_decided(t, ops, Err(error)),
+            // Nobody heard what came of it: the state knows.
+            Purpose::Order(id) if t.state.session(id).is_some_and(|record| record.ordered) => {
+                self.end_ordered(t, None, id);
+            }
             Purpose::Free { place, handle } | Purpose::Close { place, handle, holds: true } => {
                 self.free_decided(t, change.session, place, handle);
             }

@@ -58,7 +58,7 @@ impl Reign {
             Message::GetQuota(get) => {
                 let place = Place { app: caller.app.as_str().into(), path: NodePath::parse(&get.path)? };
                 t.state.may(caller, &place, Right::Read)?;
-                Message::Quota(t.state.quota(&place).ok_or_else(|| error::no_node(&place))?)
+                Message::Quota(t.state.quota(&place).ok_or_else(|| error::no_node(&place.path))?)
             }
             Message::Keys(_) => Message::KeysReply(v1::CellKeysReply {
                 keys: t.state.keys().public().to_wire(),
@@ -105,11 +105,24 @@ impl Reign {
     /// An operator ends a session: from now on it is refused everything and never extended, and when its lease is over
     /// its locks are held back as after a loss.
     fn operator_ends(&mut self, t: &mut Turn<'_>, asker: Asker, session: u64) -> Result<Flow, Error> {
-        let slot = self.sessions.find(SessionId(session)).ok_or_else(|| error::no_session(session))?;
+        self.sessions.find(SessionId(session)).ok_or_else(|| error::no_session(session))?;
         let asker = Asker { deadline: asker.deadline.min(t.mono() + END_ANSWERED), ..asker };
-        self.keep_open(t, asker, Waiting::End(slot));
-        self.end_session(t, slot, End::Ordered, Some(asker.op));
+        let command = Command::OrderEnd(v1::OrderEnd { session });
+        self.start(t, Work::own(command, Purpose::Order(SessionId(session))).asked(asker));
         Ok(Flow::Taken)
+    }
+
+    /// The order is agreed on: whoever is master until the lease is over knows of it.
+    pub(super) fn end_ordered(&mut self, t: &mut Turn<'_>, asker: Option<Asker>, id: SessionId) {
+        let op = asker.map(|asker| asker.op);
+        match (self.sessions.find(id), asker) {
+            (Some(slot), asker) => {
+                asker.iter().for_each(|asker| self.keep_open(t, *asker, Waiting::End(slot)));
+                self.end_session(t, slot, End::Ordered, op);
+            }
+            (None, Some(asker)) => self.reply(t, asker.op, Message::Done(v1::CellDone::default())),
+            (None, None) => {}
+        }
     }
 
     /// A piece of a backup goes into the log. The last one replaces everything, under a new incarnation and new keys.

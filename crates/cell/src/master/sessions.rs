@@ -100,6 +100,11 @@ impl Session {
         self.standing == Standing::Absent && !self.is_own()
     }
 
+    /// Whether its end is decided.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.standing, Standing::Ending(_))
+    }
+
     /// Whether an operator ended it, and its lease is waited for.
     pub(super) fn ends_by_order(&self) -> bool {
         matches!(&self.standing, Standing::Ending(ending) if ending.not_before > Mono(0))
@@ -341,7 +346,7 @@ impl Reign {
     }
 
     fn is_ending(&self, slot: Slot) -> bool {
-        self.sessions.get(slot).is_some_and(|session| matches!(session.standing, Standing::Ending(_)))
+        self.sessions.get(slot).is_some_and(Session::is_ending)
     }
 
     /// The caller's own session that ends, if it wishes to end itself: it has heard of it, or does not care.
@@ -371,7 +376,8 @@ impl Reign {
         };
         let purpose = Purpose::Start { arrived: t.mono(), caller: Box::new(caller.clone()), lease, link: create.link };
         let lease_ms = lease.as_millis() as u32;
-        let command = Command::StartSession(v1::StartSession { caller: Some(caller), lease_ms, secret: create.secret });
+        let v1::CreateSession { secret, keeper, .. } = *create;
+        let command = Command::StartSession(v1::StartSession { caller: Some(caller), lease_ms, secret, keeper });
         self.start(t, Work::own(command, purpose).asked(asker));
         Ok(Flow::Taken)
     }
@@ -485,9 +491,12 @@ impl Reign {
     /// between the invalidations and the end.
     pub(super) fn try_stop(&mut self, t: &mut Turn<'_>, slot: Slot) {
         let Some(session) = self.sessions.get_mut(slot) else { return };
+        // Until the cell is open, clients that have not come back may use copies of what this end changes; what the
+        // platform's own sessions leave is cached by nobody.
+        let unseen = session.is_own() || matches!(self.phase, super::failover::Phase::Serving);
         let (id, idle) = (session.id, session.under_way == 0);
         let Standing::Ending(ending) = &mut session.standing else { return };
-        if !idle || ending.under_way {
+        if !idle || !unseen || ending.under_way {
             return;
         }
         if t.now.mono < ending.not_before {

@@ -98,6 +98,7 @@ impl Namespace {
         let applied = match body {
             Command::StartSession(c) => return self.start_session(c),
             Command::StopSession(c) => self.stop_session(c),
+            Command::OrderEnd(c) => self.order_end(c),
             Command::EndDelay(c) => self.end_delay(c),
             Command::ReapEphemeral(c) => self.reap(c),
             Command::SetCeiling(c) => Ok(self.set_ceiling(c)),
@@ -146,7 +147,8 @@ impl Namespace {
         self.ceiling = self.ceiling.max(lease);
         self.ensure_app(&caller.app);
         self.next_session += 1;
-        let record = SessionRecord { caller: Arc::new(caller.clone()), lease, secret: command.secret, gains: 0 };
+        let (caller, secret, keeper) = (Arc::new(caller.clone()), command.secret, command.keeper);
+        let record = SessionRecord { caller, lease, secret, gains: 0, keeper, ordered: false };
         self.sessions.insert(SessionId(self.next_session), record, Window::default());
         Ok(Outcome::StartSession(v1::StartSessionDone { session: self.next_session }))
     }
@@ -167,6 +169,13 @@ impl Namespace {
             self.remove_opener(&place, (id, handle), delete);
         }
         self.sessions.remove(id);
+        Ok(v1::CellApplied::default())
+    }
+
+    /// R7: no later master extends it.
+    fn order_end(&mut self, command: &v1::OrderEnd) -> Result<v1::CellApplied, Error> {
+        let session = self.sessions.get_mut(SessionId(command.session));
+        session.ok_or_else(|| error::no_session(command.session))?.record.ordered = true;
         Ok(v1::CellApplied::default())
     }
 

@@ -251,6 +251,8 @@ fn session_record(id: SessionId, session: &Session) -> v1::CellSessionRecord {
         answered_below: session.window.floor,
         results: results.collect(),
         closed: session.closed.0.iter().map(|(first, last)| v1::HandleRange { first: *first, last: *last }).collect(),
+        keeper: session.record.keeper,
+        ordered: session.record.ordered,
     }
 }
 
@@ -260,6 +262,8 @@ fn load_session(record: v1::CellSessionRecord) -> (SessionRecord, Window) {
         lease: Duration::from_millis(record.lease_ms),
         secret: record.secret,
         gains: record.gains,
+        keeper: record.keeper,
+        ordered: record.ordered,
     };
     let mut window = Window { floor: record.answered_below, results: Vec::new() };
     for kept in record.results {

@@ -29,6 +29,10 @@ pub struct SessionRecord {
     pub secret: u64,
     /// How often it took a lock or opened an ephemeral node: `StopSession` names it.
     pub gains: u64,
+    /// The node whose process keeps it, for itself or for callers of REST; 0 = a client of its own.
+    pub keeper: u64,
+    /// An operator has ended it: it lives on only as long as its client may believe in it.
+    pub ordered: bool,
 }
 
 /// A session with what it holds.
@@ -262,7 +266,9 @@ mod tests {
         let mut sessions = Sessions::default();
         let caller = v1::CellCaller { app: "a".into(), principal: "app:a/k".into(), privileged: false };
         for id in 1..=3 {
-            let record = SessionRecord { caller: Arc::new(caller.clone()), lease: Duration::ZERO, secret: 0, gains: 0 };
+            let caller = Arc::new(caller.clone());
+            let record =
+                SessionRecord { caller, lease: Duration::ZERO, secret: 0, gains: 0, keeper: 0, ordered: false };
             assert!(sessions.insert(SessionId(id), record.clone(), Window::default()));
             assert!(!sessions.insert(SessionId(id), record, Window::default()));
         }

@@ -129,6 +129,7 @@ impl Session {
                 lease_ms: u32::try_from(self.options.lease.as_millis()).unwrap_or(u32::MAX),
                 secret: self.options.secret,
                 link: self.options.link,
+                keeper: 0,
             }),
             Own::KeepAlive => {
                 let epoch = self.me.map_or(0, |me| me.epoch);

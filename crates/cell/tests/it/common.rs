@@ -45,7 +45,7 @@ impl Cell {
 
     pub fn start_as(&mut self, principal: &str, privileged: bool) -> SessionId {
         let caller = v1::CellCaller { app: APP.into(), principal: principal.into(), privileged };
-        let start = v1::StartSession { caller: Some(caller), lease_ms: 0, secret: 5 };
+        let start = v1::StartSession { caller: Some(caller), lease_ms: 0, secret: 5, keeper: 0 };
         match self.master(Command::StartSession(start)) {
             Outcome::StartSession(done) => SessionId(done.session),
             other => panic!("{other:?}"),

@@ -323,7 +323,8 @@ fn a_longer_lease_raises_the_ceiling_and_none_is_beyond_it() {
     let ceiling = |cell: &Cell| cell.state.ceiling().as_millis();
     assert_eq!(ceiling(&cell), 12_000);
     let caller = Some(v1::CellCaller { app: APP.into(), ..Default::default() });
-    let start = |lease_ms| Command::StartSession(v1::StartSession { caller: caller.clone(), lease_ms, secret: 0 });
+    let start =
+        |lease_ms| Command::StartSession(v1::StartSession { caller: caller.clone(), lease_ms, secret: 0, keeper: 0 });
     cell.master(start(20_000));
     assert_eq!(ceiling(&cell), 20_000);
     cell.master(start(90_000));

@@ -44,7 +44,7 @@ impl Maker {
             1..4 if sessions.len() < 5 => {
                 let principal = PRINCIPALS[a as usize % 2].into();
                 let caller = v1::CellCaller { app: APP.into(), principal, privileged: false };
-                Command::StartSession(v1::StartSession { caller: Some(caller), lease_ms: 0, secret: 0 })
+                Command::StartSession(v1::StartSession { caller: Some(caller), lease_ms: 0, secret: 0, keeper: 0 })
             }
             4 => Command::StopSession(v1::StopSession { session, lost: a.is_multiple_of(2), gains: None }),
             5 | 6 => self.end_delay(state, path),

@@ -26,7 +26,8 @@ fn commands() -> Vec<Bytes> {
         Bytes::from(v1::CellCommand { actor, epoch: 1, command: Some(command) }.encode_to_vec())
     };
     let caller = v1::CellCaller { app: APP.into(), principal: "app:shop/k".into(), privileged: false };
-    let start = Command::StartSession(v1::StartSession { caller: Some(caller), lease_ms: 20_000, secret: 77 });
+    let start =
+        Command::StartSession(v1::StartSession { caller: Some(caller), lease_ms: 20_000, secret: 77, keeper: 0 });
     let large = |byte: u8| v1::CreateNode { contents: vec![byte; 200 << 10].into(), ..Default::default() };
     vec![
         of(0, 0, Command::NewMaster(v1::NewMaster { node: 1, secret: vec![1; 32].into(), cache_lease_ms: 1_800 })),

@@ -109,6 +109,7 @@ fn options() -> Options {
         idle: Duration::from_secs(60),
         wait: Duration::from_secs(25),
         rotate: Duration::from_secs(24 * 3_600),
+        alone: false,
         mutant: None,
     }
 }

@@ -108,6 +108,7 @@ impl Cell {
             idle: self.idle.into(),
             wait: self.wait.into(),
             rotate: ROTATE_KEYS,
+            alone: false,
             mutant: None,
         }
     }

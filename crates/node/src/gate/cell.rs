@@ -17,6 +17,11 @@ pub(super) fn admit(principal: &Principal, request: &mut v1::CellMessage) -> Res
         (Principal::Node(_), Some(forwarded)) => forwarded,
         _ => caller(principal),
     };
+    if let (false, Some(Message::CreateSession(create))) =
+        (matches!(principal, Principal::Node(_)), &mut request.message)
+    {
+        create.keeper = 0;
+    }
     let resource = match principal.app() {
         Some(app) => Resource::App(app),
         None => Resource::Raw,
@@ -205,6 +210,20 @@ mod tests {
         let list = Message::ListLocks(v1::ListLocks::default());
         let mut forwarded = v1::CellMessage { caller: Some(unprivileged), ..request(list) };
         assert_eq!(admit(&node, &mut forwarded).unwrap_err().code, "cell.operators_only");
+    }
+
+    #[test]
+    fn only_a_node_says_who_keeps_a_session() {
+        let keeper = |principal: &Principal| {
+            let mut asked = request(Message::CreateSession(v1::CreateSession { keeper: 7, ..Default::default() }));
+            admit(principal, &mut asked).unwrap();
+            match asked.message {
+                Some(Message::CreateSession(create)) => create.keeper,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(keeper(&Principal::operator(OperatorBy::Key)), 0);
+        assert_eq!(keeper(&Principal::Node(NodeId(7))), 7);
     }
 
     #[test]

@@ -31,8 +31,11 @@ impl Cells {
     }
 
     /// Answers a request, asking the master if that is another node; `request.caller` says for whom. Tried once: whoever
-    /// asks has a session that knows when to try again.
-    pub async fn anywhere(&self, request: v1::CellMessage, within: Duration) -> Result<v1::CellMessage, Error> {
+    /// asks has a session that knows when to try again. Only this process asks so: sessions begun here end with it.
+    pub async fn anywhere(&self, mut request: v1::CellMessage, within: Duration) -> Result<v1::CellMessage, Error> {
+        if let Some(Message::CreateSession(create)) = &mut request.message {
+            create.keeper = self.cell.node().0;
+        }
         let redirect = match tokio::time::timeout(within, self.cell.request(request.clone())).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(Refused { error, leader: Some(_) })) if error.redirect.is_some() => error.redirect,

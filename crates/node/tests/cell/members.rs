@@ -11,7 +11,7 @@ async fn a_follower_says_who_is_master() {
     let nodes = Nodes::found(3).await;
     let master = nodes.master().await;
     let follower = (master + 1) % 3;
-    let create = Message::CreateSession(v1::CreateSession { lease_ms: 0, secret: 9, link: 9 });
+    let create = Message::CreateSession(v1::CreateSession { lease_ms: 0, secret: 9, link: 9, keeper: 0 });
     let create = v1::CellMessage { message: Some(create), ..Default::default() };
     let client = nodes.client(follower);
     until("connected", async || client.is_connected().then_some(())).await;

@@ -50,6 +50,7 @@ pub(super) fn options(mutant: Option<Mutant>) -> Options {
         idle: secs(60),
         wait: secs(25),
         rotate: secs(24 * 3_600),
+        alone: false,
         mutant,
     }
 }
@@ -87,8 +88,13 @@ impl Cell {
 
     /// Another master takes over: what this one knew is gone, what it proposed is not.
     pub(super) fn fail_over(&mut self) {
+        self.restart(false);
+    }
+
+    /// The same, in a process that began as the only voter, or not.
+    pub(super) fn restart(&mut self, alone: bool) {
         self.hear(Heard::Role(Role::Follower { leader: None }));
-        self.master = Master::new(options(self.mutant));
+        self.master = Master::new(Options { alone, ..options(self.mutant) });
         self.log.clear();
         self.barriers.clear();
         self.lead();
@@ -190,7 +196,7 @@ impl Cell {
 
     pub(super) fn client_with(&mut self, name: &str, lease_ms: u32) -> Client {
         let mut client = Client::new(name);
-        let create = v1::CreateSession { lease_ms, secret: client.secret, link: client.link };
+        let create = v1::CreateSession { lease_ms, secret: client.secret, link: client.link, keeper: 0 };
         let request = client.outside(Message::CreateSession(create));
         let Ok(Message::SessionCreated(created)) = self.ask(request) else { panic!("no session") };
         client.session = created.session;

@@ -55,7 +55,7 @@ fn a_session_has_the_lease_it_asked_for_up_to_a_minute() {
     let mut cell = Cell::new();
     for (asked, given) in [(2_000, 2), (30_000, 30), (500_000, 60)] {
         let mut client = Client::new("x");
-        let create = v1::CreateSession { lease_ms: asked, secret: 1, link: 1 };
+        let create = v1::CreateSession { lease_ms: asked, secret: 1, link: 1, keeper: 0 };
         let Ok(Message::SessionCreated(created)) = cell.ask(client.outside(Message::CreateSession(create))) else {
             panic!()
         };

@@ -23,7 +23,7 @@ fn a_new_master_waits_for_its_sessions_and_opens_when_all_are_back() {
     cell.fail_over();
     assert_eq!(cell.code(&mut a, write(at_path("/f"), "x")), "cell.resume");
     assert_eq!(cell.renew(&a).unwrap_err().code, "cell.opening");
-    let create = Message::CreateSession(v1::CreateSession { lease_ms: 0, secret: 3, link: 3 });
+    let create = Message::CreateSession(v1::CreateSession { lease_ms: 0, secret: 3, link: 3, keeper: 0 });
     assert_eq!(cell.ask(a.outside(create)).unwrap_err().code, "cell.opening");
     let resumed = cell.resume(&mut a, Vec::new()).unwrap();
     assert_eq!((resumed.epoch, resumed.lease_us), (2, 12_000_000));
@@ -68,7 +68,7 @@ fn the_platforms_own_sessions_end_as_soon_as_they_asked_and_hold_nobody_up() {
     let mut cell = Cell::new();
     let mut own = Client::new("own");
     own.caller.app = ".own".into();
-    let create = v1::CreateSession { lease_ms: 3_000, secret: own.secret, link: own.link };
+    let create = v1::CreateSession { lease_ms: 3_000, secret: own.secret, link: own.link, keeper: 0 };
     let Ok(Message::SessionCreated(created)) = cell.ask(own.outside(Message::CreateSession(create))) else {
         panic!("no session");
     };
@@ -84,6 +84,74 @@ fn the_platforms_own_sessions_end_as_soon_as_they_asked_and_hold_nobody_up() {
     cell.pass(millis(200));
     assert!(cell.state.session(SessionId(own.session)).is_none(), "3 s and a tenth");
     assert!(cell.state.session(SessionId(a.session)).is_some());
+}
+
+/// A session that the process of a node keeps.
+fn kept_by(cell: &mut Cell, node: u64, name: &str, app: &str) -> Client {
+    let mut client = Client::new(name);
+    client.caller.app = app.into();
+    let create = v1::CreateSession { lease_ms: 0, secret: client.secret, link: client.link, keeper: node };
+    let created = cell.ask(client.outside(Message::CreateSession(create)));
+    let Ok(Message::SessionCreated(created)) = created else { panic!("{created:?}") };
+    (client.session, client.epoch) = (created.session, created.epoch);
+    client
+}
+
+#[test]
+fn alone_it_ends_what_earlier_processes_of_its_node_kept() {
+    let take_over = |alone: bool, remote: bool| {
+        let mut cell = Cell::new();
+        let (mut own, mut rest) = (kept_by(&mut cell, 1, "own", ".own"), kept_by(&mut cell, 1, "rest", "app"));
+        let other = kept_by(&mut cell, 2, "other", ".own");
+        let lock = cell.file(&mut own, "/leader");
+        assert!(cell.call(&mut own, acquire(lock, Exclusive)).is_ok());
+        cell.open(&mut rest, all("/e", ephemeral()));
+        if remote {
+            cell.client("remote");
+        }
+        cell.restart(alone);
+        (cell, [own, rest, other])
+    };
+    let alive = |cell: &Cell, clients: &[Client; 3]| {
+        clients.each_ref().map(|client| cell.state.session(SessionId(client.session)).is_some())
+    };
+    let (mut cell, clients) = take_over(true, false);
+    assert_eq!(alive(&cell, &clients), [false, false, true], "another node's process may live");
+    assert!(cell.state.locks().all(|(_, lock)| lock.holders.is_empty()));
+    // It is open, and what begins from here on is this process's own, whoever leads meanwhile.
+    let mut own = kept_by(&mut cell, 1, "own", ".own");
+    cell.hear(Heard::Role(Role::Follower { leader: None }));
+    cell.lead();
+    assert!(cell.resume(&mut own, Vec::new()).is_ok());
+    // What others may have cached changes only when the cell opens.
+    let (mut cell, clients) = take_over(true, true);
+    assert_eq!(alive(&cell, &clients), [false, true, true]);
+    cell.pass(millis(1_979));
+    assert_eq!(alive(&cell, &clients), [false, true, true]);
+    cell.pass(millis(1));
+    assert_eq!(alive(&cell, &clients), [false, false, true]);
+    // One of several members knows nothing of the kind.
+    let (cell, clients) = take_over(false, false);
+    assert_eq!(alive(&cell, &clients), [true; 3]);
+}
+
+#[test]
+fn an_end_by_order_outlives_the_master_that_heard_it() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    let lock = cell.file(&mut a, "/l");
+    assert!(cell.call(&mut a, acquire(lock, Exclusive)).is_ok());
+    let end = Message::EndSession(v1::EndSession { session: a.session });
+    let op = cell.send(Client::operator().outside(end));
+    cell.pass(secs(6));
+    assert_eq!(cell.take(op), Some(Ok(Message::Done(v1::CellDone::default()))), "it is decided");
+    cell.fail_over();
+    assert_eq!(cell.resume(&mut a, Vec::new()).unwrap_err().code, "cell.expired");
+    // R10: the lock stays with it for as long as it may believe in it.
+    cell.pass(secs(13));
+    assert_eq!(holders(&cell), 1);
+    cell.pass(millis(300));
+    assert!(cell.state.session(SessionId(a.session)).is_none());
 }
 
 #[test]
@@ -357,20 +425,24 @@ fn closes_are_answered_when_they_are_agreed_on_many_with_one_entry() {
 
 #[test]
 fn closing_what_this_master_never_heard_of_frees_what_the_state_keeps() {
-    let mut cell = Cell::new();
-    let mut a = cell.client("a");
-    let node = cell.open(&mut a, all("/e", ephemeral())).handle;
-    let lock = cell.file(&mut a, "/l");
-    assert!(cell.call(&mut a, acquire(lock, Exclusive)).is_ok());
-    cell.fail_over();
-    cell.resume(&mut a, Vec::new()).unwrap();
-    assert_eq!(holders(&cell), 1);
-    for handle in [node, lock] {
-        assert!(cell.call(&mut a, close(handle)).is_ok());
-        assert!(cell.state.is_closed(SessionId(a.session), crate::HandleNumber(handle)));
+    // The later one first: the earlier one's number goes with it, and what it keeps does not.
+    for later_first in [false, true] {
+        let mut cell = Cell::new();
+        let mut a = cell.client("a");
+        let node = cell.open(&mut a, all("/e", ephemeral())).handle;
+        let lock = cell.file(&mut a, "/l");
+        assert!(cell.call(&mut a, acquire(lock, Exclusive)).is_ok());
+        cell.fail_over();
+        cell.resume(&mut a, Vec::new()).unwrap();
+        assert_eq!(holders(&cell), 1);
+        a.answered_below = a.number + 1;
+        for handle in if later_first { [lock, node] } else { [node, lock] } {
+            assert!(cell.call(&mut a, close(handle)).is_ok());
+            assert!(cell.state.is_closed(SessionId(a.session), crate::HandleNumber(handle)));
+        }
+        assert_eq!(holders(&cell), 0);
+        assert_eq!(cell.state.instance(&Place::parse("app", "/e").unwrap()), None);
     }
-    assert_eq!(holders(&cell), 0);
-    assert_eq!(cell.state.instance(&Place::parse("app", "/e").unwrap()), None);
 }
 
 #[test]

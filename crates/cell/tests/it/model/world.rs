@@ -432,6 +432,7 @@ fn master_options(setup: &Setup, node: u64) -> master::Options {
         idle: Duration::from_secs(3_600),
         wait: Duration::from_secs(25),
         rotate: Duration::from_secs(24 * 3_600),
+        alone: false,
         mutant: setup.mutant,
     }
 }

@@ -37,6 +37,7 @@ use crate::invariants::an_event_follows_the_last_change::AnEventFollowsTheLastCh
 use crate::invariants::answers_fit_the_agreed_order::AnswersFitTheAgreedOrder;
 use crate::invariants::changes_are_announced::ChangesAreAnnounced;
 use crate::invariants::checked_resource_never_goes_back::CheckedResourceNeverGoesBack;
+use crate::invariants::closed_handles_stay_closed::ClosedHandlesStayClosed;
 use crate::invariants::ended_sessions_stay_ended::EndedSessionsStayEnded;
 use crate::invariants::ephemerals_end_with_their_sessions::EphemeralsEndWithTheirSessions;
 use crate::invariants::forged_handles_open_nothing::ForgedHandlesOpenNothing;
@@ -160,6 +161,7 @@ impl Town {
             idle: IDLE,
             wait: WAIT,
             rotate: ROTATE,
+            alone: false,
             mutant: self.mutant.and_then(Mutant::of_cell),
         };
         Server::start(config, options, self.sights.clone(), seat.disk, !self.calm, seat.now, seat.rng, out)
@@ -213,6 +215,7 @@ pub fn cell_claims() -> Claims<Fact> {
         Box::<LostLocksAreHeldBack>::default(),
         Box::<WaitersAreServedInOrder>::default(),
         Box::<ForgedHandlesOpenNothing>::default(),
+        Box::<ClosedHandlesStayClosed>::default(),
         Box::<ChangesAreAnnounced>::default(),
         Box::<AMastersWordEndsWithItsEpoch>::default(),
         Box::<GuardedWritesEndWithTheirLocks>::default(),

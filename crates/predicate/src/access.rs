@@ -15,6 +15,9 @@ use crate::template::Path;
 /// Alternatives of one text. Beyond it, those of a part are left out or the whole is not indexed.
 const MAX_ALTERNATIVES: usize = 32;
 
+/// Atoms, and parts that the known side decides, of one alternative; further ones are left to the evaluation.
+const MAX_PARTS: usize = 64;
+
 /// Whose fields are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -72,11 +75,15 @@ impl Alternative {
     }
 
     fn and(&self, other: &Alternative) -> Alternative {
-        Alternative {
+        let mut both = Alternative {
             fixed: [self.fixed.as_slice(), &other.fixed].concat(),
             atoms: [self.atoms.as_slice(), &other.atoms].concat(),
             more: self.more || other.more,
-        }
+        };
+        both.more |= both.fixed.len() > MAX_PARTS || both.atoms.len() > MAX_PARTS;
+        both.fixed.truncate(MAX_PARTS);
+        both.atoms.truncate(MAX_PARTS);
+        both
     }
 }
 

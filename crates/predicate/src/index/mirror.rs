@@ -1,7 +1,7 @@
 //! The mirror: readers found by their data and claims, for what writers ask of them.
 //!
-//! A field of readers is mirrored once a writer's predicate has asked for it and it is worth it: readers who ask for
-//! nothing a writer's predicate looks at cost nothing.
+//! A field of readers is mirrored once going without has cost writers as much as mirroring it will: nothing is spent on
+//! fields that nobody asks for, and who asks for ever new ones makes matching twice as slow at most.
 
 use super::scheme::{Bound, MAX_TOKENS};
 use super::token::{hash, lane, members, prefix_lane};
@@ -25,13 +25,95 @@ pub(crate) enum By {
 /// A line and a place on it.
 type Spot = (u8, u64);
 
+/// Fields that are wished for at once; the one that was wished for least is forgotten.
+const MAX_WISHES: usize = 64;
+
 /// One field of all readers.
 #[derive(Debug)]
-pub(crate) struct Mirror {
+struct Mirror {
     path: Path,
     by: By,
     /// (line, place, subscription)
     spots: BTreeSet<(u8, u64, u32)>,
+    /// When it was last looked into, by the number of looks.
+    looked: u64,
+}
+
+/// A field that was asked for without a mirror, and what that has cost so far.
+#[derive(Debug)]
+struct Wish {
+    path: Path,
+    by: By,
+    cost: usize,
+}
+
+/// The fields of readers that are mirrored.
+#[derive(Debug, Default)]
+pub(crate) struct Mirrors {
+    all: Vec<Mirror>,
+    wishes: Vec<Wish>,
+    looks: u64,
+}
+
+impl Mirrors {
+    pub(crate) fn add(&mut self, slot: u32, reader: &Scope<'_>, seed: u64) {
+        self.all.iter_mut().for_each(|mirror| mirror.add(slot, reader, seed));
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32, reader: &Scope<'_>, seed: u64) {
+        self.all.iter_mut().for_each(|mirror| mirror.remove(slot, reader, seed));
+    }
+
+    /// The readers that stand where they are wanted, if their field is mirrored and there are fewer than `bar`.
+    pub(crate) fn fewer(&mut self, wanted: &Wanted, bar: usize) -> Option<Vec<u32>> {
+        let mirror = self.all.iter_mut().find(|mirror| mirror.path == wanted.path && mirror.by == wanted.by)?;
+        self.looks += 1;
+        mirror.looked = self.looks;
+        let readers: Vec<u32> = mirror.readers(wanted).take(bar).collect();
+        (readers.len() < bar).then_some(readers)
+    }
+
+    /// Whether a field is not mirrored but should be: it has been asked for at a cost that makes up for it.
+    pub(crate) fn is_worth(&mut self, wanted: &Wanted, cost: usize, price: usize) -> bool {
+        if self.all.iter().any(|mirror| mirror.path == wanted.path && mirror.by == wanted.by) {
+            return false;
+        }
+        let at = self.wishes.iter().position(|wish| wish.path == wanted.path && wish.by == wanted.by);
+        let at = at.unwrap_or_else(|| {
+            if self.wishes.len() == MAX_WISHES
+                && let Some(least) = (0..MAX_WISHES).min_by_key(|wish| self.wishes[*wish].cost)
+            {
+                self.wishes.swap_remove(least);
+            }
+            self.wishes.push(Wish { path: wanted.path.clone(), by: wanted.by, cost: 0 });
+            self.wishes.len() - 1
+        });
+        self.wishes[at].cost += cost;
+        let worth = self.wishes[at].cost >= price;
+        if worth {
+            self.wishes.swap_remove(at);
+        }
+        worth
+    }
+
+    /// Mirrors a field; the one that was not looked into for longest goes if there are `most`.
+    pub(crate) fn make<'a>(
+        &mut self,
+        wanted: &Wanted,
+        most: usize,
+        readers: impl Iterator<Item = (u32, Scope<'a>)>,
+        seed: u64,
+    ) {
+        if self.all.len() >= most
+            && let Some(oldest) = (0..self.all.len()).min_by_key(|mirror| self.all[*mirror].looked)
+        {
+            self.all.swap_remove(oldest);
+        }
+        let mut mirror =
+            Mirror { path: wanted.path.clone(), by: wanted.by, spots: BTreeSet::new(), looked: self.looks };
+        readers.for_each(|(slot, reader)| mirror.add(slot, &reader, seed));
+        self.all.push(mirror);
+    }
 }
 
 /// Where an atom's readers stand in the mirror of its field.
@@ -55,28 +137,20 @@ impl Mirror {
         }
     }
 
-    pub(crate) fn add(&mut self, slot: u32, reader: &Scope<'_>, seed: u64) {
+    fn add(&mut self, slot: u32, reader: &Scope<'_>, seed: u64) {
         for (line, at) in self.spots(reader, seed) {
             self.spots.insert((line, at, slot));
         }
     }
 
-    pub(crate) fn remove(&mut self, slot: u32, reader: &Scope<'_>, seed: u64) {
+    fn remove(&mut self, slot: u32, reader: &Scope<'_>, seed: u64) {
         for (line, at) in self.spots(reader, seed) {
             self.spots.remove(&(line, at, slot));
         }
     }
 
-    pub(crate) fn of(wanted: &Wanted) -> Mirror {
-        Mirror { path: wanted.path.clone(), by: wanted.by, spots: BTreeSet::new() }
-    }
-
-    pub(crate) fn is_for(&self, wanted: &Wanted) -> bool {
-        self.path == wanted.path && self.by == wanted.by
-    }
-
     /// The readers that stand where they are wanted.
-    pub(crate) fn readers<'a>(&'a self, wanted: &'a Wanted) -> impl Iterator<Item = u32> + 'a {
+    fn readers<'a>(&'a self, wanted: &'a Wanted) -> impl Iterator<Item = u32> + 'a {
         wanted.ranges.iter().flat_map(|range| {
             let (first, last) = (*range.start(), *range.end());
             self.spots.range((first.0, first.1, 0)..=(last.0, last.1, u32::MAX)).map(|(_, _, slot)| *slot)

@@ -19,7 +19,7 @@ use crate::packed::{self, Packed};
 use crate::predicate::{Predicate, is_true};
 use crate::refusal::{Refusal, Wrong};
 use crate::template::{Path, Template};
-use mirror::{Mirror, wanted};
+use mirror::{Mirrors, wanted};
 use postings::Postings;
 use scheme::{Bound, Bounds, Post, Recipe, Scheme, Shape, choose};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,8 @@ pub struct Limits {
     pub scanned: usize,
     /// Different shapes of predicates.
     pub templates: usize,
+    /// Different patterns of `matches`, over all shapes: each may take half a megabyte.
+    pub patterns: usize,
     /// Different sets of fields that predicates are found by: a record may have to ask for each.
     pub schemes: usize,
     /// Bytes of one reader's data and claims together.
@@ -51,6 +53,7 @@ impl Default for Limits {
             // 1,000 evaluations take some 200 µs: what a record may cost beside its matches.
             scanned: 1_000,
             templates: 16_384,
+            patterns: 1_024,
             schemes: 1_024,
             reader_data: 16 * 1024,
             mirrors: 16,
@@ -136,7 +139,7 @@ pub struct Index {
     bounds: Bounds,
     always: BTreeSet<u32>,
     scanned: BTreeSet<u32>,
-    mirrors: Vec<Mirror>,
+    mirrors: Mirrors,
 }
 
 impl Index {
@@ -157,7 +160,7 @@ impl Index {
             bounds: Bounds::new(),
             always: BTreeSet::new(),
             scanned: BTreeSet::new(),
-            mirrors: Vec::new(),
+            mirrors: Mirrors::default(),
         }
     }
 
@@ -202,18 +205,18 @@ impl Index {
             self.slots.len() as u32 - 1
         });
         let Slot { generation, .. } = self.slots[slot as usize];
+        self.mirrors.add(slot, &split(&data).1, self.seed);
         self.slots[slot as usize] = Slot { template, generation, data };
         self.stand(slot, &posts);
-        self.mirror(slot, true);
         Ok(SubscriptionId { slot, generation })
     }
 
     /// Ends a subscription; whether there was one.
     pub fn unsubscribe(&mut self, id: SubscriptionId) -> bool {
         let Some(template) = self.template_of(id) else { return false };
-        self.mirror(id.slot, false);
         self.leave(id.slot);
         let slot = &mut self.slots[id.slot as usize];
+        self.mirrors.remove(id.slot, &split(&slot.data).1, self.seed);
         slot.template = VACANT;
         slot.data = Box::default();
         // A slot whose generations are used up is never used again.
@@ -234,15 +237,16 @@ impl Index {
         let moves = self.templates[template as usize].as_ref().is_some_and(|shared| shared.template.asks_reader);
         let posts =
             if moves { Some(self.checked_posts(template, &data, self.scanned.contains(&id.slot))?) } else { None };
-        self.mirror(id.slot, false);
         if posts.is_some() {
             self.leave(id.slot);
         }
-        self.slots[id.slot as usize].data = data;
+        let slot = &mut self.slots[id.slot as usize];
+        self.mirrors.remove(id.slot, &split(&slot.data).1, self.seed);
+        self.mirrors.add(id.slot, &split(&data).1, self.seed);
+        slot.data = data;
         if let Some(posts) = posts {
             self.stand(id.slot, &posts);
         }
-        self.mirror(id.slot, true);
         Ok(true)
     }
 
@@ -269,6 +273,10 @@ impl Index {
         }
         if self.by_shape.len() >= self.limits.templates {
             return Err(full("this table is watched by too many predicates of different shapes"));
+        }
+        let patterns = self.templates.iter().flatten().map(|shared| shared.template.patterns.len()).sum::<usize>();
+        if !template.patterns.is_empty() && patterns + template.patterns.len() > self.limits.patterns {
+            return Err(full("this table is watched by too many different patterns"));
         }
         let routes: Vec<Option<(u32, Recipe)>> = template
             .by_record
@@ -418,21 +426,11 @@ impl Index {
         }
     }
 
-    /// Puts a reader into every mirror, or takes it out.
-    fn mirror(&mut self, slot: u32, add: bool) {
-        let (_, reader) = split(&self.slots[slot as usize].data);
-        for mirror in &mut self.mirrors {
-            if add {
-                mirror.add(slot, &reader, self.seed);
-            } else {
-                mirror.remove(slot, &reader, self.seed);
-            }
-        }
-    }
-
     /// Appends the subscriptions that a record is for, in order: their predicate holds for it, and its writer's predicate,
     /// if it has one, for them.
     pub fn matches(&mut self, record: &Scope<'_>, writer: Option<&Predicate>, out: &mut Vec<SubscriptionId>) -> Work {
+        // What holds now and not later cannot be watched (R9): a writer's predicate that asks the time shows nothing here.
+        let record = &Scope { now: None, joined: None, ..*record };
         let mut work = Work::default();
         // A writer that asks for nothing of readers shows the record to all or to none.
         let writer = match writer {
@@ -536,14 +534,15 @@ impl Index {
             let mut best: Option<Vec<u32>> = None;
             for wanted in wanted(alternative, &bound, self.seed) {
                 let bar = best.as_ref().map_or(most, Vec::len);
-                if bar <= self.limits.many && best.is_some() {
+                if best.is_some() && bar <= self.limits.many {
                     break;
                 }
-                let Some(mirror) = self.mirror_for(&wanted) else { continue };
-                let readers: Vec<u32> = mirror.readers(&wanted).take(bar).collect();
-                if readers.len() < bar {
-                    best = Some(readers);
+                if self.mirrors.is_worth(&wanted, bar, self.slots.len()) {
+                    let taken = self.slots.iter().enumerate().filter(|(_, slot)| slot.template != VACANT);
+                    let readers = taken.map(|(number, slot)| (number as u32, split(&slot.data).1));
+                    self.mirrors.make(&wanted, self.limits.mirrors, readers, self.seed);
                 }
+                best = self.mirrors.fewer(&wanted, bar).or(best);
             }
             found.extend(best?);
             if found.len() >= most {
@@ -551,22 +550,6 @@ impl Index {
             }
         }
         Some(found)
-    }
-
-    /// The mirror of a field, made if there is room for it: once for each field, however many readers there are.
-    fn mirror_for(&mut self, wanted: &mirror::Wanted) -> Option<&Mirror> {
-        let known = self.mirrors.iter().position(|mirror| mirror.is_for(wanted));
-        if known.is_none() {
-            if self.mirrors.len() >= self.limits.mirrors {
-                return None;
-            }
-            let mut mirror = Mirror::of(wanted);
-            for (number, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.template != VACANT) {
-                mirror.add(number as u32, &split(&slot.data).1, self.seed);
-            }
-            self.mirrors.push(mirror);
-        }
-        Some(&self.mirrors[known.unwrap_or(self.mirrors.len() - 1)])
     }
 }
 

@@ -184,6 +184,34 @@ fn writers_find_readers_by_the_mirror() {
 }
 
 #[test]
+fn a_field_is_mirrored_when_going_without_has_cost_as_much() {
+    let mut both = Both::new(Limits { many: 10, mirrors: 1, ..Limits::default() });
+    for number in 0..1_000i64 {
+        let text = if number % 10 == 0 { "true" } else { "a == 1" };
+        both.subscribe(text, packed([("n", number.into()), ("m", number.into())]), nobody());
+    }
+    let record = packed([("b", 1.into())]);
+    let mut asked = |text: &str| both.check(&Key::from("k"), &record, Some(&predicate(text))).mirrored;
+    // A hundred candidates each time, a thousand readers to mirror.
+    let first = (1..20).find(|_| asked("reader.n == 500"));
+    assert_eq!(first, Some(10));
+    // One field has room, and the other is asked for as often.
+    assert_eq!((1..20).find(|_| asked("reader.m == 500")), Some(10));
+    assert!(!asked("reader.n == 500") && asked("reader.m == 501"));
+}
+
+#[test]
+fn a_writer_that_asks_the_time_shows_nothing_live() {
+    let mut index = Index::new(Limits::default(), 1);
+    index.subscribe(&predicate("true"), &nobody(), &nobody()).expect("room");
+    let (key, record, mut found) = (Key::from("k"), packed([]), Vec::new());
+    for text in ["now() > timestamp(0)", "now() > timestamp(0) || reader.a == 1"] {
+        index.matches(&Scope::record(&key, &record).at(1), Some(&predicate(text)), &mut found);
+    }
+    assert!(found.is_empty());
+}
+
+#[test]
 fn a_reader_moves_without_subscribing_again() {
     let mut index = Index::new(Limits::default(), 1);
     let at = |lat: f64| packed([("p", vec![lat, 8.0].into())]);
@@ -216,6 +244,12 @@ fn what_cannot_be_looked_up_is_bounded_by_name() {
     assert_eq!(subscribe("e == 1"), Err(Wrong::Full));
     assert!(subscribe("d == 2").is_ok());
     assert_eq!(subscribe("d == 3"), Err(Wrong::Full));
+    let mut index_of_patterns = Index::new(Limits { patterns: 2, ..Limits::default() }, 1);
+    let mut subscribe = |text: &str| {
+        index_of_patterns.subscribe(&predicate(text), &nobody(), &nobody()).map_err(|refusal| refusal.wrong)
+    };
+    assert!(subscribe("a.matches('x') && b.matches('y')").is_ok() && subscribe("c == 1").is_ok());
+    assert_eq!(subscribe("a.matches('z')"), Err(Wrong::Full));
     assert_eq!(index.len(), 8);
     let large = packed([("s", "x".repeat(200).as_str().into())]);
     let refusal = Index::new(limits, 1).subscribe(&predicate("true"), &large, &nobody()).expect_err("large");

@@ -3,6 +3,7 @@
 use super::{probe, runtime};
 use crate::cli::{LogFormat, Serve, quoted};
 use crate::output::{self, broken};
+use std::io::{IsTerminal, stderr};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,9 +42,12 @@ pub fn run(args: Serve) -> Result<(), Error> {
             () = ready => greet(&node, &config),
             // A member without its majority waits here until it is told to stop.
             () = stop.told() => return stop.node(node).await,
+            error = node.failed() => return stop.failed(node, error).await,
         }
-        stop.told().await;
-        stop.node(node).await
+        tokio::select! {
+            () = stop.told() => stop.node(node).await,
+            error = node.failed() => stop.failed(node, error).await,
+        }
     })
 }
 
@@ -74,8 +78,11 @@ fn prepare(args: Serve) -> Result<Config, Error> {
             LogFormat::Json => config::LogFormat::Json,
         };
     }
-    if let Some(filter) = args.log {
-        config.log.filter = filter;
+    match args.log {
+        Some(filter) => config.log.filter = filter,
+        // Who looks on is told what to try, and of trouble; the course of things is for a log that is kept.
+        None if stderr().is_terminal() && config.log == config::Log::default() => config.log.filter = "warn".to_owned(),
+        None => {}
     }
     config.log.filter = format!("{QUIET},{}", config.log.filter);
     logs::init(&config.log)?;
@@ -156,6 +163,11 @@ impl Stop {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }
+    }
+
+    /// Stops a node that serves nobody any more, and says why: whoever started it starts it again.
+    async fn failed(self, node: Node, error: Error) -> Result<(), Error> {
+        self.node(node).await.and(Err(error))
     }
 
     /// Stops the node; a second signal stops waiting for that.

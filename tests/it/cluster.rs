@@ -167,8 +167,11 @@ fn a_member_that_lost_its_data_does_not_vote_again_but_is_replaced() {
     let leader = cluster.leader();
     let lost = (leader + 1) % 3;
     cluster.nodes[lost].take().unwrap().kill();
-    std::fs::remove_dir_all(dir.path().join(format!("data-{}", lost + 1))).unwrap();
-    run(&["serve", "--config", cluster.configs[lost].to_str().unwrap()]).failed(4, "node.empty_member");
+    let data = dir.path().join(format!("data-{}", lost + 1));
+    for (gone, code) in [(data.join("group-0"), "node.lost_group"), (data, "node.empty_member")] {
+        std::fs::remove_dir_all(gone).unwrap();
+        run(&["serve", "--config", cluster.configs[lost].to_str().unwrap()]).failed(4, code);
+    }
 
     // The others remove it and add a new member under a number of its own.
     let port = free_port();

@@ -1,7 +1,9 @@
 //! One node: what it acknowledged is there after SIGKILL.
 
 use crate::load::{Load, Promised, assert_kept};
-use crate::process::{Deadline, Server, turn};
+use crate::process::{Deadline, Running, Server, run, tidings, turn};
+use rustix::process::{Resource, Rlimit, prlimit};
+use std::process::Command;
 
 /// How often the server is killed under load, in every run of the tests.
 const KILLS: usize = 3;
@@ -42,6 +44,32 @@ fn kill_loop() {
     let _turn = turn();
     let deadline = Deadline::from_environment();
     kill_under_load(|| !deadline.has_passed());
+}
+
+/// A disk that takes nothing more, as the limit on the size of files makes one: the node cannot serve, and whoever started it
+/// hears that from its end.
+#[test]
+fn a_node_whose_disk_fails_ends_with_a_reason_and_comes_back() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let serve = ["serve", "--data", data.path().to_str().unwrap(), "--listen", "127.0.0.1:0"];
+    // The shell lets a write beyond the limit fail, rather than end the process.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(tidings().get_program()).args(serve);
+    let server = Running::start(&mut command);
+    let url = server.line(1).rsplit(' ').next().unwrap().to_owned();
+    server.line(2);
+    let put = |row: &str| run(&["store", "put", "g", row, "c", "v", "--server", &url, "--timeout", "5"]);
+    assert_eq!(put("before").code, 0);
+    let nothing = Rlimit { current: Some(0), maximum: None };
+    prlimit(Some(server.pid()), Resource::Fsize, nothing).unwrap();
+    assert_ne!(put("lost?").code, 0);
+    let said = server.ended();
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.err.contains("stopped by itself") && said.err.contains("tidings doctor"), "{said:?}");
+
+    let server = Server::embedded(data.path());
+    assert_eq!(server.run(&["store", "get", "g", "before"]).code, 0);
 }
 
 #[test]

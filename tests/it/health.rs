@@ -101,6 +101,32 @@ fn looking_changes_nothing() {
 }
 
 #[test]
+fn a_group_that_is_gone_is_named_by_doctor_and_not_begun_again() {
+    let _turn = turn();
+    for group in ["group-0", "group-1"] {
+        let data = tempfile::tempdir().unwrap();
+        assert_eq!(Server::embedded(data.path()).terminate(), 0);
+        // A directory of an earlier version does not say that its groups have begun, until the next start.
+        let entry = data.path().join("ENTRY");
+        let said = std::fs::read_to_string(&entry).unwrap();
+        std::fs::write(&entry, said.replace("begun\n", "")).unwrap();
+        assert_eq!(Server::embedded(data.path()).terminate(), 0);
+        assert!(std::fs::read_to_string(&entry).unwrap().contains("begun\n"));
+
+        std::fs::remove_dir_all(data.path().join(group)).unwrap();
+        let said = doctor(data.path());
+        assert_eq!(said.code, 1, "{said:?}");
+        let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        let failed: Vec<_> = report["checks"].as_array().unwrap().iter().filter(|c| c["state"] == "failed").collect();
+        assert_eq!(failed.len(), 1, "{report}");
+        let message = failed[0]["message"].as_str().unwrap();
+        assert!(message.contains(group) && message.contains("its files are gone"), "{message}");
+        let said = run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+        said.failed(4, "node.lost_group");
+    }
+}
+
+#[test]
 fn a_port_that_somebody_else_has_is_a_failed_check() {
     let dir = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

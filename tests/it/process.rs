@@ -155,6 +155,13 @@ impl Server {
         signal(&self.child, Signal::CONT);
     }
 
+    /// The bytes of memory that it has now.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+        kib.map_or_else(|| panic!("the kernel says how much: {status}"), |kib: u64| kib << 10)
+    }
+
     /// Everything it has printed so far.
     pub fn said(&self) -> String {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -233,6 +240,10 @@ impl Running {
 
     pub fn signal(&self, which: Signal) {
         signal(&self.child, which);
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Waits for its end.

@@ -16,6 +16,14 @@ pub struct OtherCluster {
     pub cluster: ClusterId,
 }
 
+/// What a leader says of a member that does not have what it had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node {node} has lost its log; replace it")]
+pub struct LostLog {
+    /// The member.
+    pub node: NodeId,
+}
+
 /// Why a group did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

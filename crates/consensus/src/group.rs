@@ -182,6 +182,12 @@ impl Group {
         })
     }
 
+    /// Waits until this replica has stopped by itself: its disk or its state failed.
+    pub async fn failed(&self) {
+        // Its other half is in `shared`, which this call holds.
+        let _ = self.inner.shared.failed.subscribe().wait_for(|failed| *failed).await;
+    }
+
     /// The address of a member, as the group has agreed on it.
     pub fn address(&self, node: NodeId) -> Option<String> {
         self.inner.members().get_node(&node.0).map(|n| n.addr.clone())

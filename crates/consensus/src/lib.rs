@@ -11,6 +11,7 @@
 //! ```
 //! - `log_store`, `state`, `snapshot`: what is on disk. `codec`: every byte that comes in is checked there.
 //! - `network`, `receive`: calls to and from other members. `identity`: that they are of the same cluster.
+//!   `acknowledged`: that they have what they had.
 //! - `lease`: promises and leases on our own clock; openraft's lease is trusted for nothing.
 //! - `roles`, `barrier`, `proposals`, `announce`: from openraft's events to what a machine hears.
 //! - `membership`: members and leadership change while the group serves. `metrics`: what to look at.
@@ -18,6 +19,7 @@
 //! What it deliberately does not do: interpret commands, carry bytes between nodes (the node does, [`Transport`]), route
 //! requests to the leader, or serve reads (the state does, after a barrier).
 
+mod acknowledged;
 mod announce;
 mod barrier;
 mod codec;
@@ -44,7 +46,7 @@ mod types;
 
 pub use codec::Malformed;
 pub use config::{Clock, Flush, GroupConfig, Limits, Member, Timings};
-pub use error::{ChangeError, OtherCluster, ProposeError, StartError};
+pub use error::{ChangeError, LostLog, OtherCluster, ProposeError, StartError};
 pub use group::{Group, Missed};
 pub use identity::{ClusterId, Identity, Stranger};
 pub use log_store::check;

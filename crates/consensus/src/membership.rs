@@ -152,6 +152,9 @@ impl Group {
     async fn add_learner(&self, node: NodeId, address: &str) -> Changed {
         let identity = &self.inner.shared.identity;
         identity.forgive(node);
+        if self.inner.members().get_node(&node.0).is_none() {
+            self.inner.shared.acknowledged.lock().forget(node);
+        }
         let mut strangers = identity.watch();
         let at = BasicNode { addr: address.into() };
         let written = self.inner.raft.add_learner(node.0, at, false);

@@ -1,6 +1,6 @@
 //! What a replica says about itself: a plain struct for status pages, and gauges. All names of gauges are here.
 
-use crate::error::OtherCluster;
+use crate::error::{LostLog, OtherCluster};
 use crate::group::Group;
 use crate::identity::ClusterId;
 use crate::shared::Shared;
@@ -116,6 +116,14 @@ impl Group {
     pub fn strangers(&self) -> Vec<OtherCluster> {
         let strangers = self.inner.shared.identity.strangers(self.inner.shared.now());
         strangers.into_iter().map(|(node, stranger)| OtherCluster { node, cluster: stranger.cluster }).collect()
+    }
+
+    /// The members that do not have what they acknowledged to this leader.
+    pub fn lost_logs(&self) -> Vec<LostLog> {
+        let acknowledged = self.inner.shared.acknowledged.lock();
+        let members = self.inner.members();
+        let lost = members.nodes().map(|(node, _)| NodeId(*node)).filter(|node| acknowledged.has_lost(*node));
+        lost.map(|node| LostLog { node }).collect()
     }
 }
 

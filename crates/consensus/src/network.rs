@@ -178,15 +178,28 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         request: AppendEntriesRequest<TypeConfig>,
         _option: RPCOption,
     ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
-        let with_previous = request.prev_log_id.is_some();
-        let term = request.vote.leader_id.term;
+        let (previous, term) = (request.prev_log_id.map(|id| id.index), request.vote.leader_id.term);
+        let last = request.entries.last().map(|entry| entry.log_id.index).or(previous);
         let body = Body::Append(codec::wire_append(&request));
         drop(request);
-        let sent = self.shared.now();
+        let (member, sent) = (NodeId(self.target), self.shared.now());
+        // Before it is sent: what is acknowledged meanwhile says nothing of when this request arrived.
+        let had = self.shared.acknowledged.lock().last(term, member);
         let reply = match self.call(body, RPCTypes::AppendEntries, self.shared.timings.call).await? {
-            Body::AppendReply(reply) => codec::append_reply(&reply, with_previous).map_err(nonsense)?,
+            Body::AppendReply(reply) => codec::append_reply(&reply, previous.is_some()).map_err(nonsense)?,
             _ => return Err(unreachable("the reply is not to an append")),
         };
+        let took = match &reply {
+            AppendEntriesResponse::Conflict if previous <= had => {
+                return Err(unreachable(self.shared.lost_log(member)));
+            }
+            AppendEntriesResponse::Success => last,
+            AppendEntriesResponse::PartialSuccess(matched) => matched.map(|id| id.index),
+            AppendEntriesResponse::Conflict | AppendEntriesResponse::HigherVote(_) => None,
+        };
+        if let Some(index) = took {
+            self.shared.acknowledged.lock().took(term, member, index);
+        }
         // Even a conflict says that the leader was accepted; only a higher ballot says that it was not.
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
             self.shared.leases.lock().accepted(term, self.target, sent);
@@ -221,13 +234,24 @@ impl RaftNetworkV2<TypeConfig> for Peer {
                 return Err(NetworkError::from_string("the snapshot has no bytes").into());
             }
         };
+        let member = NodeId(self.target);
+        if self.shared.acknowledged.lock().has_lost(member) {
+            return Err(StreamingError::Unreachable(Unreachable::from_string(self.shared.lost_log(member))));
+        }
         let send = self.send_snapshot(vote, applied.wire(), chunks).fuse();
         futures::pin_mut!(send);
         let cancel = cancel.fuse();
         futures::pin_mut!(cancel);
         futures::select_biased! {
             closed = cancel => Err(closed.into()),
-            sent = send => sent,
+            sent = send => {
+                if let (Ok(reply), Some(last)) = (&sent, applied.last)
+                    && reply.vote == vote
+                {
+                    self.shared.acknowledged.lock().took(vote.leader_id.term, member, last.index);
+                }
+                sent
+            }
         }
     }
 

@@ -45,6 +45,7 @@ pub(crate) async fn watch_role(shared: Arc<Shared>, raft: Raft) {
     }
     if !shared.stopped.swap(true, Ordering::AcqRel) {
         tracing::error!(group = shared.group.0, "the replica stopped by itself: its disk or its state failed");
+        shared.failed.send_replace(true);
     }
     announce(&shared, Role::Follower { leader: None });
 }

@@ -1,8 +1,9 @@
 //! What the parts of one replica share.
 
+use crate::acknowledged::Acknowledged;
 use crate::announce::Announcer;
 use crate::config::{Clock, GroupConfig, Limits, Timings};
-use crate::error::OtherCluster;
+use crate::error::{LostLog, OtherCluster};
 use crate::identity::{ClusterId, Identity};
 use crate::lease::Leases;
 use crate::mutant::Mutant;
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub leases: Mutex<Leases>,
     /// When each other member last answered a call of this replica; as many as there are and were members.
     pub answered: Mutex<BTreeMap<NodeId, Mono>>,
+    /// What the others have acknowledged to this leader.
+    pub acknowledged: Mutex<Acknowledged>,
     /// The last entry that the state here has applied.
     pub applied: watch::Sender<Option<LogId>>,
     pub announcer: Arc<Announcer>,
@@ -34,6 +37,8 @@ pub(crate) struct Shared {
     /// The term in which this replica announced that it leads; 0 while it does not.
     pub leading: AtomicU64,
     pub stopped: AtomicBool,
+    /// Whether it stopped by itself.
+    pub failed: watch::Sender<bool>,
     pub mutant: Option<Mutant>,
 }
 
@@ -51,11 +56,13 @@ impl Shared {
             clock,
             leases: Mutex::new(Leases::new(node.0, timings.lease, mutant)),
             answered: Mutex::default(),
+            acknowledged: Mutex::default(),
             applied: watch::Sender::new(None),
             proposals: Proposals::new(limits, announcer.clone()),
             announcer,
             leading: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
+            failed: watch::Sender::new(false),
             mutant,
         })
     }
@@ -88,6 +95,15 @@ impl Shared {
             tracing::warn!(group, node = from.0, %cluster, "a node of another cluster was refused");
         }
         Err(OtherCluster { node: from, cluster })
+    }
+
+    /// A member does not have what it has acknowledged to this leader: says so where people look.
+    pub fn lost_log(&self, member: NodeId) -> LostLog {
+        if self.acknowledged.lock().lost(member) {
+            let group = self.group.0;
+            tracing::error!(group, node = member.0, "a member has lost its log and counts for nothing; replace it");
+        }
+        LostLog { node: member }
     }
 }
 

@@ -10,10 +10,12 @@
 //! ```
 
 use crate::config::Entry;
+use parking_lot::Mutex;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error, GroupId};
 use tidings_consensus::{ClusterId, Identity};
@@ -33,6 +35,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
+    /// Held while what `ENTRY` says is changed: the groups learn things while the node starts.
+    changing: Arc<Mutex<()>>,
     /// The kernel releases it even after SIGKILL.
     _lock: DirLock,
 }
@@ -50,6 +54,8 @@ pub struct Entered {
     pub entry: Option<Entry>,
     /// Which it is; unknown until its members have agreed on a number, or one of them has spoken to this node.
     pub cluster: Option<ClusterId>,
+    /// Whether all groups have begun their logs here: one that is empty later is lost.
+    pub begun: bool,
 }
 
 const ENTRY: &str = "ENTRY";
@@ -68,6 +74,7 @@ impl Entered {
             match line.split_once(' ').unwrap_or((line, "")) {
                 ("found", "") => entered.entry = Some(Entry::Found),
                 ("join", "") => entered.entry = Some(Entry::Join),
+                ("begun", "") => entered.begun = true,
                 ("cluster", digits) if digits.parse::<ClusterId>().is_ok() => entered.cluster = digits.parse().ok(),
                 _ => return Err(unreadable_entry(&file)),
             }
@@ -85,14 +92,24 @@ impl Entered {
             None => "",
         };
         let cluster = self.cluster.map_or(String::new(), |cluster| format!("cluster {cluster}\n"));
-        write_whole(path, ENTRY, &format!("{entry}{cluster}"))
+        let begun = if self.begun { "begun\n" } else { "" };
+        write_whole(path, ENTRY, &format!("{entry}{cluster}{begun}"))
+    }
+
+    /// Changes what the directory says, with `changing` held.
+    fn change(path: &Path, changing: &Mutex<()>, change: impl FnOnce(&mut Entered)) -> Result<(), Error> {
+        let _one_at_a_time = changing.lock();
+        let mut entered = Entered::read(path)?;
+        change(&mut entered);
+        entered.write(path)
     }
 }
 
 fn unreadable_entry(file: &Path) -> Error {
     let message = format!("{} does not say how the node entered its cluster", file.display());
-    Error::new("node.bad_format", Class::Failed, message)
-        .hint("It holds `found` or `join`, and `cluster` with 16 hexadecimal digits; restore it from a backup.")
+    Error::new("node.bad_format", Class::Failed, message).hint(
+        "It holds `found` or `join`, `cluster` with 16 hexadecimal digits, and `begun`; restore it from a backup.",
+    )
 }
 
 impl DataDir {
@@ -107,7 +124,7 @@ impl DataDir {
             refuse_foreign(path)?;
             begin_format(path)?;
         }
-        Ok(DataDir { path: path.to_owned(), _lock: lock })
+        Ok(DataDir { path: path.to_owned(), changing: Arc::default(), _lock: lock })
     }
 
     /// Checks a directory as [`DataDir::open`] does, and writes nothing.
@@ -138,8 +155,7 @@ impl DataDir {
     /// Whether no group has begun its log.
     pub fn is_new(&self) -> Result<bool, Error> {
         for group in [GroupId::CELL, GroupId::STORE] {
-            let log = self.log_of(group)?;
-            if fs::read_dir(&log).map_err(|e| cannot(&log, "read", &e))?.next().is_some() {
+            if !is_empty(&self.log_of(group)?)? {
                 return Ok(false);
             }
         }
@@ -153,27 +169,65 @@ impl DataDir {
 
     /// Writes down how the node enters its cluster.
     pub fn enter(&self, entry: Entry) -> Result<(), Error> {
-        Entered { entry: Some(entry), cluster: None }.write(&self.path)
+        Entered { entry: Some(entry), ..Entered::default() }.write(&self.path)
+    }
+
+    /// Writes down that all groups have begun their logs. Before that a crash may have left one without, which is no loss.
+    pub fn begin(&self) -> Result<(), Error> {
+        match self.entered()?.begun {
+            true => Ok(()),
+            false => Entered::change(&self.path, &self.changing, |entered| entered.begun = true),
+        }
     }
 
     /// Which cluster the node belongs to; what it learns of that is written down here.
     pub fn identity(&self) -> Result<Identity, Error> {
-        let path = self.path.clone();
+        let (path, changing) = (self.path.clone(), self.changing.clone());
         Ok(Identity::new(self.entered()?.cluster, move |cluster| {
-            let kept =
-                Entered::read(&path).and_then(|entered| Entered { cluster: Some(cluster), ..entered }.write(&path));
+            let kept = Entered::change(&path, &changing, |entered| entered.cluster = Some(cluster));
             kept.map_err(io::Error::other)
         }))
     }
 
     fn group(&self, group: GroupId, what: &str) -> Result<PathBuf, Error> {
-        let path = self.path.join(format!("group-{group}")).join(what);
+        let path = group_path(&self.path, group, what);
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|e| cannot(&path, "create", &e))?;
         // What is durable in a directory is worth nothing if the directory itself is not.
         for made in [Some(path.as_path()), path.parent(), Some(self.path.as_path())].into_iter().flatten() {
             File::open(made).and_then(|dir| dir.sync_all()).map_err(|e| cannot(made, "sync", &e))?;
         }
         Ok(path)
+    }
+}
+
+/// What to do when a log is gone.
+pub const LOST_HINT: &str = "If other members hold the data, let them remove this one and add it under a new number, started \
+                             with --join and an empty directory: under its old number it could undo what it promised. \
+                             Otherwise restore the directory from a backup.";
+
+/// The logs in the directory at `path` that have begun and of which nothing is left.
+pub fn lost_logs(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut lost = Vec::new();
+    if Entered::read(path)?.begun {
+        for log in [GroupId::CELL, GroupId::STORE].map(|group| group_path(path, group, "log")) {
+            if is_empty(&log)? {
+                lost.push(log);
+            }
+        }
+    }
+    Ok(lost)
+}
+
+fn group_path(path: &Path, group: GroupId, what: &str) -> PathBuf {
+    path.join(format!("group-{group}")).join(what)
+}
+
+/// Whether a directory holds nothing, or is not there.
+fn is_empty(path: &Path) -> Result<bool, Error> {
+    match fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(e) => Err(cannot(path, "read", &e)),
     }
 }
 
@@ -288,7 +342,8 @@ fn cannot(path: &Path, what: &str, e: &io::Error) -> Error {
         io::ErrorKind::StorageFull => {
             Error::new("node.disk_full", Class::Failed, message).hint("Free some space on the disk.")
         }
-        _ => Error::new("node.bad_data_dir", Class::Failed, message),
+        _ => Error::new("node.bad_data_dir", Class::Failed, message)
+            .hint("Name a directory on a disk of this machine with --data, or look what is wrong with this one."),
     }
 }
 
@@ -335,11 +390,14 @@ mod tests {
         let dir = DataDir::open(&path).unwrap();
         assert_eq!(dir.entered(), Ok(Entered::default()), "a directory of an earlier version");
         let cluster = ClusterId::new(0x2f);
-        for (text, entry, number) in
-            [("join\n", Some(Entry::Join), None), ("found\ncluster 000000000000002f\n", Some(Entry::Found), cluster)]
-        {
+        for (text, entry, number, begun) in [
+            ("join\n", Some(Entry::Join), None, false),
+            ("found\ncluster 000000000000002f\n", Some(Entry::Found), cluster, false),
+            ("found\ncluster 000000000000002f\nbegun\n", Some(Entry::Found), cluster, true),
+            ("begun\n", None, None, true),
+        ] {
             fs::write(path.join(ENTRY), text).unwrap();
-            assert_eq!(dir.entered(), Ok(Entered { entry, cluster: number }));
+            assert_eq!(dir.entered(), Ok(Entered { entry, cluster: number, begun }));
             dir.entered().unwrap().write(&path).unwrap();
             assert_eq!(fs::read_to_string(path.join(ENTRY)).unwrap(), text);
             assert_eq!(dir.identity().unwrap().known(), number);
@@ -348,6 +406,26 @@ mod tests {
             fs::write(path.join(ENTRY), damaged).unwrap();
             assert_eq!(dir.entered().unwrap_err().code, "node.bad_format", "{damaged:?}");
         }
+    }
+
+    #[test]
+    fn a_log_is_lost_only_after_it_has_begun() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("data");
+        let dir = DataDir::open(&path).unwrap();
+        dir.enter(Entry::Found).unwrap();
+        assert_eq!(lost_logs(&path), Ok(Vec::new()), "a crash came between the first starts of the two groups");
+        let logs = [GroupId::CELL, GroupId::STORE].map(|group| dir.log_of(group).unwrap());
+        logs.iter().for_each(|log| fs::write(log.join("vote"), "").unwrap());
+        dir.begin().unwrap();
+        assert_eq!(lost_logs(&path), Ok(Vec::new()));
+        // What the groups learn later is kept beside it.
+        Entered::change(&path, &dir.changing, |entered| entered.cluster = ClusterId::new(7)).unwrap();
+        assert!(dir.entered().is_ok_and(|entered| entered.begun && entered.entry == Some(Entry::Found)));
+        fs::remove_file(logs[1].join("vote")).unwrap();
+        assert_eq!(lost_logs(&path), Ok(vec![logs[1].clone()]));
+        fs::remove_dir_all(path.join("group-0")).unwrap();
+        assert_eq!(lost_logs(&path), Ok(logs.to_vec()));
     }
 
     #[test]

@@ -80,6 +80,11 @@ pub trait Services: Send + Sync + 'static {
     /// Whether requests can be served now; if not, why (`/readyz`).
     fn ready(&self) -> Result<(), Error>;
 
+    /// Waits until the services have failed for good, so that only a new start helps; by default they never do.
+    async fn failed(&self) -> Error {
+        std::future::pending().await
+    }
+
     /// Lets go of requests that are held, having handed over to somebody who can hold them. Called when a shutdown
     /// begins: it must not wait for those who wait for it.
     async fn retire(&self) {}

@@ -208,6 +208,11 @@ impl Node {
         self.services.ready()
     }
 
+    /// Waits until the node has failed for good; why. What is left to do then is to stop and start it again.
+    pub async fn failed(&self) -> Error {
+        self.services.failed().await
+    }
+
     /// Takes nothing new, lets calls in flight end within the drain time, stops the services, releases the data.
     pub async fn shutdown(self) -> Result<(), Error> {
         self.trigger.begin();
@@ -260,6 +265,7 @@ async fn start_services(
     getrandom::fill(&mut secret).map_err(no_randomness)?;
     let options = config.cell.options(config, secret);
     let cell = CellGroup::start(cell, options, peers.clone(), clock.clone()).await?;
+    data.begin()?;
     let told = placement::Told {
         node: config.node,
         address: config.advertised(bound),
@@ -312,12 +318,18 @@ fn group_config(config: &Config, data: &DataDir, bound: SocketAddr, group: Group
 }
 
 /// A directory that has a cluster cannot enter another: its log and its votes are not of that one, and members who took
-/// them for theirs would follow a stranger.
+/// them for theirs would follow a stranger. And one that has lost the log of a group cannot begin it again: it would vote
+/// a second time.
 fn check_entry(config: &Config, data: &DataDir) -> Result<(), Error> {
     if config.joins && config.entry == Some(Entry::Found) {
         let message =
             "the configuration says that this node joins a cluster (joins = true), and --found makes a new one";
         return Err(Error::new("node.founds_and_joins", Class::Refused, message).hint("Start it with --join."));
+    }
+    if let Some(log) = data_dir::lost_logs(data.path())?.first() {
+        let message =
+            format!("{} is empty, and the node has begun it before: its log and its votes are lost", log.display());
+        return Err(Error::new("node.lost_group", Class::Refused, message).hint(data_dir::LOST_HINT));
     }
     if data.is_new()? {
         return Ok(());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tidings_base::Error;
 use tidings_log::{RealDisk, verify};
 use tidings_node::Config;
-use tidings_node::data_dir::{DataDir, Entered};
+use tidings_node::data_dir::{DataDir, Entered, LOST_HINT, lost_logs};
 
 const NAME: &str = "data directory";
 
@@ -37,15 +37,13 @@ pub fn check(config: &Config) -> Vec<Check> {
         Err(error) => return vec![Check::from_error(NAME, error)],
     };
     let mut checks = vec![Check::ok(NAME, format!("{} is ours{cluster}, and not in use", data.display()))];
-    match groups(data) {
-        Ok(groups) => {
-            for group in groups {
-                // The cell's state is in memory, with snapshot files beside its log.
-                match group.ends_with("group-0") {
-                    true => checks.push(check_log(&group.join("log"))),
-                    false => checks.extend(check_group(data, &group)),
-                }
-            }
+    match lost_logs(data).and_then(|lost| Ok((lost, groups(data)?))) {
+        Ok((lost, groups)) => {
+            checks.extend(lost.iter().map(|log| {
+                let message = format!("{}: its files are gone, although the node has begun it", log.display());
+                Check::failed("log", message, LOST_HINT)
+            }));
+            checks.extend(groups.iter().flat_map(|group| check_group(data, group, &lost)));
         }
         Err(error) => checks.push(Check::from_error(NAME, error)),
     }
@@ -80,21 +78,28 @@ fn groups(data: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(groups)
 }
 
-fn check_group(data: &Path, group: &Path) -> [Check; 2] {
-    let (log, state) = (group.join("log"), group.join("state"));
-    let (state, pairs) = check_state(data, &state);
-    if !is_empty(&log) {
-        return [check_log(&log), state];
-    }
+/// The log of a group, unless it was told of as lost, and its state.
+fn check_group(data: &Path, group: &Path, lost: &[PathBuf]) -> Vec<Check> {
+    let log = group.join("log");
+    // The cell's state is in memory, with snapshot files beside its log.
+    let (state, pairs) = match group.ends_with("group-0") {
+        true => (None, 0),
+        false => {
+            let (check, pairs) = check_state(data, &group.join("state"));
+            (Some(check), pairs)
+        }
+    };
     let log = match pairs {
-        0 => Check::ok("log", format!("{} is not there; a start makes it", log.display())),
-        _ => Check::failed(
+        _ if lost.contains(&log) => None,
+        _ if !is_empty(&log) => Some(check_log(&log)),
+        0 => Some(Check::ok("log", format!("{} is not there; a start makes it", log.display()))),
+        _ => Some(Check::failed(
             "log",
             format!("{}: its files are gone, although a state was made from them", log.display()),
-            "If other members hold the data, let them replace this one; otherwise restore a backup.",
-        ),
+            LOST_HINT,
+        )),
     };
-    [log, state]
+    log.into_iter().chain(state).collect()
 }
 
 /// How a state fares, and how many pairs were seen in it.

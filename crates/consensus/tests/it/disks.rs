@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::NodeId;
 use tidings_base::agreed::Refusal;
-use tidings_consensus::{Flush, Mutant, ProposeError, Standing, StartError};
+use tidings_consensus::{Flush, LostLog, Mutant, ProposeError, Standing, StartError};
 use tidings_log::testing::SimDisk;
 
 const ALL: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
@@ -92,6 +92,37 @@ fn a_failed_sync_stops_a_single_member_and_what_it_acknowledged_is_there_after_t
     world.put("after");
     let list = world.list(NodeId(1));
     assert_eq!((&list[0].1[..], &list.last().unwrap().1[..]), (&b"kept"[..], &b"after"[..]));
+}
+
+/// A follower whose log gets shorter is none that openraft knows: its leader would stop.
+#[test]
+fn a_member_that_lost_its_log_counts_for_nothing_and_its_leader_goes_on() {
+    let mut world = World::running(3, 44);
+    world.put("first");
+    let (leader, epoch) = world.leader();
+    let lost = others(leader).next().unwrap();
+    world.until("it has acknowledged something", |world| world.list(lost).len() == 1);
+    world.power_off(lost);
+    world.replace_disk(lost, SimDisk::new(44));
+    world.start(lost);
+    world.until("the leader names it", |world| world.group(leader).lost_logs() == [LostLog { node: lost }]);
+    // So many that the log is cut, and a snapshot would be due.
+    for n in 0..300 {
+        world.put(format!("{n}"));
+    }
+    assert_eq!(world.leader(), (leader, epoch));
+    assert_eq!(world.group(leader).silent(), Some([lost].into()), "its promises count for nothing either");
+    assert!(world.list(lost).is_empty());
+
+    // Removed and added again it begins from nothing, and that is no loss.
+    world.wait(world.group(leader).remove_member(lost)).unwrap();
+    world.power_off(lost);
+    world.replace_disk(lost, SimDisk::new(45));
+    world.founders(&[]);
+    world.start(lost);
+    world.wait(world.group(leader).add_member(lost, &format!("host-{lost}"))).unwrap();
+    world.until("it has all", |world| world.list(lost).len() == 301);
+    assert_eq!((world.group(leader).lost_logs(), world.leader()), (vec![], (leader, epoch)));
 }
 
 #[test]

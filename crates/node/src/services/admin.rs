@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::group::StoreGroup;
 use tidings_base::agreed::Role;
 use tidings_base::{Class, Error, GroupId, Incarnation, NodeId};
-use tidings_consensus::{ChangeError, Group, Missed, Status};
+use tidings_consensus::{ChangeError, Group, Missed, Standing, Status};
 use tidings_store::Store;
 use tidings_wire::v1::admin_message::Message;
 use tidings_wire::v1::member_change::Change;
@@ -74,6 +74,14 @@ pub fn name(log: &Group) -> &'static str {
     }
 }
 
+/// What this node says when its replica of a group stopped by itself.
+pub fn stopped(log: &Group) -> Error {
+    let name = name(log);
+    let message = format!("this node's replica of the {name}'s group stopped by itself: its disk or its state failed");
+    Error::new("node.replica_stopped", Class::Failed, message)
+        .hint("Its log says why; `tidings doctor` looks at the disk and the data. Then start it again.")
+}
+
 pub fn no_group(group: u32) -> Error {
     Error::new("admin.no_group", Class::NotFound, format!("there is no group {group}"))
         .hint("`tidings status` lists the groups.")
@@ -137,7 +145,17 @@ fn group(name: &str, status: Status) -> v1::GroupStatus {
 
 fn problems(log: &Group, status: &Status, problems: &mut Vec<String>) {
     let name = name(log);
-    if matches!(*log.role().borrow(), Role::Follower { leader: None }) {
+    for lost in log.lost_logs() {
+        let node = lost.node;
+        problems.push(format!(
+            "Node {node} has lost its log of the {name}'s group and counts for nothing: remove it (`tidings member remove \
+             {node}`), and add it under a new number, started with --join and an empty data directory."
+        ));
+    }
+    if status.standing == Standing::Stopped {
+        let Error { message, hint, .. } = stopped(log);
+        problems.push(format!("{message}. {hint}"));
+    } else if matches!(*log.role().borrow(), Role::Follower { leader: None }) {
         problems.push(match status.members.is_empty() {
             true => format!("This node is no member of the {name}'s group: ask its leader to add it."),
             false => {

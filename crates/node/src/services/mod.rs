@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::Role;
 use tidings_base::{Class, Error, GroupId, NodeId};
-use tidings_consensus::{Group, Missed};
+use tidings_consensus::{Group, Missed, Standing};
 use tidings_store::front::{Reply, Request};
 use tidings_store::read::join_frames;
 use tidings_wire::v1::admin_message::Message as Admin;
@@ -249,6 +249,9 @@ impl Services for NodeServices {
 
     fn ready(&self) -> Result<(), Error> {
         for log in self.logs() {
+            if log.status().standing == Standing::Stopped {
+                return Err(admin::stopped(log));
+            }
             let name = admin::name(log);
             let why = match *log.role().borrow() {
                 Role::Follower { leader: None } => format!("no leader of the {name}'s group is known"),
@@ -260,6 +263,14 @@ impl Services for NodeServices {
             ));
         }
         Ok(())
+    }
+
+    async fn failed(&self) -> Error {
+        let [one, other] = self.logs();
+        tokio::select! {
+            () = one.failed() => admin::stopped(one),
+            () = other.failed() => admin::stopped(other),
+        }
     }
 
     async fn retire(&self) {

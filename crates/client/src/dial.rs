@@ -52,7 +52,10 @@ async fn connect(address: &Address, config: &ClientConfig) -> Result<Arc<Link>, 
     };
     let driver = Driver::connect(link.clone(), carrier, Arc::new(session), handler, hello, config.max_in_flight);
     tokio::spawn(driver);
-    match ready.await {
+    let mut unready = Unready(Some(link.clone()));
+    let ready = ready.await;
+    unready.0 = None;
+    match ready {
         Ok(()) => Ok(link),
         Err(_) => Err(link.closed().unwrap_or_else(error::closed)),
     }
@@ -109,6 +112,17 @@ fn endpoint(address: &Address, config: &ClientConfig) -> Result<Endpoint, Error>
         endpoint = endpoint.tls_config(trusted).map_err(|e| bad(causes(&e)))?;
     }
     Ok(endpoint)
+}
+
+/// Closes a connection whose handshake nobody waits for any more: its driver would keep it up.
+struct Unready(Option<Arc<Link>>);
+
+impl Drop for Unready {
+    fn drop(&mut self) {
+        if let Some(link) = &self.0 {
+            link.close(error::closed());
+        }
+    }
 }
 
 struct ClientHandler {

@@ -4,6 +4,8 @@ use crate::backoff::Backoff;
 use crate::config::{Address, ClientConfig};
 use crate::dial::dial;
 use crate::link::Link;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
@@ -15,6 +17,10 @@ use tokio::time::Instant;
 /// server that takes connections and drops them needs for it, shorter than nodes take turns in failing: a session that
 /// lost its master twice in a few seconds must not wait for seconds before it looks for the next.
 const GOOD_CONNECTION: Duration = Duration::from_secs(1);
+
+/// A server that has said nothing for so long does not hold up the way to the next one: it may have been stopped, or cut off
+/// without a word. Longer than a handshake takes, shorter than anybody waits gladly.
+const SILENT: Duration = Duration::from_secs(1);
 
 /// What the keeper has.
 #[derive(Clone, Debug)]
@@ -74,22 +80,33 @@ impl Keeper {
         }
     }
 
-    /// Tries each server once, beginning with the next one.
+    /// Tries each server once, beginning with the next one: another as soon as one has failed, or is silent. Whichever is
+    /// ready first is taken, the others are left.
     async fn connect_to_any(&mut self) -> Result<Arc<Link>, Error> {
+        let (servers, config, first) = (&self.servers, &self.config, self.first);
+        let mut rest = (0..servers.len()).map(|i| (first + i) % servers.len());
+        let dial_at = |at: usize| async move { (at, dial(&servers[at], config).await) };
+        let mut dialling: FuturesUnordered<_> = rest.next().map(dial_at).into_iter().collect();
         let mut worst = error::closed();
-        for i in 0..self.servers.len() {
-            let at = (self.first + i) % self.servers.len();
-            match dial(&self.servers[at], &self.config).await {
-                Ok(link) => {
-                    self.first = at;
-                    return Ok(link);
-                }
-                // A refusal says more than "nobody there".
-                Err(error) if is_refusal(&error) || !is_refusal(&worst) => worst = error,
-                Err(_) => {}
+        loop {
+            tokio::select! {
+                dialled = dialling.next() => match dialled {
+                    Some((at, Ok(link))) => {
+                        self.first = at;
+                        return Ok(link);
+                    }
+                    Some((_, Err(error))) => {
+                        // A refusal says more than "nobody there".
+                        if is_refusal(&error) || !is_refusal(&worst) {
+                            worst = error;
+                        }
+                        dialling.extend(rest.next().map(dial_at));
+                    }
+                    None => return Err(worst),
+                },
+                () = tokio::time::sleep(SILENT), if rest.len() > 0 => dialling.extend(rest.next().map(dial_at)),
             }
         }
-        Err(worst)
     }
 }
 

@@ -133,6 +133,28 @@ async fn another_server_is_taken_when_one_goes_away() {
     assert_eq!(other.script.begun.load(Ordering::SeqCst), 1);
 }
 
+/// A server that was stopped (SIGSTOP) still takes connections, by its kernel: nobody waits it out while another is there.
+#[tokio::test]
+async fn a_silent_server_does_not_hold_up_the_way_to_another() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let node = start().await;
+    let (silent_url, url) = (format!("http://{}", silent.local_addr().unwrap()), node.node.url());
+    let mut config = client_config([silent_url.clone()]);
+    // Longer than anything else here: nothing is found by giving up.
+    config.connect_timeout = Duration::from_secs(600);
+    let call =
+        Client::new(config.clone()).unwrap().call(Request::new(get("x")).within(Duration::from_millis(100))).await;
+    assert_eq!(call.unwrap_err().class, Class::Unreachable, "it is as silent as a server can be");
+    // The seed decides which place is tried first: once it is the silent one's.
+    for servers in [[silent_url.clone(), url.clone()], [url, silent_url]] {
+        config.servers = servers.into();
+        config.seed = Some(1);
+        let client = Client::new(config.clone()).unwrap();
+        let call = client.call(Request::new(get("x")).within(Duration::from_secs(60)));
+        assert_eq!(row_of(&call.await.unwrap()), "x");
+    }
+}
+
 #[tokio::test]
 async fn nobody_there_is_told_at_once_to_whoever_connects() {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();

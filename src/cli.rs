@@ -131,7 +131,7 @@ pub struct Serve {
     /// How to write the log, on standard error [default: text]
     #[arg(long, env = "TIDINGS_LOG_FORMAT", value_enum)]
     pub log_format: Option<LogFormat>,
-    /// What to log, such as `info` or `tidings_node=debug` [default: info]
+    /// What to log, such as `info` or `tidings_node=debug` [default: info; warn at a terminal]
     #[arg(long, env = "TIDINGS_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 }

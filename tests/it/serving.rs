@@ -1,8 +1,11 @@
 //! `serve`: what it prints, and what it refuses, by name.
 
 use crate::process::{Server, free_port, http_get, run, turn, until};
+use futures::{SinkExt, StreamExt};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use tidings_client::ws::{self, Form};
+use tokio_tungstenite::tungstenite::Message;
 
 #[test]
 fn a_fresh_server_becomes_ready_and_says_what_to_try() {
@@ -117,6 +120,41 @@ fn a_place_that_cannot_be_written_to_is_named() {
     std::fs::write(&file, "not a directory").unwrap();
     let said = run(&["serve", "--data", file.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
     said.failed(2, "a-file is not a directory");
+    run(&["serve", "--data", "/proc/nope", "--listen", "127.0.0.1:0"]).failed(1, "cannot create /proc/nope");
+}
+
+/// So many WebSockets, each welcomed.
+async fn welcomed(server: &Server, count: usize) -> Vec<impl Sized + use<>> {
+    let authority = server.address.to_string();
+    let one = || async {
+        let mut socket = ws::socket(&authority, "/v1/frames", Form::Json).await.unwrap();
+        let hello = r#"{"control": {"hello": {"min": 1, "max": 1}}}"#;
+        socket.send(Message::Text(hello.into())).await.unwrap();
+        let heard = socket.next().await.unwrap().unwrap();
+        assert!(heard.to_text().unwrap().contains("welcome"), "{heard}");
+        socket
+    };
+    futures::stream::iter((0..count).map(|_| one())).buffer_unordered(16).collect().await
+}
+
+/// Buffers of the usual 128 KiB are what servers with many idle WebSockets die of.
+#[test]
+fn an_idle_websocket_costs_little() {
+    const IDLE: usize = 500;
+    // In a test build, whose futures are large; `bench wire` measures what a release build needs.
+    const MOST_EACH: u64 = 48 << 10;
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        // A first few warm the server, so that what it allocates once is not counted.
+        drop(welcomed(&server, 50).await);
+        let before = server.resident();
+        let idle = welcomed(&server, IDLE).await;
+        let each = server.resident().saturating_sub(before) / IDLE as u64;
+        drop(idle);
+        assert!(each <= MOST_EACH, "{each} bytes each");
+    });
 }
 
 #[test]

@@ -159,6 +159,7 @@ fn time(claims: &Map<String, Value>, name: &str) -> Result<Option<Wall>, Error> 
 
 fn refused(message: impl Into<String>) -> Error {
     Error::new("control.unauthenticated", Class::Refused, message)
+        .hint("Get a token from one of the issuers that the server's configuration names, made for its audience.")
 }
 
 fn load_set(path: &Path, algorithm: Algorithm) -> Result<BTreeMap<String, DecodingKey>, Error> {

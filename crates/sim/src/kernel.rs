@@ -289,7 +289,12 @@ impl<P: Process> World<P> {
 
     /// Whether the process there is paused.
     pub fn is_paused(&self, host: HostId) -> bool {
-        self.hosts[host.index()].paused.is_some()
+        self.pause_of(host).is_some()
+    }
+
+    /// The pause that the process there is in: each has a number of its own.
+    pub fn pause_of(&self, host: HostId) -> Option<u64> {
+        self.hosts[host.index()].paused.as_ref().map(|(pause, _)| *pause)
     }
 
     /// Makes [`Step::Reminder`] come after this time.

@@ -73,8 +73,8 @@ pub struct Run {
     director: Option<Director>,
     virtual_nodes: u32,
     claims: Claims<Fact>,
-    /// Since when each paused owner sleeps, on its own clock.
-    asleep: BTreeMap<HostId, Mono>,
+    /// In which pause each paused owner is, and since when, on its own clock.
+    asleep: BTreeMap<HostId, (u64, Mono)>,
     slept: u64,
     looks: u64,
     served: u64,
@@ -232,11 +232,14 @@ impl Run {
             }
         }
         for host in self.stage.town.owners.keys().copied().collect::<Vec<_>>() {
-            let Some(now) = self.owner(host).filter(|_| self.stage.world.is_paused(host)).map(|(_, now)| now) else {
-                self.asleep.remove(&host);
+            let now = self.owner(host).map(|(_, now)| now);
+            let (Some(pause), Some(now)) = (self.stage.world.pause_of(host), now) else { continue };
+            let (known, since) = *self.asleep.entry(host).or_insert((pause, now));
+            if known != pause {
+                // It was awake for a moment between two looks.
+                self.asleep.insert(host, (pause, now));
                 continue;
-            };
-            let since = *self.asleep.entry(host).or_insert(now);
+            }
             let Some((owner, now)) = self.owner(host) else { continue };
             if now.since(since) >= self.stage.town.times.lease {
                 let held = owner.checks().held(now);

@@ -1,6 +1,6 @@
 //! How many bytes an entry of the history table takes, and how many entries are found again.
 //!
-//! `cargo run --release -p tidings-sketch --example history_memory -- 22000000 [INSERTED]`
+//! `cargo run -p tidings-sketch --example history_memory -- 22000000 [INSERTED]`
 
 use std::process::ExitCode;
 use tidings_base::Incarnation;

@@ -1,0 +1,111 @@
+//! Which origins, which quorum, which rules; every field with its default and why.
+
+use http::Uri;
+use http::uri::Authority;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tidings_base::{Class, Error};
+use tidings_sketch::group::Kind;
+use tidings_sketch::http::Rules;
+use tidings_sketch::sketcher::{Allowance, Writes};
+
+/// How a proxy runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The servers behind it, which serve the same.
+    pub origins: Vec<Authority>,
+    /// How many of them may be wrong. By default as many as a quorum of more than half bears: (N − 1) / 2.
+    pub faults: u16,
+    /// How many must say the same. By default f + 1.
+    pub quorum: u16,
+    /// What is done with methods other than GET and HEAD. Refused by default: origins that are written to one by one are soon
+    /// no longer interchangeable.
+    pub writes: Writes,
+    /// Whether a page that no quorum agrees on is served all the same, marked `Tidings-Verified: no`.
+    pub unverified_rather_than_none: bool,
+    /// What passes, and what may be fast.
+    pub rules: Rules,
+    /// How many pages are remembered; each takes about 31 bytes.
+    pub entries: usize,
+    /// The longest body, of requests and of answers. Held in memory until it is verified, so that this times what is under
+    /// way bounds the memory.
+    pub longest_body: usize,
+    /// The most requests under way.
+    pub most_requests: usize,
+    /// The most connections.
+    pub most_connections: usize,
+    /// What each client address may cause in pages that nothing is remembered of.
+    pub allowance: Option<Allowance>,
+    /// How long an origin has for a fast answer; then all are asked.
+    pub patience: Duration,
+    /// How long origins have for a vote.
+    pub give_up: Duration,
+    /// How long a client has to send its request's head, and again its body.
+    pub slow_client: Duration,
+}
+
+impl Config {
+    /// The defaults for these origins, such as `http://10.0.0.1:8080`.
+    pub fn of(listen: SocketAddr, origins: &[String]) -> Result<Config, Error> {
+        let origins = origins.iter().map(|text| origin(text)).collect::<Result<Vec<Authority>, Error>>()?;
+        let count = u16::try_from(origins.len()).unwrap_or(u16::MAX);
+        let faults = count.saturating_sub(1) / 2;
+        Ok(Config {
+            listen,
+            origins,
+            faults,
+            quorum: faults + 1,
+            writes: Writes::Refused,
+            unverified_rather_than_none: false,
+            rules: Rules::default(),
+            entries: 1 << 20,
+            longest_body: 1 << 20,
+            most_requests: 1_024,
+            most_connections: 10_000,
+            allowance: Some(Allowance { burst: 256, every: Duration::from_millis(20) }),
+            patience: Duration::from_secs(1),
+            give_up: Duration::from_secs(10),
+            slow_client: Duration::from_secs(30),
+        })
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::Origins { faults: self.faults, quorum: self.quorum }
+    }
+}
+
+fn origin(text: &str) -> Result<Authority, Error> {
+    let bad = |why: &str| {
+        Error::new("sketch.bad_origin", Class::Invalid, format!("`{text}` is not an origin: {why}"))
+            .hint("Name each origin like http://10.0.0.1:8080.")
+    };
+    let uri: Uri = text.parse().map_err(|_| bad("it is not a URL"))?;
+    if uri.scheme_str() != Some("http") {
+        return Err(bad("only http:// is spoken to origins"));
+    }
+    if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
+        return Err(bad("it has a path"));
+    }
+    uri.authority().cloned().ok_or_else(|| bad("it names no host"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_named_by_host_and_port() {
+        let of = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &texts)
+        };
+        let five = of(&["http://a:1", "http://b:1/", "http://c", "http://d", "http://e"]).unwrap();
+        assert_eq!((five.faults, five.quorum), (2, 3));
+        assert_eq!(five.origins[1].as_str(), "b:1");
+        for wrong in ["https://a", "a:80", "http://a/path", "ftp://a", ""] {
+            assert_eq!(of(&[wrong]).unwrap_err().code, "sketch.bad_origin", "{wrong}");
+        }
+    }
+}

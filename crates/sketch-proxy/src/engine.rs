@@ -1,0 +1,234 @@
+//! The machines, and what they want done.
+
+use crate::config::Config;
+use crate::upstream::{Held, Upstream};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Wall};
+use tidings_sketch::group::{self, Group};
+use tidings_sketch::history::{self, History};
+use tidings_sketch::http::{Forwarded, Page};
+use tidings_sketch::sketch::{Sketch, Sketching};
+use tidings_sketch::sketcher::{self, Alone, Ask, Counts, How, Kind, Refusal, Sketcher, Standing};
+use tidings_sketch::{Answer, CallId, ReplicaId, RequestId};
+use tokio::sync::{Notify, oneshot};
+
+/// What goes upstream, and what it is answered as.
+pub(crate) type Question = Arc<(Forwarded, Sketch)>;
+/// A page, shared by whoever waits for it.
+pub(crate) type Sheet = Arc<Page<Held>>;
+/// How a request ended.
+pub(crate) type End = Result<(Sheet, How), Refusal>;
+
+/// The longest sleep of the alarm; a spurious wake is harmless.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+struct Machines {
+    sketcher: Sketcher<Question, Sheet>,
+    group: Group<Question, Sheet>,
+    waiting: BTreeMap<RequestId, oneshot::Sender<End>>,
+    last_id: u64,
+}
+
+/// One origin is asked.
+struct Fetch {
+    from: ReplicaId,
+    call: CallId,
+    /// The nonce of a vote; a fast read has none.
+    vote: Option<u64>,
+    question: Question,
+}
+
+pub(crate) struct Engine {
+    machines: Mutex<Machines>,
+    pub(crate) upstream: Upstream,
+    pub(crate) sketching: Sketching,
+    start: Instant,
+    alarm: Notify,
+}
+
+impl Engine {
+    pub(crate) fn new(config: &Config) -> Result<Engine, Error> {
+        let replicas = u16::try_from(config.origins.len()).unwrap_or(u16::MAX);
+        let group = group::Options {
+            group: 0,
+            client: 0,
+            last_nonce: 0,
+            replicas,
+            kind: config.kind(),
+            resend: config.give_up,
+            give_up: config.give_up,
+            mutant: None,
+        };
+        let group = Group::new(group).map_err(|misfit| {
+            let what = format!("{replicas} origins, f = {}, quorum {}", config.faults, config.quorum);
+            Error::new("sketch.misfit", Class::Invalid, what).hint(misfit.to_string())
+        })?;
+        let options = sketcher::Options {
+            writes: config.writes,
+            unverified_rather_than_none: config.unverified_rather_than_none,
+            patience: config.patience,
+            most_requests: config.most_requests,
+            allowance: config.allowance,
+            ..sketcher::Options::of(replicas, config.faults, secret()?)
+        };
+        let history = Arc::new(History::new(&history::Options::of(config.entries)));
+        let sketcher = Sketcher::new(options, history, Arc::new(Alone));
+        let sketching = Sketching::new(secret()?);
+        Ok(Engine {
+            machines: Mutex::new(Machines { sketcher, group, waiting: BTreeMap::new(), last_id: 0 }),
+            upstream: Upstream::new(config, sketching.clone()),
+            sketching,
+            start: Instant::now(),
+            alarm: Notify::new(),
+        })
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.machines.lock().sketcher.counts()
+    }
+
+    pub(crate) fn standing(&self) -> Vec<(Standing, u64)> {
+        let (now, machines) = (self.now().mono, self.machines.lock());
+        let differed = machines.group.differed().iter().copied();
+        machines.sketcher.standing(now).into_iter().zip(differed).collect()
+    }
+
+    /// Asks the machines; the answer comes when it comes.
+    pub(crate) async fn ask(self: &Arc<Self>, question: Question, kind: Kind, client: u64) -> End {
+        let (sender, receiver) = oneshot::channel();
+        self.step(|machines| {
+            machines.last_id += 1;
+            let id = RequestId(machines.last_id);
+            machines.waiting.insert(id, sender);
+            let key = question.1;
+            Some(Turn::Sketcher(sketcher::Input::Ask(Ask { id, key, kind, client, request: question })))
+        });
+        // The machines answer every request; only a stopped proxy does not.
+        receiver.await.unwrap_or(Err(Refusal::Busy))
+    }
+
+    /// Wakes the machines at their deadlines, until it is dropped.
+    pub(crate) async fn keep_time(self: Arc<Self>) {
+        loop {
+            let pause = {
+                let machines = self.machines.lock();
+                let deadlines = [machines.sketcher.deadline(), machines.group.deadline()];
+                let earliest = deadlines.into_iter().flatten().min();
+                earliest.map_or(LONGEST_SLEEP, |at| at.since(self.now().mono))
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause.min(LONGEST_SLEEP)) => self.step(|_| None),
+                () = self.alarm.notified() => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Now { mono: Mono(nanos), wall: Wall(0) }
+    }
+
+    /// Lets the machines take one input, or what is due, and does what they want. Nothing is awaited under the lock.
+    fn step(self: &Arc<Self>, input: impl FnOnce(&mut Machines) -> Option<Turn>) {
+        let mut fetches = Vec::new();
+        let moved = {
+            let mut machines = self.machines.lock();
+            let before = machines.deadline();
+            let turn = input(&mut machines);
+            machines.take(self.now(), turn, &mut fetches);
+            machines.deadline() < before || before.is_none()
+        };
+        for fetch in fetches {
+            tokio::spawn(Arc::clone(self).fetch(fetch));
+        }
+        if moved {
+            self.alarm.notify_one();
+        }
+    }
+
+    async fn fetch(self: Arc<Self>, fetch: Fetch) {
+        let Fetch { from, call, vote, question } = fetch;
+        let answer = self.upstream.fetch(from, &question.0, &question.1).await;
+        let answer = answer.inspect_err(|why| tracing::debug!(origin = from.0, %why, "an origin gave no answer")).ok();
+        self.step(|_| {
+            Some(match (vote, answer) {
+                (None, answer) => Turn::Sketcher(sketcher::Input::Fast(call, answer)),
+                (Some(nonce), Some(answer)) => Turn::Group(group::Input::Reply(call, reply(from, nonce, answer))),
+                (Some(_), None) => Turn::Group(group::Input::Failed(call, from)),
+            })
+        });
+    }
+}
+
+fn reply(from: ReplicaId, nonce: u64, answer: Answer<Sheet>) -> group::Reply<Sheet> {
+    let result = answer.sketch;
+    group::Reply { from, group: 0, client: 0, nonce, sigma: None, result, whole: Some(answer) }
+}
+
+/// An input of one of the machines.
+enum Turn {
+    Sketcher(sketcher::Input<Question, Sheet>),
+    Group(group::Input<Question, Sheet>),
+}
+
+impl Machines {
+    fn deadline(&self) -> Option<Mono> {
+        [self.sketcher.deadline(), self.group.deadline()].into_iter().flatten().min()
+    }
+
+    /// Gives the input to its machine, and each machine what the other one wants of it, until both are content.
+    fn take(&mut self, now: Now, turn: Option<Turn>, fetches: &mut Vec<Fetch>) {
+        let (mut asked, mut voted) = (Outbox::new(), Outbox::new());
+        match turn {
+            Some(Turn::Sketcher(input)) => self.sketcher.handle(now, input, &mut asked),
+            Some(Turn::Group(input)) => self.group.handle(now, input, &mut voted),
+            None => {
+                self.sketcher.wake(now, &mut asked);
+                self.group.wake(now, &mut voted);
+            }
+        }
+        while !asked.is_empty() || !voted.is_empty() {
+            for output in std::mem::take(&mut asked) {
+                match output {
+                    sketcher::Output::Fast(call, from, question) => {
+                        fetches.push(Fetch { from, call, vote: None, question });
+                    }
+                    sketcher::Output::Replicate(call, _, question) => {
+                        self.group.handle(now, group::Input::Ask(call, question), &mut voted);
+                    }
+                    sketcher::Output::Answer { id, response, how, .. } => self.end(id, Ok((response, how))),
+                    sketcher::Output::Refuse(id, why) => self.end(id, Err(why)),
+                }
+            }
+            for output in std::mem::take(&mut voted) {
+                let input = match output {
+                    group::Output::Send { to, call, nonce, request, .. } => {
+                        fetches.push(Fetch { from: to, call, vote: Some(nonce), question: request });
+                        continue;
+                    }
+                    group::Output::Done(call, answer, sigma) => sketcher::Input::Replicated(call, answer, sigma),
+                    group::Output::Refused(call, why, one) => sketcher::Input::NotReplicated(call, why, one),
+                };
+                self.sketcher.handle(now, input, &mut asked);
+            }
+        }
+    }
+
+    fn end(&mut self, id: RequestId, end: End) {
+        if let Some(waiting) = self.waiting.remove(&id) {
+            // A client that has gone away hears nothing.
+            let _ = waiting.send(end);
+        }
+    }
+}
+
+fn secret() -> Result<[u8; 32], Error> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).map_err(|error| {
+        Error::new("sketch.no_randomness", Class::Failed, format!("the system gives no randomness: {error}"))
+    })?;
+    Ok(secret)
+}

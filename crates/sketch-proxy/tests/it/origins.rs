@@ -1,0 +1,184 @@
+//! Web servers in this process, right and wrong ones; and somebody who asks.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tidings_sketch_proxy::{Config, Proxy};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// What is wrong with a server.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Sin {
+    None,
+    /// Serves something made up.
+    Forger,
+    /// Serves what was there first.
+    Stale,
+    /// Takes connections and says nothing.
+    Mute,
+}
+
+pub struct Origin {
+    pub address: SocketAddr,
+    sin: Sin,
+    /// All versions of each page.
+    pages: Mutex<BTreeMap<String, Vec<Bytes>>>,
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Origin {
+    pub async fn start(sin: Sin) -> Arc<Origin> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = Arc::new(Origin {
+            address: listener.local_addr().unwrap(),
+            sin,
+            pages: Mutex::default(),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            task: Mutex::new(None),
+        });
+        let served = Arc::clone(&origin);
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let served = Arc::clone(&served);
+                let service = service_fn(move |request| Arc::clone(&served).answer(request));
+                connections.spawn(async move {
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        *origin.task.lock().unwrap() = Some(task);
+        origin
+    }
+
+    /// It refuses connections from now on, and ends those that it has.
+    pub async fn stop(&self) {
+        let task = self.task.lock().unwrap().take();
+        if let Some(task) = task {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+
+    pub fn put(&self, path: &str, page: &str) {
+        self.pages.lock().unwrap().entry(path.into()).or_default().push(Bytes::from(page.to_owned()));
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        if self.sin == Sin::Mute {
+            std::future::pending::<()>().await;
+        }
+        assert!(
+            !request.headers().keys().any(|name| name.as_str().starts_with("if-")),
+            "conditions do not go upstream"
+        );
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let language = request.headers().get(header::ACCEPT_LANGUAGE).cloned();
+        if method != Method::GET {
+            self.writes.fetch_add(1, Ordering::SeqCst);
+            let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            return Ok(Response::new(Full::new(body)));
+        }
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let port = self.address.port().to_string();
+        let builder = || Response::builder().header(header::SERVER, &port).header(header::ETAG, format!("\"{port}\""));
+        let respond = |status, page: Bytes| {
+            builder().status(status).header(header::CONTENT_TYPE, "text/plain").body(Full::new(page))
+        };
+        let versions = self.pages.lock().unwrap().get(&path).cloned().unwrap_or_default();
+        let page = match self.sin {
+            Sin::Forger => Some(Bytes::from_static(b"made up")),
+            Sin::Stale => versions.first().cloned(),
+            Sin::None | Sin::Mute => versions.last().cloned(),
+        };
+        let response = match (path.as_str(), page) {
+            ("/moved", _) => builder().status(302).header(header::LOCATION, "/elsewhere").body(Full::default()),
+            ("/broken", _) => respond(StatusCode::INTERNAL_SERVER_ERROR, Bytes::from_static(b"broken")),
+            ("/partial", _) => respond(StatusCode::PARTIAL_CONTENT, Bytes::from_static(b"part")),
+            ("/language", _) => {
+                respond(StatusCode::OK, language.map_or_else(Bytes::new, |tag| Bytes::copy_from_slice(tag.as_bytes())))
+            }
+            (_, Some(page)) => respond(StatusCode::OK, page),
+            (_, None) => respond(StatusCode::NOT_FOUND, Bytes::from_static(b"no such page")),
+        };
+        Ok(response.unwrap())
+    }
+}
+
+/// Origins with a proxy before them, and a client.
+pub struct Site {
+    pub origins: Vec<Arc<Origin>>,
+    pub proxy: Proxy,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+/// What a client got.
+#[derive(Debug)]
+pub struct Got {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Got {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+}
+
+impl Site {
+    pub async fn start(sins: &[Sin], change: impl FnOnce(&mut Config)) -> Site {
+        let mut origins = Vec::new();
+        for sin in sins {
+            origins.push(Origin::start(*sin).await);
+        }
+        let urls: Vec<String> = origins.iter().map(|origin| format!("http://{}", origin.address)).collect();
+        let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &urls).unwrap();
+        config.patience = Duration::from_millis(300);
+        change(&mut config);
+        let proxy = Proxy::start(config).await.unwrap();
+        Site { origins, proxy, client: Client::builder(TokioExecutor::new()).build_http() }
+    }
+
+    pub fn put(&self, path: &str, page: &str) {
+        self.origins.iter().for_each(|origin| origin.put(path, page));
+    }
+
+    pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Got {
+        let uri = format!("http://{}{path}", self.proxy.address());
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::from(body.to_owned()))).unwrap();
+        let asked = tokio::time::timeout(Duration::from_secs(30), self.client.request(request));
+        let (parts, body) = asked.await.expect("it answers").expect("it answers properly").into_parts();
+        let body = body.collect().await.expect("it answers to the end").to_bytes();
+        Got { status: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
+    pub async fn get(&self, path: &str) -> Got {
+        self.ask("GET", path, &[], "").await
+    }
+
+    pub fn reads(&self) -> u64 {
+        self.origins.iter().map(|origin| origin.reads.load(Ordering::SeqCst)).sum()
+    }
+}

@@ -1,0 +1,136 @@
+//! What clients may ask, and what they may not.
+
+use crate::origins::{Sin, Site};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tidings_sketch::http::PathRule;
+use tidings_sketch::sketcher::{Allowance, Way, Writes};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[tokio::test]
+async fn a_page_is_served_as_it_was_asked_for() {
+    let site = Site::start(&[Sin::None; 3], |_| {}).await;
+    site.put("/page", "0123456789");
+    let whole = site.get("/page").await;
+    let etag = whole.header("etag").to_owned();
+    assert_eq!((whole.status, &whole.body[..], whole.header("content-length")), (200, &b"0123456789"[..], "10"));
+    assert!(
+        whole.header("server").is_empty()
+            && whole.header("via").contains("tidings")
+            && !whole.header("date").is_empty()
+    );
+
+    let head = site.ask("HEAD", "/page", &[], "").await;
+    assert_eq!(
+        (head.status, head.body.len(), head.header("content-length"), head.header("etag")),
+        (200, 0, "10", &etag[..])
+    );
+    let known = site.ask("GET", "/page", &[("if-none-match", &etag)], "").await;
+    assert_eq!((known.status, known.body.len()), (304, 0));
+    let part = site.ask("GET", "/page", &[("range", "bytes=2-4")], "").await;
+    assert_eq!((part.status, &part.body[..], part.header("content-range")), (206, &b"234"[..], "bytes 2-4/10"));
+    assert_eq!(site.ask("GET", "/page", &[("range", "bytes=10-")], "").await.status, 416);
+    assert_eq!(site.ask("GET", "/page", &[("if-match", "\"x\"")], "").await.status, 412);
+
+    assert_eq!(site.get("/missing").await.status, 404);
+    let moved = site.get("/moved").await;
+    assert_eq!((moved.status, moved.header("location")), (302, "/elsewhere"));
+    assert_eq!(site.get("/partial").await.status, 502, "an origin that answers in part was not asked to");
+}
+
+#[tokio::test]
+async fn headers_that_are_forwarded_tell_answers_apart() {
+    let site = Site::start(&[Sin::None; 3], |_| {}).await;
+    for _ in 0..3 {
+        for language in ["de", "en"] {
+            let got = site.ask("GET", "/language", &[("accept-language", language)], "").await;
+            assert_eq!(got.body, language);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_names_himself_is_not_answered_fast() {
+    let site = Site::start(&[Sin::None; 3], |_| {}).await;
+    site.put("/", "hello");
+    for _ in 0..3 {
+        let got = site.ask("GET", "/", &[("cookie", "me=1")], "").await;
+        assert_eq!((got.status, got.header("tidings-verified")), (200, "agreed"));
+    }
+}
+
+#[tokio::test]
+async fn writes_go_to_nobody_or_to_one() {
+    let site = Site::start(&[Sin::None; 3], |_| {}).await;
+    let got = site.ask("POST", "/", &[], "x").await;
+    assert_eq!((got.status, got.header("allow")), (405, "GET, HEAD"));
+    let writes = |site: &Site| site.origins.iter().map(|origin| origin.writes.load(Ordering::SeqCst)).sum::<u64>();
+    assert_eq!(writes(&site), 0);
+
+    let site = Site::start(&[Sin::None; 3], |config| config.writes = Writes::One).await;
+    let got = site.ask("POST", "/", &[], "x").await;
+    assert_eq!((got.status, got.header("tidings-verified"), &got.body[..], writes(&site)), (200, "no", &b"x"[..], 1));
+}
+
+#[tokio::test]
+async fn white_listed_paths_are_marked() {
+    let white = PathRule { prefix: "/img/".into(), way: Way::One, personal_too: false };
+    let site = Site::start(&[Sin::None; 3], |config| config.rules.paths = vec![white]).await;
+    site.put("/img/1", "picture");
+    let got = site.get("/img/1").await;
+    assert_eq!((got.status, got.header("tidings-verified"), site.reads()), (200, "no", 1));
+}
+
+#[tokio::test]
+async fn sizes_and_rates_are_bounded() {
+    let allowance = Some(Allowance { burst: 5, every: Duration::from_secs(600) });
+    let site = Site::start(&[Sin::None; 3], |config| {
+        config.longest_body = 1_000;
+        config.allowance = allowance;
+    })
+    .await;
+    site.put("/long", &"x".repeat(1_001));
+    site.put("/short", &"x".repeat(1_000));
+    assert_eq!(site.get("/long").await.status, 502);
+    assert_eq!(site.get("/short").await.body.len(), 1_000);
+    assert_eq!(site.ask("POST", "/", &[], &"x".repeat(1_001)).await.status, 413);
+    for bust in 0..3 {
+        assert_eq!(site.get(&format!("/?{bust}")).await.status, 404);
+    }
+    assert_eq!(site.get("/?more").await.status, 429, "made-up queries cost N executions each");
+    assert_eq!(site.get("/short").await.status, 200, "what is remembered is served");
+}
+
+/// Sends bytes as they are, and returns the first line of what comes back.
+async fn raw(site: &Site, bytes: &str) -> String {
+    let mut stream = TcpStream::connect(site.proxy.address()).await.unwrap();
+    stream.write_all(bytes.as_bytes()).await.unwrap();
+    let mut told = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut told));
+    let _ = read.await.expect("it answers and closes");
+    String::from_utf8_lossy(&told).lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn ambiguous_and_malformed_requests_reach_no_origin() {
+    let site = Site::start(&[Sin::None; 3], |config| config.writes = Writes::One).await;
+    site.put("/", "hello");
+    for (bytes, status) in [
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nContent-Length: 5\r\nConnection: close\r\n\r\nabcde",
+            "400",
+        ),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nConnection: close\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade, close\r\n\r\n", "501"),
+        ("GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n", "400"),
+        ("nonsense\r\n\r\n", "400"),
+    ] {
+        let told = raw(&site, bytes).await;
+        assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{bytes:?}: {told}");
+    }
+    let both = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    let told = raw(&site, both).await;
+    assert_eq!(site.reads(), 0, "{told}");
+}

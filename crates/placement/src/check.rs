@@ -12,9 +12,8 @@
 pub mod snapshot;
 
 use crate::Leased;
-use arc_swap::ArcSwap;
+use crate::published::Published;
 use snapshot::{Slot, Snapshot};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use tidings_base::{KeyHash, LeaseNumber, Mono};
 
@@ -30,12 +29,12 @@ pub struct Holding {
 /// What threads check against. Cheap to share by `Arc`.
 #[derive(Debug)]
 pub struct Checks {
-    snapshot: ArcSwap<Snapshot<AtomicU64>>,
+    snapshot: Published<Snapshot<AtomicU64>>,
 }
 
 impl Default for Checks {
     fn default() -> Checks {
-        Checks { snapshot: ArcSwap::from_pointee(Snapshot::default()) }
+        Checks { snapshot: Published::new(Snapshot::default()) }
     }
 }
 
@@ -47,8 +46,8 @@ impl Checks {
 
     /// Puts a new picture in place: deadlines of what is no longer held become zero in the old one first. One writer.
     pub fn publish(&self, holdings: &[Holding]) {
-        if let Some(next) = self.snapshot.load_full().followed_by(holdings) {
-            self.snapshot.store(Arc::new(next));
+        if let Some(next) = self.snapshot.guard().followed_by(holdings) {
+            self.snapshot.put(next);
         }
     }
 
@@ -56,7 +55,7 @@ impl Checks {
     /// read last.
     #[inline]
     pub fn check_now(&self, hash: KeyHash, clock: impl FnOnce() -> Mono) -> Option<LeaseNumber> {
-        self.snapshot.load().check(hash, clock)
+        self.snapshot.read(|snapshot| snapshot.check(hash, clock))
     }
 
     /// Whether the key is held now under the same lease as then: if so, it was held all the time between.
@@ -67,12 +66,12 @@ impl Checks {
 
     /// The lease of a point with its deadline, if it was not recalled; it may be over.
     pub fn find(&self, hash: KeyHash) -> Option<Holding> {
-        self.snapshot.load().find(hash).map(Slot::holding)
+        self.snapshot.read(|snapshot| snapshot.find(hash).map(Slot::holding))
     }
 
     /// All leases with their deadlines, in the order of the ring; some may be over.
     pub fn holdings(&self) -> Vec<Holding> {
-        self.snapshot.load().slots().iter().map(Slot::holding).collect()
+        self.snapshot.read(|snapshot| snapshot.slots().iter().map(Slot::holding).collect())
     }
 
     /// What is held at an instant, in the order of the ring.
@@ -98,12 +97,12 @@ mod tests {
         let checks = Checks::new();
         let lease = leased(10, 20, 1);
         checks.publish(&[Holding { leased: lease, until: Mono(100) }]);
-        let old = checks.snapshot.load_full();
+        let old = checks.snapshot.full();
         checks.publish(&[]);
         assert_eq!(old.find(KeyHash(15)).unwrap().holding().until, Mono(0));
         // The same range under a new number is another lease: old readers must not profit from its deadline.
         checks.publish(&[Holding { leased: lease, until: Mono(100) }]);
-        let old = checks.snapshot.load_full();
+        let old = checks.snapshot.full();
         checks.publish(&[Holding { leased: leased(10, 20, 2), until: Mono(200) }]);
         assert_eq!(old.find(KeyHash(15)).unwrap().holding().until, Mono(0));
         assert_eq!(checks.check_now(KeyHash(15), || Mono(150)), LeaseNumber::new(2));

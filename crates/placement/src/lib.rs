@@ -11,6 +11,7 @@
 //!
 //! - [`owner`]: what a server holds, and until when; [`check`] is what its threads ask, without locks.
 //! - [`lookup`]: the whole table, maybe stale, and what was lost; [`directory`] is what a front end's threads search.
+//! - [`published`]: how both get there: a picture that is replaced, and read without a write that threads share.
 //! - [`manager`]: divides, leases, recalls, moves; its state lies in files of a cell.
 //! - [`config`]: lease times, validated against the one clock-rate bound.
 //!
@@ -27,6 +28,7 @@ pub mod manager;
 pub mod mutant;
 pub mod owner;
 pub mod policy;
+pub mod published;
 
 use tidings_base::{Class, Error, KeyHash, KeyRange, LeaseNumber};
 use tidings_wire::v1;

@@ -44,7 +44,7 @@ fn hash(key: &str) -> String {
 }
 
 /// A key as scripts read it.
-fn shown(key: &str, hint: Option<&Hint>) -> Value {
+fn shown(key: &str, hint: Option<&Hint<'_>>) -> Value {
     json!({
         "key": key,
         "hash": hash(key),

@@ -1,13 +1,14 @@
 //! `bench placement`: what a check and a lookup cost, what a manager costs, and how load is spread.
 //!
 //! ```text
-//!   reads.rs            lookups and checks at 200 owners × 64 ranges, against a bare clock read
+//!   reads.rs canned.rs  lookups and checks by the library's calls at 200 owners × 64 ranges, against a bare clock read
 //!   crowd.rs zipf.rs    the manager's machine and its policy under a Zipf load, in virtual time, by seed
 //!   moving.rs           how long a key is nobody's when its owner dies, and when it drains; a node as a process
 //!   testbed.rs          the paper's: owners and lookups restarted, the manager's processor time and bytes
 //!   watching.rs         a lookup that keeps no table: tens of thousands fit one process
 //! ```
 
+mod canned;
 mod crowd;
 mod moving;
 mod reads;

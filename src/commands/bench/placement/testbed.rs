@@ -100,10 +100,15 @@ pub async fn measure(server: &Server, effort: Effort, figures: &mut Figures) -> 
     let what = format!("{} owners restarted in {} s (the paper: 32 min)", sizes.owners, sizes.restarts);
     meter.add(&what, figures)?;
     let connections = clients(&url, sizes.lookups).await?;
-    let meter = Meter::start(server)?;
     let mut lookups = Vec::new();
     for n in 0..sizes.lookups {
         lookups.push(Watching::start(of(&connections, n), NAMESPACE).await?);
+    }
+    let meter = Meter::start(server)?;
+    for (n, lookup) in lookups.iter_mut().enumerate() {
+        // The old one is dropped, and its poll with it, before the new one knows the table.
+        lookup.stop();
+        *lookup = Watching::start(of(&connections, n), NAMESPACE).await?;
         if n % SHARE == 0 {
             tokio::time::sleep(during / sizes.lookups.div_ceil(SHARE) as u32).await;
         }

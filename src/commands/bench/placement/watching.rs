@@ -80,6 +80,11 @@ impl Watching {
         Ok(Watching { answers, task })
     }
 
+    /// Polls no more.
+    pub fn stop(&self) {
+        self.task.abort();
+    }
+
     /// How many answers have come since.
     pub fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
@@ -88,7 +93,7 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.task.abort();
+        self.stop();
     }
 }
 

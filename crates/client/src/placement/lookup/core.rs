@@ -6,7 +6,6 @@ use super::super::errors;
 use super::super::stream::{Mailbox, Readers};
 use super::super::transport::PlacementTransport;
 use super::{LookupOptions, Loss};
-use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +14,7 @@ use tidings_base::{Class, Error, Machine, Mono, Outbox};
 use tidings_placement::Ticket;
 use tidings_placement::directory::Directory;
 use tidings_placement::lookup::{Input, Lookup, Options, Output};
+use tidings_placement::published::Published;
 use tidings_wire::v1::placement_message::Message;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -31,7 +31,7 @@ pub(super) struct Standing {
 pub(super) struct Core {
     transport: Arc<dyn PlacementTransport>,
     clock: Clock,
-    directory: ArcSwap<Directory>,
+    directory: Published<Directory>,
     /// When a manager of the highest epoch last answered; 0 = never.
     heard: AtomicU64,
     inner: Mutex<Inner>,
@@ -63,7 +63,7 @@ impl Core {
         let core = Core {
             transport,
             clock: options.clock,
-            directory: ArcSwap::from_pointee(Directory::default()),
+            directory: Published::new(Directory::default()),
             heard: AtomicU64::new(0),
             inner: Mutex::new(inner),
             standing: watch::Sender::new(Standing::default()),
@@ -84,10 +84,11 @@ impl Core {
     }
 
     #[inline]
-    pub(super) fn directory(&self) -> Guard<Arc<Directory>> {
-        self.directory.load()
+    pub(super) fn directory(&self) -> &Published<Directory> {
+        &self.directory
     }
 
+    #[inline]
     pub(super) fn heard(&self) -> Mono {
         Mono(self.heard.load(Ordering::Relaxed))
     }
@@ -137,7 +138,7 @@ impl Core {
                     let _ = self.asks.send(Ask { ticket, to, message: Message::LookupPoll(poll), within });
                 }
                 Output::Changed => {
-                    self.directory.store(Arc::new(Directory::of(inner.machine.table())));
+                    self.directory.put(Directory::of(inner.machine.table()));
                     self.standing.send_modify(|standing| standing.tables += 1);
                 }
                 Output::Lost(ranges) => inner.readers.tell(&Loss { ranges }),

@@ -75,17 +75,17 @@ impl Drop for Alive {
 }
 
 /// Where a key is.
-#[derive(Clone, Debug)]
-pub enum Placed {
+#[derive(Debug)]
+pub enum Placed<'a> {
     /// Its owner, as far as is known.
-    Hint(Hint),
+    Hint(Hint<'a>),
     /// Nobody owns it at the moment: its owner was lost or there is none yet.
     Unowned,
 }
 
-impl Placed {
+impl<'a> Placed<'a> {
     /// The hint, if there is one.
-    pub fn hint(self) -> Option<Hint> {
+    pub fn hint(self) -> Option<Hint<'a>> {
         match self {
             Placed::Hint(hint) => Some(hint),
             Placed::Unowned => None,
@@ -94,15 +94,17 @@ impl Placed {
 }
 
 /// Who is said to own a key. The owner itself checks, and refuses what it does not own.
-#[derive(Clone, Debug)]
-pub struct Hint {
-    directory: Arc<Directory>,
+///
+/// It costs no write that threads share, as long as a thread keeps few of them at a time.
+#[derive(Debug)]
+pub struct Hint<'a> {
+    directory: Guard<Arc<Directory>>,
     found: Found,
     heard: Mono,
-    clock: Clock,
+    clock: &'a Clock,
 }
 
-impl Hint {
+impl Hint<'_> {
     /// The owner's name.
     pub fn owner(&self) -> &str {
         self.place().map_or("", |owner| &owner.id)
@@ -219,29 +221,31 @@ impl Lookup {
     }
 
     /// Where a key is; refused if it is longer than a key may be.
-    pub fn lookup(&self, key: impl AsRef<[u8]>) -> Result<Placed, Error> {
+    #[inline]
+    pub fn lookup(&self, key: impl AsRef<[u8]>) -> Result<Placed<'_>, Error> {
         Ok(self.lookup_hash(key_hash(key.as_ref())?).map_or(Placed::Unowned, Placed::Hint))
     }
 
     /// Where a point of the ring is.
-    pub fn lookup_hash(&self, hash: KeyHash) -> Option<Hint> {
-        let directory = self.core.directory();
+    #[inline]
+    pub fn lookup_hash(&self, hash: KeyHash) -> Option<Hint<'_>> {
+        let directory = self.core.directory().guard();
         let found = directory.find(hash)?;
-        let (directory, clock) = (Guard::into_inner(directory), self.core.clock().clone());
-        Some(Hint { directory, found, heard: self.core.heard(), clock })
+        Some(Hint { directory, found, heard: self.core.heard(), clock: self.core.clock() })
     }
 
-    /// Uses the answer in place: no lock, and no write that threads share.
+    /// Uses the answer in place: no lock, no write that threads share, and the least that a lookup can cost.
     #[inline]
     pub fn find<R>(&self, hash: KeyHash, found: impl FnOnce(&TableOwner, LeaseNumber) -> R) -> Option<R> {
-        let directory = self.core.directory();
-        let place = directory.find(hash)?;
-        Some(found(directory.owner(place.owner)?, place.lease))
+        self.core.directory().read(|directory| {
+            let place = directory.find(hash)?;
+            Some(found(directory.owner(place.owner)?, place.lease))
+        })
     }
 
     /// The whole table as it is known now.
     pub fn directory(&self) -> Arc<Directory> {
-        Guard::into_inner(self.core.directory())
+        self.core.directory().full()
     }
 
     /// What was lost, as a stream. The first one tells of everything since this lookup began; the first table itself raises

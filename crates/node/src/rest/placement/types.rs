@@ -253,7 +253,7 @@ pub(in crate::rest) struct Placed {
 }
 
 impl Placed {
-    pub(in crate::rest) fn new(hash: KeyHash, hint: Option<&Hint>, age: Duration, lsn: u64) -> Placed {
+    pub(in crate::rest) fn new(hash: KeyHash, hint: Option<&Hint<'_>>, age: Duration, lsn: u64) -> Placed {
         Placed {
             hash: point(hash.0),
             owner: hint.map(|hint| hint.owner().to_owned()),

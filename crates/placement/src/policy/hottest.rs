@@ -2,8 +2,12 @@
 //! within a tenth of their own mean; few things move, and none twice in a row.
 
 use super::{Policy, RangeView, Step, View};
+use crate::config::VIRTUAL_NODES;
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_base::KeyHash;
+
+/// The ring is cut into so many pieces at least, one a file.
+const SEGMENTS: usize = 256;
 
 /// The second policy, with its bounds.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +24,7 @@ pub struct Hottest {
     pub churn: f64,
     /// The share of ranges that one round may merge.
     pub merges: f64,
-    /// The fewest and the most ranges an owner should have: nothing is merged below, nothing cut above.
+    /// The fewest and the most ranges an owner should have: nothing is merged below, nothing cut or taken above.
     pub ranges: (usize, usize),
 }
 
@@ -154,9 +158,10 @@ impl Draft {
         self.rates.get(&owner).copied().unwrap_or_default()
     }
 
-    /// The least loaded owner that is not reserved.
-    fn least(&self) -> Option<u32> {
-        self.shared.first().map(|(_, owner)| *owner)
+    /// The least loaded owner that is not reserved and has room for another range; if none has, the least loaded of all.
+    fn least(&self, room: usize) -> Option<u32> {
+        let all = || self.shared.iter().map(|(_, owner)| *owner);
+        all().find(|owner| self.count(*owner) < room).or_else(|| all().next())
     }
 
     /// An owner's ranges, heaviest first.
@@ -199,7 +204,7 @@ impl Hottest {
             }
             // It stays where it is if that owner can be its own; everything else leaves.
             let free = !draft.reserved.contains(&home) && draft.rates.contains_key(&home);
-            let host = if free { Some(home) } else { draft.least() };
+            let host = if free { Some(home) } else { draft.least(self.room(draft)) };
             let Some(host) = host else { return };
             draft.reserve(host);
             if host != home {
@@ -214,19 +219,30 @@ impl Hottest {
     /// Moves everything but a key away from its owner; whether the budget lasted.
     fn clear(&self, draft: &mut Draft, host: u32, key: KeyHash) -> bool {
         let others = draft.heaviest(host).filter(|range| range.start != key && !range.settling);
+        let room = self.room(draft);
         for start in others.map(|range| range.start).collect::<Vec<_>>() {
-            let Some(to) = draft.least().filter(|_| draft.budget > 0) else { return false };
+            let Some(to) = draft.least(room).filter(|_| draft.budget > 0) else { return false };
             draft.go(start, to, false);
         }
         true
     }
 
+    /// The most ranges of an owner. A small pool has more of them than a large one, since the ring is cut into 256 at least,
+    /// and at every point of its owners.
+    fn room(&self, draft: &Draft) -> usize {
+        self.ranges.1.max(2 * (SEGMENTS / draft.rates.len().max(1) + VIRTUAL_NODES as usize))
+    }
+
     /// One move from a loaded owner to the least loaded; whether there was one worth making.
     fn level(&self, draft: &mut Draft, most: u32) -> bool {
-        let Some(least) = draft.least().filter(|least| *least != most) else { return false };
+        let room = self.room(draft);
+        let Some(least) = draft.least(room).filter(|least| *least != most) else { return false };
         let (high, low, mean) = (draft.rate(most), draft.rate(least), draft.mean());
         // The ideal is half of the difference; more would only swap the two.
         let ideal = (high - low) / 2.0;
+        if ideal <= 0.0 {
+            return false;
+        }
         let fitting = draft.heaviest(most).find(|range| !range.settling && range.rate <= ideal);
         let best = fitting.filter(|range| range.rate > 0.0).map(|range| (range.start, range.rate));
         if let Some((start, rate)) = best
@@ -235,12 +251,11 @@ impl Hottest {
             draft.go(start, least, false);
             return true;
         }
-        // Everything that may move is too large: cut the largest between its heavy keys. A small pool has more ranges
-        // an owner than a large one, since the ring is cut into 256 at least.
-        let room = self.ranges.1.max(2 * draft.ranges.len() / draft.rates.len().max(1));
+        // Everything that may move is too large: cut the largest between its heavy keys, unless it is too large only for whom
+        // had to be taken because the least loaded has no room.
         let largest = draft.heaviest(most).find(|range| !range.settling && !range.is_point());
         match largest.filter(|range| range.rate > ideal).map(middle) {
-            Some(at) if draft.count(most) < room => {
+            Some(at) if draft.count(most) < room && draft.shared.first().is_some_and(|(_, first)| *first == least) => {
                 draft.cut(at);
                 true
             }
@@ -339,9 +354,19 @@ mod tests {
     /// A pool under a Zipf load, measured exactly: every range's rate and its 16 heaviest keys.
     struct Pool {
         keys: Vec<(KeyHash, f64)>,
-        ranges: BTreeMap<KeyHash, (KeyHash, u32, bool)>,
+        ranges: BTreeMap<KeyHash, Piece>,
         owners: u32,
         moved: usize,
+        rng: Seeded,
+    }
+
+    #[derive(Clone, Copy)]
+    struct Piece {
+        last: KeyHash,
+        owner: u32,
+        settling: bool,
+        /// Its lease: a cut inherits it, a move ends it.
+        lease: usize,
     }
 
     impl Pool {
@@ -350,33 +375,46 @@ mod tests {
             let mut points: Vec<u64> = (0..keys).map(|_| rng.next_u64()).collect();
             points.sort_unstable();
             points.dedup();
-            let mut ranks: Vec<usize> = (1..=points.len()).collect();
-            rng.shuffle(&mut ranks);
-            let keys = points.into_iter().zip(ranks).map(|(at, rank)| (KeyHash(at), 1e6 / (rank as f64).powf(0.99)));
             let cuts = owners * 64;
             let step = u64::MAX / u64::from(cuts);
             let ranges = (0..cuts).map(|i| {
                 let start = u64::from(i) * step;
                 let last = if i + 1 == cuts { u64::MAX } else { start + step - 1 };
-                (KeyHash(start), (KeyHash(last), 1 + i % owners, false))
+                let (last, owner, lease) = (KeyHash(last), 1 + i % owners, i as usize);
+                (KeyHash(start), Piece { last, owner, settling: false, lease })
             });
-            Pool { keys: keys.collect(), ranges: ranges.collect(), owners, moved: 0 }
+            let keys = points.into_iter().map(|at| (KeyHash(at), 0.0)).collect();
+            let mut pool = Pool { keys, ranges: ranges.collect(), owners, moved: cuts as usize, rng };
+            pool.shift();
+            pool
+        }
+
+        /// From now on other keys are the hot ones.
+        fn shift(&mut self) {
+            let mut ranks: Vec<usize> = (1..=self.keys.len()).collect();
+            self.rng.shuffle(&mut ranks);
+            for ((_, rate), rank) in self.keys.iter_mut().zip(ranks) {
+                *rate = 1e6 / (rank as f64).powf(0.99);
+            }
         }
 
         fn view(&self) -> View {
             let mut ranges: Vec<RangeView> = Vec::with_capacity(self.ranges.len());
             let mut at = 0;
-            for (start, (last, owner, settling)) in &self.ranges {
+            let mut left: Option<Piece> = None;
+            for (start, piece) in &self.ranges {
+                let Piece { last, owner, settling, lease } = *piece;
+                let mergeable = left.is_some_and(|left| (left.owner, left.lease) == (owner, lease));
+                left = Some(*piece);
                 let from = at;
-                while at < self.keys.len() && self.keys[at].0 <= *last {
+                while at < self.keys.len() && self.keys[at].0 <= last {
                     at += 1;
                 }
                 let mut hot = self.keys[from..at].to_vec();
                 let rate = hot.iter().map(|(_, rate)| rate).sum();
                 hot.sort_by(|a, b| b.1.total_cmp(&a.1));
                 hot.truncate(16);
-                let (start, last, owner, settling) = (*start, *last, *owner, *settling);
-                ranges.push(RangeView { start, last, owner, rate, settling, mergeable: false, hot });
+                ranges.push(RangeView { start: *start, last, owner, rate, settling, mergeable, hot });
             }
             let rate = |index| ranges.iter().filter(|r| r.owner == index).map(|r| r.rate).sum();
             let owners = (1..=self.owners).map(|index| OwnerView { index, rate: rate(index), virtual_nodes: 64 });
@@ -385,23 +423,26 @@ mod tests {
 
         fn round(&mut self) -> usize {
             let steps = Hottest::default().plan(&self.view());
-            self.ranges.values_mut().for_each(|range| range.2 = false);
+            self.ranges.values_mut().for_each(|piece| piece.settling = false);
             for step in &steps {
                 match *step {
                     Step::Cut { at } => {
-                        let (start, (last, owner, _)) =
-                            self.ranges.range(..=at).next_back().map(|(s, r)| (*s, *r)).unwrap();
+                        let (start, piece) = self.ranges.range(..=at).next_back().map(|(s, p)| (*s, *p)).unwrap();
                         if start < at {
-                            self.ranges.insert(start, (KeyHash(at.0 - 1), owner, false));
-                            self.ranges.insert(at, (last, owner, false));
+                            self.ranges.insert(start, Piece { last: KeyHash(at.0 - 1), ..piece });
+                            self.ranges.insert(at, piece);
                         }
                     }
                     Step::Move { start, to, .. } => {
-                        let range = self.ranges.get_mut(&start).unwrap();
-                        (range.1, range.2) = (to, true);
                         self.moved += 1;
+                        let piece = self.ranges.get_mut(&start).unwrap();
+                        (piece.owner, piece.settling, piece.lease) = (to, true, self.moved);
                     }
-                    Step::Points { .. } | Step::Merge { .. } => panic!("this policy moves ranges here"),
+                    Step::Merge { start } => {
+                        let piece = self.ranges.remove(&start).unwrap();
+                        self.ranges.range_mut(..start).next_back().unwrap().1.last = piece.last;
+                    }
+                    Step::Points { .. } => panic!("this policy moves ranges"),
                 }
             }
             steps.len()
@@ -429,6 +470,21 @@ mod tests {
                 assert!(alone.contains(&range.owner), "{owners} owners: a key above the mean shares its owner");
             }
             assert_eq!(pool.round(), 0, "{owners} owners: settled is settled");
+        }
+    }
+
+    #[test]
+    fn however_often_the_load_shifts_owners_keep_to_few_ranges() {
+        for (owners, keys, most) in [(4, 2_000, 2 * (256 / 4 + 64)), (16, 300, 2 * (256 / 16 + 64))] {
+            let mut pool = Pool::new(owners, keys, 3);
+            for shift in 0..50 {
+                (0..12).take_while(|_| pool.round() > 0).count();
+                pool.shift();
+                let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+                pool.ranges.values().for_each(|piece| *counts.entry(piece.owner).or_default() += 1);
+                let largest = counts.values().max().copied().unwrap_or_default();
+                assert!(largest <= most, "{owners} owners: {largest} ranges of one after {shift} shifts");
+            }
         }
     }
 

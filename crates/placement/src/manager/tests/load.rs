@@ -115,17 +115,27 @@ fn what_a_few_requests_say_moves_nothing() {
 
 #[test]
 fn the_papers_policy_gives_points_from_the_loaded_to_the_idle() {
-    // All keys lie in one eighth of the ring.
-    let mut rng = Seeded::new(8);
-    let keys: Vec<(u64, f64)> = (0..2_000).map(|_| (rng.next_u64() >> 3, 1.0)).collect();
     let config = v1::NamespaceConfig { policy: "paper".into(), ..Default::default() };
-    let mut served = Served::new(config, 3, false, &keys);
+    let mut served = Served::new(config, 3, false, &keys(&[]));
+    // What the first owner holds is asked for five times as often as the rest.
+    let (now, mut sum) = (served.world.now, 0.0);
+    for (until, key) in &mut served.keys {
+        sum += if served.world.owners[0].checks.check_now(*key, || now).is_some() { 5.0 } else { 1.0 };
+        *until = sum;
+    }
     served.window(6_000, Duration::from_secs(5));
     let before = served.worst();
+    assert!(before > 1.8, "{before}");
     for _ in 0..60 {
         served.window(4_000, Duration::from_secs(10));
     }
-    assert!(served.worst() < before.max(1.3), "from {before} to {}", served.worst());
+    // Its band is a tenth either way, and it does not see what a point carries: it hovers.
+    let mut worst = 0.0;
+    for _ in 0..10 {
+        served.window(4_000, Duration::from_secs(10));
+        worst += served.worst() / 10.0;
+    }
+    assert!(worst < 1.3, "from {before} to {worst}");
     let list = served.world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into(), from: 0 })).unwrap();
     let Message::OwnerListReply(list) = list else { panic!("not a list") };
     let points: Vec<u32> = list.owners.iter().filter_map(|o| o.owner.as_ref()).map(|o| o.virtual_nodes).collect();

@@ -36,6 +36,7 @@ const PLACEMENT_OWNERS: &str = "tidings_placement_owners";
 const PLACEMENT_RANGES: &str = "tidings_placement_ranges";
 const PLACEMENT_HELD: &str = "tidings_placement_held_polls";
 const PLACEMENT_TIGHT: &str = "tidings_placement_tight_namespaces";
+const PLACEMENT_DAMAGED: &str = "tidings_placement_damaged_namespaces";
 const PLACEMENT_COMMITS: &str = "tidings_placement_commits_total";
 const PLACEMENT_GRANTS: &str = "tidings_placement_grants_total";
 const PLACEMENT_RENEWALS: &str = "tidings_placement_renewals_total";
@@ -118,6 +119,7 @@ fn describe() {
     describe_gauge!(PLACEMENT_RANGES, "Ranges of all tables.");
     describe_gauge!(PLACEMENT_HELD, "Polls of owners and lookups that are held.");
     describe_gauge!(PLACEMENT_TIGHT, "Namespaces whose leases may not outlast a manager's death.");
+    describe_gauge!(PLACEMENT_DAMAGED, "Namespaces that are not led, since a file of theirs cannot be understood.");
     describe_counter!(PLACEMENT_COMMITS, "Changes of placement that were sent to the cell.");
     describe_counter!(PLACEMENT_GRANTS, "Leases granted; one that was not heard counts again.");
     describe_counter!(PLACEMENT_RENEWALS, "Leases renewed.");
@@ -228,6 +230,7 @@ pub(crate) fn placement(before: &Counts, now: &Counts, gauges: &Gauges) {
     gauge!(PLACEMENT_RANGES).set(gauges.ranges as f64);
     gauge!(PLACEMENT_HELD).set(gauges.held as f64);
     gauge!(PLACEMENT_TIGHT).set(gauges.tight as f64);
+    gauge!(PLACEMENT_DAMAGED).set(gauges.damaged as f64);
 }
 
 pub(crate) fn notify_channels(count: usize) {

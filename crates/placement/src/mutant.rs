@@ -23,11 +23,19 @@ pub enum Mutant {
     CleanFlag,
     /// F4: a leader that has not spoken with an owner takes whoever counts its incarnation for the recorded process.
     TwinTaken,
+    /// F3: a commit of which nobody knows what became is taken for done.
+    UnknownIsDone,
+    /// F8: a new leader goes on with numbers of the block that the earlier one had set aside.
+    NumbersReused,
+    /// F9: a clean grant is taken though its state never came.
+    MissingTaken,
+    /// F10: a namespace is let be whose leases do not outlast a fail-over.
+    TimesUnchecked,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 9] = [
+    pub const ALL: [Mutant; 13] = [
         Mutant::NoSkewMargin,
         Mutant::NoSequenceNumbers,
         Mutant::LeaseFromReceipt,
@@ -37,6 +45,10 @@ impl Mutant {
         Mutant::LapseRevived,
         Mutant::CleanFlag,
         Mutant::TwinTaken,
+        Mutant::UnknownIsDone,
+        Mutant::NumbersReused,
+        Mutant::MissingTaken,
+        Mutant::TimesUnchecked,
     ];
 
     /// Its name on the command line.
@@ -51,6 +63,10 @@ impl Mutant {
             Mutant::LapseRevived => "lapse-revived",
             Mutant::CleanFlag => "clean-flag",
             Mutant::TwinTaken => "twin-taken",
+            Mutant::UnknownIsDone => "unknown-is-done",
+            Mutant::NumbersReused => "numbers-reused",
+            Mutant::MissingTaken => "missing-taken",
+            Mutant::TimesUnchecked => "times-unchecked",
         }
     }
 }

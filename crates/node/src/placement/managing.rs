@@ -103,6 +103,7 @@ pub(super) struct Performer {
     reads: Vec<(u64, File)>,
     counted: Counts,
     tight: u64,
+    damaged: u64,
 }
 
 impl Performer {
@@ -111,7 +112,7 @@ impl Performer {
         errands: mpsc::UnboundedSender<Errand>,
         step_down: watch::Sender<u64>,
     ) -> Performer {
-        Performer { waiting, errands, step_down, reads: Vec::new(), counted: Counts::default(), tight: 0 }
+        Performer { waiting, errands, step_down, reads: Vec::new(), counted: Counts::default(), tight: 0, damaged: 0 }
     }
 
     fn run(&self, errand: Errand) {
@@ -144,6 +145,10 @@ impl Perform<Does> for Performer {
                         namespaces,
                         "leases may not outlast a manager's death; `place namespaces` says which"
                     );
+                }
+                if std::mem::replace(&mut self.damaged, gauges.damaged) < gauges.damaged {
+                    let namespaces = gauges.damaged;
+                    tracing::warn!(namespaces, "files in the cell cannot be understood; `place namespaces` says which");
                 }
             }
         }

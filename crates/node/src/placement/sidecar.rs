@@ -250,7 +250,7 @@ impl Sidecar {
     ) -> Result<Arc<HttpOwner>, Error> {
         let beliefs = Arc::new(Beliefs::default());
         let version = Arc::new(watch::Sender::new(1));
-        let moves = Arc::new(Moves::new(version.clone()));
+        let moves = Arc::new(Moves::new(version.clone(), self.clock.clone()));
         let through = Through::new(Arc::downgrade(self), caller.clone(), beliefs.clone(), self.clock.clone());
         let mut options = OwnerOptions::new(namespace, name, new.address);
         if new.hands_over {
@@ -271,10 +271,8 @@ impl Sidecar {
                 bump.send_modify(|version| *version += 1);
             }
         });
-        let use_ = Mutex::new(Use { callers: 0, last: self.clock.now().mono });
-        let told = Mutex::new(Given::default());
-        let stood = Mutex::new((OwnerState::Joining, None));
-        let owner = Arc::new(HttpOwner { instance: new.instance, owner, beliefs, moves, version, stood, told, use_ });
+        let now = self.clock.now().mono;
+        let owner = Arc::new(HttpOwner::new(new.instance, owner, beliefs, moves, version, now));
         if let Some(before) = owners.insert(place, owner.clone()) {
             before.owner.leave();
         }
@@ -314,6 +312,19 @@ impl Sidecar {
 }
 
 impl HttpOwner {
+    fn new(
+        instance: String,
+        owner: Owner,
+        beliefs: Arc<Beliefs>,
+        moves: Arc<Moves>,
+        version: Arc<watch::Sender<u64>>,
+        now: Mono,
+    ) -> HttpOwner {
+        let stood = Mutex::new((OwnerState::Joining, None));
+        let use_ = Mutex::new(Use { callers: 0, last: now });
+        HttpOwner { instance, owner, beliefs, moves, version, stood, told: Mutex::default(), use_ }
+    }
+
     /// What the application should know: at once if it does not know the present version, else at the next change or
     /// after `wait`. Naming a version acknowledges what it told; one that was never told is refused.
     pub async fn picture(&self, now: impl Fn() -> Mono, knows: Option<u64>, wait: Duration) -> Result<Picture, Error> {
@@ -378,8 +389,9 @@ impl HttpOwner {
     }
 
     /// Whether the application holds a point of the ring, and for how long it may believe so, dated from before its
-    /// request.
+    /// request. It counts as a request for it: what policies spread.
     pub fn check(&self, now: Mono, hash: KeyHash) -> Option<(Leased, Duration)> {
+        self.owner.check_hash(hash)?;
         self.beliefs.tell(now, || self.owner.remaining(hash).into_iter().collect()).held.pop()
     }
 
@@ -395,7 +407,7 @@ impl HttpOwner {
     /// The application has taken state over for this process.
     pub fn imported(&self, token: u64, incarnation: u64) -> Result<(), Error> {
         self.owner.imported(token, incarnation)?;
-        self.moves.arrived(token);
+        self.moves.no_more(token);
         Ok(())
     }
 
@@ -446,4 +458,50 @@ fn no_move() -> Error {
 fn busy(limit: usize) -> Error {
     Error::new("control.busy", Class::Unreachable, format!("{limit} owners speak HTTP to this node already"))
         .hint("Use another node, or let the operator raise placement.http_owners.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use tidings_base::{KeyRange, LeaseNumber};
+    use tidings_client::placement::testing::TestPool;
+    use tidings_client::placement::{HandOver as _, Move};
+
+    async fn http(pool: &TestPool) -> HttpOwner {
+        let (version, clock) = (Arc::new(watch::Sender::new(1)), Arc::new(SystemClock));
+        let moves = Arc::new(Moves::new(version.clone(), clock));
+        let owner = pool.join("one").await.unwrap();
+        pool.settled().await;
+        HttpOwner::new("run".into(), owner, Arc::default(), moves, version, SystemClock.now().mono)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn checks_by_http_count_as_requests() {
+        let pool = TestPool::start("n").await.unwrap();
+        let http = http(&pool).await;
+        for n in 0..1_000 {
+            assert!(http.check(SystemClock.now().mono, KeyHash(n)).is_some());
+        }
+        // Longer than requests are gathered.
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let rate = pool.placement().owners("n").await.unwrap()[0].rate;
+        assert!(rate > 10.0, "{rate}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_move_here_is_listed_with_what_is_left_of_its_time_until_it_is_over() {
+        let pool = TestPool::start("n").await.unwrap();
+        let http = http(&pool).await;
+        let leased = Leased { range: KeyRange::FULL, lease: LeaseNumber::new(3).unwrap() };
+        let (owner, address) = ("two".to_owned(), "two:1".to_owned());
+        let within = Duration::from_secs(30);
+        http.moves.expect(Move { token: 7, leased, owner, address, incarnation: 1, within });
+        let picture = http.picture(|| SystemClock.now().mono, None, Duration::ZERO).await.unwrap();
+        let [(Direction::In, listed)] = &picture.moves[..] else { panic!("{:?}", picture.moves) };
+        assert!(listed.token == 7 && listed.within < within, "{listed:?}");
+        http.moves.over(7);
+        let after = http.picture(|| SystemClock.now().mono, Some(picture.version), Duration::ZERO).await.unwrap();
+        assert!(after.version > picture.version && after.moves.is_empty());
+    }
 }

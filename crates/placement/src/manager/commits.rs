@@ -1,5 +1,6 @@
 //! Changes on their way to the cell: one commit a file at a time, numbers in blocks, LSNs as a committed prefix.
 
+use super::Outcome;
 use super::file::{self, Kind, OWNERS_PER_FILE};
 use super::pool::Pool;
 use super::table::{Holder, Intent, Range};
@@ -120,6 +121,12 @@ impl Commits {
         (self.next_lsn, self.lsn_end) = (lsn.max(1), lsn.max(1));
     }
 
+    /// Goes on with the block that an earlier leader had set aside: a mutant's doing (F8).
+    pub(super) fn reuse_numbers(&mut self) {
+        self.next_lease = self.lease_end.saturating_sub(LEASES_A_BLOCK).max(1);
+        self.next_lsn = self.lsn_end.saturating_sub(LSNS_A_BLOCK).max(1);
+    }
+
     pub(super) fn want(&mut self, kind: Kind) {
         self.wanted.insert(kind);
     }
@@ -233,6 +240,12 @@ impl Pool {
         Some((state.generation, inflight.bytes.clone()))
     }
 
+    /// What a manager hears that takes an unknown outcome for done: a mutant's doing (F3).
+    pub(super) fn as_if_done(&self, kind: Kind) -> Outcome {
+        let before = self.commits.files.get(&kind).and_then(|state| state.generation);
+        Outcome::Done { generation: before.unwrap_or_default() + 1 }
+    }
+
     /// Whether the commit under way was sent more than once: then a conflict does not say who wrote.
     pub(super) fn sent_again(&self, kind: Kind) -> bool {
         let inflight = self.commits.files.get(&kind).and_then(|state| state.inflight.as_ref());
@@ -315,11 +328,15 @@ impl Pool {
                 // A later process may have registered since: nothing is granted to it before its own record is there, or
                 // the next leader would take the earlier one's word for what it holds.
                 for record in done.owners {
-                    let member = self.members.get_mut(&record.index).filter(|member| !member.committed);
                     // Indices are used again: the name counts, too.
-                    let process = |of: &v1::TableOwner| (of.id.clone(), of.incarnation, of.nonce);
-                    if let Some(member) = member.filter(|member| process(&member.record) == process(&record)) {
+                    let member = self.members.get_mut(&record.index).filter(|member| member.record.id == record.id);
+                    let Some(member) = member else { continue };
+                    let process = |of: &v1::TableOwner| (of.incarnation, of.nonce);
+                    let begins = !member.committed && process(&member.record) == process(&record);
+                    member.told = Some(record.clone());
+                    if begins {
                         member.committed = true;
+                        self.try_later(record.index);
                         self.idle.extend(self.parked.remove(&record.index).unwrap_or_default());
                         // An answer without grants would only make it pause before it asks for those that follow.
                         let waits = |start: &KeyHash| self.table.get(*start).is_some_and(|r| r.holder == Holder::Fresh);

@@ -55,6 +55,8 @@ pub struct Gauges {
     pub held: u64,
     /// Namespaces whose leases may not outlast a manager's death (F10).
     pub tight: u64,
+    /// Namespaces of which a file cannot be understood: they are not led.
+    pub damaged: u64,
 }
 
 impl Manager {
@@ -75,7 +77,8 @@ impl Manager {
             gauges.namespaces += 1;
             gauges.owners += live.count() as u64;
             gauges.ranges += pool.table.len() as u64;
-            gauges.tight += u64::from(pool.warning.is_some());
+            gauges.tight += u64::from(pool.warning.is_some() && !pool.is_damaged());
+            gauges.damaged += u64::from(pool.is_damaged());
             gauges.held += (pool.polls.len() + pool.lookups.len()) as u64;
         }
         gauges

@@ -199,7 +199,7 @@ impl Pool {
         let mut named = BTreeSet::new();
         let mut bytes = 0;
         for (start, range) in rows {
-            let owner = self.members.get(&range.owner).filter(|_| !named.contains(&range.owner)).map(shown);
+            let owner = self.members.get(&range.owner).filter(|_| !named.contains(&range.owner)).and_then(shown);
             let row = shape(start, range);
             bytes += row.encoded_len() + owner.as_ref().map_or(0, |owner| owner.encoded_len() + FIELD) + FIELD;
             if bytes > PART && !part.ranges.is_empty() {
@@ -230,9 +230,9 @@ pub(super) struct Part {
     pub next: u64,
 }
 
-/// An owner as others see it: whoever knew its proof or its nonce could take its place (F4).
-pub(super) fn shown(member: &Member) -> v1::TableOwner {
-    v1::TableOwner { proof: None, nonce: 0, ..member.record.clone() }
+/// An owner as others see it, if the cell has it: whoever knew its proof or its nonce could take its place (F4).
+pub(super) fn shown(member: &Member) -> Option<v1::TableOwner> {
+    member.told.clone().map(|told| v1::TableOwner { proof: None, nonce: 0, ..told })
 }
 
 /// A row as lookups and operators see it.

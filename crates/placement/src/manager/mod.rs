@@ -29,7 +29,7 @@ mod tests;
 
 pub use counts::{Counts, Gauges};
 
-use crate::config::FailOver;
+use crate::config::{FailOver, Times};
 use crate::mutant::Mutant;
 use bytes::Bytes;
 use file::{File, Kind};
@@ -182,7 +182,7 @@ pub enum Output {
         /// Why.
         error: Error,
     },
-    /// Give the lock up: somebody else leads, or what the cell holds cannot be read.
+    /// Give the lock up: somebody else leads, or the cell does not say what it holds.
     StepDown,
 }
 
@@ -297,9 +297,8 @@ impl Manager {
     }
 
     fn loaded(&mut self, now: Now, file: File, contents: Option<(u64, Bytes)>, out: &mut Outbox<Output>) {
-        let loaded = self.pools.get_mut(&file.namespace).map(|pool| pool.load(file.kind, contents));
-        if loaded == Some(false) {
-            return self.step_down(out);
+        if let Some(pool) = self.pools.get_mut(&file.namespace) {
+            pool.load(file.kind, contents);
         }
         self.begin_to_lead(now, out);
     }
@@ -310,16 +309,17 @@ impl Manager {
             return;
         }
         self.standing = Standing::Leading { epoch, since };
-        self.pools.retain(|_, pool| pool.is_readable());
+        self.pools.retain(|_, pool| pool.is_readable() || pool.is_damaged());
         self.timers.set(Timer::Session, self.session_until);
         for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
-            if let Some(pool) = self.pools.get_mut(&namespace) {
+            if let Some(pool) = self.pools.get_mut(&namespace).filter(|pool| !pool.is_damaged()) {
+                pool.mutant = self.options.mutant;
                 if pool.meta.era != era(epoch) {
                     // The leader of before the restore gave leases until its session was over.
                     pool.restored(since + self.fail_over.session, era(epoch), self.rng.next_u64() | 1);
                 }
                 // F10: this leader may be told of slower fail-overs than whoever let the namespace be made.
-                pool.warning = pool.times.check(&self.fail_over).err().map(|error| error.message);
+                pool.warning = check_times(pool.times, &self.fail_over, self.options.mutant).err().map(|e| e.message);
                 pool.take_over(now.mono, since);
             }
             self.work(now, &namespace, out);
@@ -421,7 +421,7 @@ impl Manager {
     fn work(&mut self, now: Now, namespace: &str, out: &mut Outbox<Output>) {
         let Some(epoch) = self.epoch() else { return };
         let may_lease = self.may_lease(now);
-        let Some(pool) = self.pools.get_mut(namespace) else { return };
+        let Some(pool) = self.pools.get_mut(namespace).filter(|pool| !pool.is_damaged()) else { return };
         pool.now = now.mono;
         pool.mutant = self.options.mutant;
         if let Some(until) = pool.rests(now.mono) {
@@ -458,6 +458,10 @@ impl Manager {
 
     fn committed(&mut self, now: Now, file: File, outcome: Outcome, out: &mut Outbox<Output>) {
         let Some(pool) = self.pools.get_mut(&file.namespace) else { return };
+        let outcome = match outcome {
+            Outcome::Unknown if self.options.mutant == Some(Mutant::UnknownIsDone) => pool.as_if_done(file.kind),
+            outcome => outcome,
+        };
         match outcome {
             Outcome::Done { generation } => {
                 pool.now = now.mono;
@@ -542,10 +546,22 @@ fn serving<'a>(pools: &'a mut BTreeMap<String, Pool>, now: Now, namespace: &str)
     }
 }
 
+/// F10: leases must outlast a manager's death.
+fn check_times(times: Times, fail_over: &FailOver, mutant: Option<Mutant>) -> Result<(), Error> {
+    if mutant == Some(Mutant::TimesUnchecked) { Ok(()) } else { times.check(fail_over) }
+}
+
 /// F3: what is not known to be in the cell is not told.
 fn unsettled(name: &str) -> Error {
     let what = format!("`{name}` is about to be created or deleted");
     Error::new("placement.unsettled", Class::Unreachable, what).hint("Ask again: it takes a moment.")
+}
+
+/// What is damaged is not led: nobody could say who holds what in it.
+fn damaged(name: &str) -> Error {
+    let what = format!("the cell's files of `{name}` cannot be understood");
+    Error::new("placement.damaged", Class::Failed, what)
+        .hint("`tidings place namespaces` names the file. Restore the cell from a backup; other namespaces go on.")
 }
 
 fn resting() -> Error {

@@ -101,10 +101,11 @@ impl Moves {
 }
 
 impl Pool {
-    /// Whether a clean move may begin now; both owners live and hand over.
+    /// Whether a clean move may begin now; both owners live and hand over. What the one is told of the other is in the cell.
     pub(super) fn may_move(&self, from: u32, to: u32) -> bool {
-        let cool = |index| self.members.get(&index).is_some_and(|member| self.now < member.cool_until);
-        !cool(from) && !cool(to) && self.moves.open(from) < AT_ONCE && self.moves.open(to) < AT_ONCE
+        let fit =
+            |index| self.members.get(&index).is_some_and(|member| member.committed && member.cool_until <= self.now);
+        fit(from) && fit(to) && self.moves.open(from) < AT_ONCE && self.moves.open(to) < AT_ONCE
     }
 
     /// Begins a clean move.
@@ -238,7 +239,7 @@ impl Pool {
                 continue;
             }
             let other = if out { moving.to } else { moving.from };
-            let other = self.members.get(&other).map(|member| member.record.clone()).unwrap_or_default();
+            let other = self.members.get(&other).and_then(|member| member.told.clone()).unwrap_or_default();
             let message = v1::Move {
                 range: Some(moving.leased.into()),
                 token: *token,

@@ -5,7 +5,7 @@ use super::file::Kind;
 use super::lookups::{FIELD, PART, Part, shown, table_range};
 use super::pool::{Member, Pool, first_lease};
 use super::table::{Holder, arc};
-use super::{MAX_NAMESPACES, Manager, Output, era, fail, no_namespace, not_leader, resting, serving, unsettled};
+use super::{MAX_NAMESPACES, Manager, Output, check_times, era, fail, no_namespace, not_leader, resting, serving};
 use crate::config::Times;
 use crate::policy;
 use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
@@ -25,7 +25,7 @@ impl Manager {
             Message::NamespaceCreate(create) => return self.create(now, op, epoch, create, out),
             Message::NamespaceDelete(delete) => return self.delete(now, op, &delete.namespace, out),
             Message::NamespaceList(_) => {
-                let live = self.pools.values().filter(|pool| pool.exists() == Ok(true));
+                let live = self.pools.values().filter(|pool| pool.exists() == Ok(true) || pool.is_damaged());
                 let namespaces = live.map(|pool| pool.info(epoch)).collect();
                 Ok(Message::NamespaceListReply(v1::NamespaceListReply { namespaces }))
             }
@@ -57,15 +57,17 @@ impl Manager {
         let name = create.namespace;
         let config = create.config.unwrap_or_default();
         let times = Times::new(config.lease_ms, config.renew_ms);
-        let checked = check_name(&name).and_then(|()| times.check(&self.fail_over));
+        let checked = check_name(&name).and_then(|()| check_times(times, &self.fail_over, self.options.mutant));
         if let Err(error) = checked.and_then(|()| check_config(&config)) {
             return fail(out, op, error);
         }
         let instance = self.rng.next_u64() | 1;
         let full = self.pools.len() >= MAX_NAMESPACES;
         let lost = era(epoch) > 0 && now.mono < self.began() + longer(times, Times::PAPER).honoured();
+        if let Some(Err(error)) = self.pools.get(&name).map(Pool::exists) {
+            return fail(out, op, error);
+        }
         match self.pools.get_mut(&name) {
-            Some(pool) if pool.exists().is_err() => return fail(out, op, unsettled(&name)),
             Some(pool) if pool.is_deleted() && pool.rests(now.mono).is_some() => return fail(out, op, resting()),
             Some(pool) if !pool.is_deleted() => {
                 let there =
@@ -164,7 +166,7 @@ impl Pool {
             namespace: self.name.clone(),
             instance: self.meta.instance,
             config: self.meta.config.clone(),
-            owners: self.members.values().filter(|member| member.live_until > Mono(0)).count() as u32,
+            owners: self.members.values().filter(|m| m.told.is_some() && m.live_until > Mono(0)).count() as u32,
             ranges: self.table.len() as u32,
             lsn: self.commits.published(),
             epoch,
@@ -183,7 +185,7 @@ impl Pool {
         let Part { ranges, mut owners, next } = part;
         if next == 0 {
             let idle = self.members.values().filter(|member| self.table.count_of(member.record.index) == 0);
-            owners.extend(fitting(idle.map(shown)).0);
+            owners.extend(fitting(idle.filter_map(shown)).0);
         }
         v1::TableReply { info: Some(self.info(epoch)), ranges, owners, next }
     }
@@ -191,14 +193,15 @@ impl Pool {
     /// As many owners as one frame holds.
     fn owners(&self, now: Mono, from: u32) -> v1::OwnerListReply {
         let info = |member: &Member| {
+            let owner = shown(member)?;
             let index = member.record.index;
             let mine = self.table.of_owner(index).into_iter();
             let mine = mine.filter_map(|start| self.table.get(start).map(|range| (start, range)));
             let mine: Vec<_> = mine.filter(|(_, range)| range.holder != Holder::Nobody).collect();
             let points: u128 = mine.iter().map(|(start, range)| KeyRange::new(*start, range.last).len()).sum();
             let until = mine.iter().map(|(_, range)| range.until).max().unwrap_or_default();
-            v1::OwnerInfo {
-                owner: Some(shown(member)),
+            Some(v1::OwnerInfo {
+                owner: Some(owner),
                 ranges: mine.len() as u32,
                 share_ppm: (points * 1_000_000 / KeyRange::FULL.len()) as u32,
                 rate: member.rate,
@@ -208,9 +211,9 @@ impl Pool {
                     let heard = self.times.honoured().saturating_sub(member.live_until.since(now));
                     heard.as_millis() as u64
                 }),
-            }
+            })
         };
-        let (owners, rest) = fitting(self.members.range(from..).map(|(_, member)| info(member)));
+        let (owners, rest) = fitting(self.members.range(from..).filter_map(|(_, member)| info(member)));
         let next = rest.and_then(|info| info.owner).map_or(0, |owner| owner.index);
         v1::OwnerListReply { owners, next }
     }

@@ -51,6 +51,8 @@ pub(super) struct Member {
     pub record: v1::TableOwner,
     /// The record is in the cell: it may be given ranges.
     pub committed: bool,
+    /// The record as the cell has it, if it has one: nobody is told of another.
+    pub told: Option<v1::TableOwner>,
     pub talk: Option<Talk>,
     /// It counts as alive until then; zero = it does not.
     pub live_until: Mono,
@@ -76,6 +78,7 @@ impl Member {
         Member {
             record,
             committed: false,
+            told: None,
             talk: None,
             live_until: Mono(0),
             healthy: true,
@@ -88,6 +91,11 @@ impl Member {
             failed_moves: 0,
             drain_until: None,
         }
+    }
+
+    /// One whose record the cell has.
+    pub(super) fn recorded(record: v1::TableOwner) -> Member {
+        Member { committed: true, told: Some(record.clone()), ..Member::new(record) }
     }
 
     /// Whether it has a part in the ring. A record that is not in the cell yet does not keep it out: what is to be its
@@ -184,11 +192,13 @@ pub(super) struct Pool {
     /// What the cell says of it, as far as is known: its instance, unless it is deleted or not there yet.
     recorded: Option<u64>,
     readable: bool,
+    /// A file of it cannot be understood: it is refused by name, and left alone.
+    damaged: bool,
     /// The cell was restored: until then owners may hold what no record tells of, so nobody is answered. The era and the
     /// instance that begin then.
     rests_until: Mono,
     restored: Option<(u64, u64)>,
-    /// F10: why leases may not outlast a manager's death.
+    /// What an operator should know: why leases may not outlast a manager's death (F10), or which file is damaged.
     pub warning: Option<String>,
     pub mutant: Option<Mutant>,
 }
@@ -222,6 +232,7 @@ impl Pool {
             counts: Counts::default(),
             recorded: None,
             readable: false,
+            damaged: false,
             rests_until: Mono(0),
             restored: None,
             warning: None,
@@ -249,6 +260,18 @@ impl Pool {
         self.readable
     }
 
+    /// Whether a file of it cannot be understood.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged
+    }
+
+    /// A file of it cannot be understood: nothing is done with it, and other namespaces go on.
+    fn damage(&mut self, kind: Kind) {
+        let path = super::File { namespace: self.name.clone(), kind }.path();
+        self.damaged = true;
+        self.warning = Some(format!("`{path}` in the cell cannot be understood"));
+    }
+
     pub(super) fn is_deleted(&self) -> bool {
         self.meta.deleted
     }
@@ -258,8 +281,12 @@ impl Pool {
         self.recorded = Some(meta.instance).filter(|_| !meta.deleted);
     }
 
-    /// Whether it is there, as the cell has it; an error while that is about to change, for nobody knows whether it will.
+    /// Whether it is there, as the cell has it; an error while that is about to change, for nobody knows whether it will, and
+    /// if it cannot be read.
     pub(super) fn exists(&self) -> Result<bool, Error> {
+        if self.damaged {
+            return Err(super::damaged(&self.name));
+        }
         let wished = Some(self.meta.instance).filter(|_| !self.meta.deleted);
         if self.recorded == wished { Ok(wished.is_some()) } else { Err(super::unsettled(&self.name)) }
     }
@@ -269,9 +296,9 @@ impl Pool {
         self.table.iter().map(|(_, range)| range.until).max().unwrap_or_default()
     }
 
-    /// Takes a file as it was read; whether it can be understood.
-    pub(super) fn load(&mut self, kind: Kind, contents: Option<(u64, Bytes)>) -> bool {
-        let Some((generation, bytes)) = contents else { return true };
+    /// Takes a file as it was read.
+    pub(super) fn load(&mut self, kind: Kind, contents: Option<(u64, Bytes)>) {
+        let Some((generation, bytes)) = contents else { return };
         self.commits.found(kind, generation);
         match kind {
             Kind::Meta => match v1::PlacementMeta::decode(bytes) {
@@ -279,21 +306,20 @@ impl Pool {
                     self.record(&meta);
                     self.set_meta(meta);
                 }
-                Err(_) => return false,
+                Err(_) => self.damage(kind),
             },
             Kind::Owners(_) => match v1::PlacementOwners::decode(bytes) {
                 Ok(owners) => owners.owners.into_iter().for_each(|record| {
                     self.by_id.insert(record.id.clone(), record.index);
-                    self.members.insert(record.index, Member { committed: true, ..Member::new(record) });
+                    self.members.insert(record.index, Member::recorded(record));
                 }),
-                Err(_) => return false,
+                Err(_) => self.damage(kind),
             },
             Kind::Segment(segment) => match decode_segment(segment, bytes) {
                 Some(rows) => self.table.load(segment, rows),
-                None => return false,
+                None => self.damage(kind),
             },
         }
-        true
     }
 
     /// Everything that is recorded counts as leased for one full manager lease from the moment the lock was held, and
@@ -320,6 +346,9 @@ impl Pool {
             }
         }
         self.commits.numbers_from(self.meta.next_lease, self.meta.next_lsn);
+        if self.mutant == Some(Mutant::NumbersReused) {
+            self.commits.reuse_numbers();
+        }
         self.lookups.taken_over(now, self.times.honoured());
         self.begin(now);
     }

@@ -21,8 +21,8 @@ use crate::mutant::Mutant;
 use crate::{Leased, Ticket, To};
 use conversation::{Conversation, Verdict};
 use holdings::Holdings;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::bounded::BoundedMap;
 use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Seeded, Timers};
@@ -123,6 +123,8 @@ pub enum Output {
     Export(Move),
     /// Expect this range from another owner, and report [`Input::Imported`].
     Import(Move),
+    /// A move into this owner is over, done or given up: what arrived under this token and was not granted is of no use.
+    ImportOver(u64),
     /// Everything is handed over: the process may go.
     Drained,
     /// A manager refused this owner: another incarnation of its name lives, the namespace is gone, …
@@ -190,8 +192,8 @@ pub struct Owner {
     exports: BTreeMap<u64, (Leased, Export)>,
     /// Moves into this owner that a manager has named.
     imports: BTreeMap<u64, Leased>,
-    /// Tokens whose state has arrived; the other owner may be quicker than the manager.
-    arrived: BoundedMap<u64, ()>,
+    /// Tokens whose state has arrived, and when; the other owner may be quicker than the manager.
+    arrived: BoundedMap<u64, Mono>,
     refused: Vec<Leased>,
     renew: Duration,
     draining: bool,
@@ -363,7 +365,6 @@ impl Owner {
         let taken = self.held.take(now.mono, dated + lease, set, &frozen);
         for token in &answer.confirmed {
             self.exports.remove(token);
-            self.imports.remove(token);
         }
         self.refused = taken.refused;
         // F9: what is to be copied is frozen before anybody hears that it may be copied.
@@ -373,6 +374,7 @@ impl Owner {
         if !taken.change.granted.is_empty() || !taken.change.revoked.is_empty() {
             out.put(Output::Changed(taken.change.clone()));
         }
+        self.end_imports(asked, &answer, out);
         if answer.drained && self.held.is_empty() {
             out.put(Output::Drained);
             // One that an operator drained goes on asking: it may be taken back into service.
@@ -411,8 +413,10 @@ impl Owner {
                 return Some(holdings::Wanted::Grant { leased, token: None });
             }
             // F9: without the token the state is missing here; the manager must grant anew, with a loss.
+            let unchecked = self.options.mutant == Some(Mutant::MissingTaken);
             Some(match self.arrived.get(&grant.token) {
-                Some(()) => holdings::Wanted::Grant { leased, token: Some(grant.token) },
+                None if unchecked => holdings::Wanted::Grant { leased, token: Some(grant.token) },
+                Some(_) => holdings::Wanted::Grant { leased, token: Some(grant.token) },
                 None => holdings::Wanted::Missing(leased),
             })
         });
@@ -452,10 +456,21 @@ impl Owner {
                 self.held.unfreeze(leased);
             }
         }
-        let expected: Vec<u64> = answer.imports.iter().map(|m| m.token).collect();
-        let granted: Vec<u64> = answer.grants.iter().map(|grant| grant.token).collect();
-        self.imports.retain(|token, _| expected.contains(token) || granted.contains(token));
         begun
+    }
+
+    /// Ends moves into this owner that the manager names no more. It names every one until its range is claimed, and knew of
+    /// all whose state had arrived when it was asked. From here on a grant under such a token would find its state missing.
+    fn end_imports(&mut self, asked: Mono, answer: &v1::OwnerAnswer, out: &mut Outbox<Output>) {
+        let imports = answer.imports.iter().map(|import| import.token);
+        let named: BTreeSet<u64> = imports.chain(answer.grants.iter().map(|grant| grant.token)).collect();
+        let arrived = self.arrived.iter().filter(|(_, at)| **at < asked).map(|(token, _)| token);
+        let known: BTreeSet<u64> = self.imports.keys().chain(arrived).copied().collect();
+        for token in known.difference(&named) {
+            self.imports.remove(token);
+            self.arrived.remove(token);
+            out.put(Output::ImportOver(*token));
+        }
     }
 
     fn exported(&mut self, now: Now, token: u64, done: bool, out: &mut Outbox<Output>) {
@@ -538,7 +553,7 @@ impl Machine for Owner {
             Input::Imported { token, done } => {
                 if done {
                     // Whoever had it says so; nothing is asked here that could cross the grant.
-                    self.arrived.insert(token, ());
+                    self.arrived.insert(token, now.mono);
                 } else {
                     // What had arrived is gone: a clean grant under this token is answered `missing`.
                     self.arrived.remove(&token);

@@ -16,6 +16,7 @@ use super::load::Load;
 use super::{Held, OwnerOptions};
 use parking_lot::Mutex;
 use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, LeaseNumber, Machine, Mono, Outbox};
@@ -50,6 +51,8 @@ pub(super) struct Core {
     hand_over: Option<Arc<dyn HandOver>>,
     health: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     stamped: Vec<Arc<dyn Stamped>>,
+    /// The application has said what it measured: what checks count does not take that place.
+    measures_itself: AtomicBool,
     inner: Mutex<Inner>,
     state: watch::Sender<OwnerState>,
     /// Counts refusals, for those who wait to join.
@@ -116,6 +119,7 @@ impl Core {
             hand_over: options.hand_over,
             health: options.health,
             stamped: options.stamped,
+            measures_itself: AtomicBool::new(false),
             inner: Mutex::new(inner),
             state: watch::Sender::new(OwnerState::Joining),
             refusals: watch::Sender::new(0),
@@ -258,6 +262,10 @@ impl Core {
 
     pub(super) fn forget(&self, token: u64) {
         self.input(&mut self.inner.lock(), Input::Imported { token, done: false });
+        self.unstage(token);
+    }
+
+    fn unstage(&self, token: u64) {
         self.stamped.iter().for_each(|items| items.unstage(token));
     }
 
@@ -280,6 +288,7 @@ impl Core {
     }
 
     pub(super) fn report_load(&self, load: v1::OwnerLoad) {
+        self.measures_itself.store(true, Ordering::Relaxed);
         self.input(&mut self.inner.lock(), Input::Load(load));
     }
 
@@ -361,6 +370,12 @@ impl Core {
                     hand_over.expect(from);
                 }
             }
+            Output::ImportOver(token) => {
+                self.unstage(token);
+                if let Some(hand_over) = &self.hand_over {
+                    hand_over.over(token);
+                }
+            }
             Output::Drained => self.change_state(OwnerState::Drained, |state| state != OwnerState::Left),
             Output::Refused(error) => {
                 // A poll that another overtook, and the like: not this owner is refused, but that message.
@@ -398,7 +413,10 @@ impl Driven for Core {
         }
         let mut inner = self.inner.lock();
         let now = self.clock.now();
-        if let Some(load) = self.load.report(now.mono, || self.checks.held(now.mono)) {
+        let counted = || self.load.report(now.mono, || self.checks.held(now.mono));
+        if !self.measures_itself.load(Ordering::Relaxed)
+            && let Some(load) = counted()
+        {
             self.input(&mut inner, Input::Load(load));
         }
         if inner.machine.deadline().is_some_and(|at| at <= now.mono) {

@@ -33,6 +33,12 @@ pub trait HandOver: Send + Sync + 'static {
     fn restamp(&self, leased: Leased, token: u64) {
         let _ = (leased, token);
     }
+
+    /// A move into this owner is over, done or given up: what arrived under its token and was not restamped will never be
+    /// granted. Nothing needs to be done but to free it; it must not call the owner. [`Items`](super::Items) do so themselves.
+    fn over(&self, token: u64) {
+        let _ = token;
+    }
 }
 
 /// Lets the application copy, for as long as the move may take, and reports how it ended.

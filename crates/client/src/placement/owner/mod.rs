@@ -258,7 +258,7 @@ impl Owner {
     }
 
     /// State for [`Items`] arrived from another owner under a token, for this process. It is served once the lease is
-    /// granted, and dropped if it never is.
+    /// granted, and dropped once the move is given up.
     pub fn receive<V: Send + 'static>(
         &self,
         items: &Items<V>,
@@ -282,8 +282,8 @@ impl Owner {
 
     // ---- load -------------------------------------------------------------------------------------------------------
 
-    /// Says what the application measured itself, with the next poll; until the next window of ten seconds it stands for what
-    /// checks were counted.
+    /// Says what the application measured itself, with the next poll. From then on checks are not counted any more: it stands
+    /// until the application says something else.
     pub fn report_load(&self, load: v1::OwnerLoad) {
         self.core.report_load(load);
     }

@@ -1,7 +1,12 @@
 use super::helpers::*;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tidings_base::{Class, Error};
 use tidings_client::placement::testing::TestPool;
-use tidings_client::placement::{Owner, OwnerState};
+use tidings_client::placement::{HandOver, Items, Move, Owner, OwnerState};
 
 #[tokio::test(start_paused = true)]
 async fn state_moves_with_the_lease_and_nothing_is_lost() {
@@ -58,6 +63,58 @@ async fn a_hand_over_that_fails_leaves_the_range_where_it_is() {
         }
         assert!(served > 40, "{manner:?}: {served}");
     }
+}
+
+/// The other side.
+type Receiver = (Owner, Items<Arc<()>>);
+
+/// Copies everything, and then does not say so.
+struct Half {
+    items: Items<Arc<()>>,
+    to: Arc<Mutex<Option<Receiver>>>,
+    over: Arc<AtomicUsize>,
+}
+
+impl HandOver for Half {
+    fn export(&self, to: Move) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let (owner, items) = loop {
+                let there = self.to.lock().clone();
+                match there {
+                    Some(there) => break there,
+                    None => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            };
+            owner.receive(&items, to.token, to.incarnation, self.items.export(to.leased))?;
+            Err(Error::new("test.fails", Class::Failed, "it cannot"))
+        })
+    }
+
+    fn over(&self, _: u64) {
+        self.over.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn state_that_came_by_a_move_that_was_given_up_is_dropped() {
+    let pool = TestPool::start("n").await.unwrap();
+    let (to, over, kept) = (Arc::new(Mutex::new(None)), Arc::new(AtomicUsize::new(0)), Arc::new(()));
+    let join = async |name: &str| {
+        let items = Items::new();
+        let half = Half { items: items.clone(), to: to.clone(), over: over.clone() };
+        (Owner::join(pool.line(), pool.options(name).items(&items).hand_over(half)).await.unwrap(), items)
+    };
+    let (one, mine) = join("one").await;
+    pool.settled().await;
+    for key in keys() {
+        one.with(&mine, &key, |state| *state = Some(kept.clone())).unwrap();
+    }
+    let two = join("two").await;
+    *to.lock() = Some(two.clone());
+    seconds(10).await;
+    assert!(over.load(Ordering::Relaxed) > 0, "moves were begun and given up");
+    assert_eq!(Arc::strong_count(&kept), 201, "one copy of each is left, and this");
+    assert_eq!((held(&one), held(&two.0)), (200, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidings_client::placement::testing::TestPool;
 use tidings_client::placement::{Items, MAX_KEY, Owner, OwnerState};
+use tidings_wire::v1::OwnerLoad;
 
 #[tokio::test(start_paused = true)]
 async fn each_key_has_one_owner_and_all_are_owned() {
@@ -91,6 +92,24 @@ async fn operations_answer_only_while_the_lease_holds() {
     assert_eq!(owner.with(&counters, "k", add(1)).unwrap(), 1, "what was counted under the earlier lease is stale");
     let shared = owner.with_shared(&counters, "k", || 7, async |count| count).await;
     assert_eq!(shared.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_application_measured_stands_until_it_says_something_else() {
+    let pool = TestPool::start("n").await.unwrap();
+    let one = pool.join("one").await.unwrap();
+    pool.settled().await;
+    let rate = async || pool.placement().owners("n").await.unwrap()[0].rate;
+    (0..1_000).for_each(|_| assert!(one.check_now("k").is_some()));
+    seconds(15).await;
+    assert!(rate().await > 10.0, "checks are counted: {}", rate().await);
+    one.report_load(OwnerLoad { rate: 7.0, hot: vec![], samples: 20_000 });
+    // Longer than checks are gathered.
+    seconds(25).await;
+    assert_eq!(rate().await, 7.0);
+    one.report_load(OwnerLoad { rate: 0.0, hot: vec![], samples: 20_000 });
+    seconds(25).await;
+    assert_eq!(rate().await, 0.0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,11 @@
 //! Clean moves of applications that speak HTTP (F9): they see them in their poll, copy, and say how it ended.
 
+use crate::clock::Clock;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tidings_base::{Class, Error};
+use tidings_base::{Class, Error, Mono};
 use tidings_client::placement::{HandOver, Leased, Move};
 use tokio::sync::{oneshot, watch};
 
@@ -23,32 +24,52 @@ pub enum Direction {
 /// The most moves into one owner that are remembered; the oldest is forgotten first, and its state counts as missing.
 const MOST_IN: usize = 1_024;
 
+/// A move, and when it is given up.
+struct Begun {
+    moving: Move,
+    end: Mono,
+}
+
+impl Begun {
+    /// The move with what is left of its time.
+    fn left(&self, now: Mono) -> Moving {
+        Move { within: self.end.since(now), ..self.moving.clone() }
+    }
+}
+
 /// Moves under way.
 pub(super) struct Moves {
-    out: Mutex<BTreeMap<u64, (Move, oneshot::Sender<bool>)>>,
-    into: Mutex<BTreeMap<u64, Move>>,
+    out: Mutex<BTreeMap<u64, (Begun, oneshot::Sender<bool>)>>,
+    into: Mutex<BTreeMap<u64, Begun>>,
     version: Arc<watch::Sender<u64>>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Moves {
-    pub(super) fn new(version: Arc<watch::Sender<u64>>) -> Moves {
-        Moves { out: Mutex::default(), into: Mutex::default(), version }
+    pub(super) fn new(version: Arc<watch::Sender<u64>>, clock: Arc<dyn Clock>) -> Moves {
+        Moves { out: Mutex::default(), into: Mutex::default(), version, clock }
+    }
+
+    fn begun(&self, moving: Move) -> Begun {
+        Begun { end: self.clock.now().mono + moving.within, moving }
     }
 
     pub(super) fn all(&self) -> Vec<(Direction, Moving)> {
-        let mut all: Vec<_> = self.out.lock().values().map(|(to, _)| (Direction::Out, to.clone())).collect();
-        all.extend(self.into.lock().values().map(|from| (Direction::In, from.clone())));
+        let now = self.clock.now().mono;
+        let mut all: Vec<_> = self.out.lock().values().map(|(to, _)| (Direction::Out, to.left(now))).collect();
+        all.extend(self.into.lock().values().map(|from| (Direction::In, from.left(now))));
         all
     }
 
     /// The application says how an export ended; `None` if it was given up before.
     pub(super) fn ended(&self, token: u64, done: bool) -> Option<Moving> {
-        let (moving, waiter) = self.out.lock().remove(&token)?;
+        let (begun, waiter) = self.out.lock().remove(&token)?;
         self.bump();
-        waiter.send(done).ok().map(|()| moving)
+        waiter.send(done).ok().map(|()| begun.moving)
     }
 
-    pub(super) fn arrived(&self, token: u64) {
+    /// A move into this owner needs nothing more of the application: its state has arrived, or it was given up.
+    pub(super) fn no_more(&self, token: u64) {
         if self.into.lock().remove(&token).is_some() {
             self.bump();
         }
@@ -77,7 +98,7 @@ impl HandOver for Moves {
     fn export(&self, to: Move) -> BoxFuture<'_, Result<(), Error>> {
         let (waiter, ended) = oneshot::channel();
         let listed = Listed { moves: self, token: to.token };
-        self.out.lock().insert(to.token, (to, waiter));
+        self.out.lock().insert(to.token, (self.begun(to), waiter));
         self.bump();
         Box::pin(async move {
             let done = ended.await;
@@ -96,9 +117,13 @@ impl HandOver for Moves {
         if into.len() >= MOST_IN {
             into.pop_first();
         }
-        into.insert(from.token, from);
+        into.insert(from.token, self.begun(from));
         drop(into);
         self.bump();
+    }
+
+    fn over(&self, token: u64) {
+        self.no_more(token);
     }
 
     fn restamp(&self, _: Leased, _: u64) {

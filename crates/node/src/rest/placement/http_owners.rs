@@ -66,7 +66,7 @@ pub(in crate::rest) struct MoveBody {
     owner: String,
     address: String,
     incarnation: u64,
-    /// How long it may take.
+    /// How much of its time is left.
     within_ms: u64,
 }
 

@@ -1,5 +1,6 @@
 mod load;
 mod parts;
+mod records;
 mod restored;
 mod rules;
 mod scale;
@@ -258,7 +259,7 @@ impl World {
                     self.tell_owner(index, owner::Input::Exported { token: to.token, done: done && there.is_some() });
                 }
             }
-            owner::Output::Import(_) | owner::Output::Changed(_) => {}
+            owner::Output::Import(_) | owner::Output::ImportOver(_) | owner::Output::Changed(_) => {}
         }
         self.at_most_one_owner();
     }

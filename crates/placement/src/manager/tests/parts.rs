@@ -26,7 +26,7 @@ fn large() -> pool::Pool {
             address: format!("host-{index}.pool.example:7400"),
             ..Default::default()
         };
-        pool.members.insert(index, pool::Member::new(record));
+        pool.members.insert(index, pool::Member::recorded(record));
     }
     for n in 0..RANGES {
         assert!(pool.table.cut(start(n)));

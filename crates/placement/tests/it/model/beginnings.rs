@@ -5,10 +5,14 @@ use super::seats::{KEY, LookupSeat, seat};
 use super::world::{Budget, Setup, Step, Who, World};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tidings_placement::manager::{self, Manager};
 use tidings_placement::{Ticket, lookup, owner};
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
+
+/// What a story may cost.
+const PLENTY: Budget = Budget { ticks: 400, losses: 400, repeats: 2, fail_overs: 1, restarts: 1, drains: 1 };
 
 impl World {
     /// The first manager leads a namespace without owners.
@@ -102,6 +106,58 @@ impl World {
         world.step(setup, &Step::Deliver(world.packets.len() - 1));
         assert_eq!((world.holders(), &world.wrong), (2, &None));
         world.slowed(setup)
+    }
+
+    /// The first owner was granted everything and hears nothing more; a part of it is recalled for the second. Its lease is
+    /// nearly over.
+    pub fn nearly_over(setup: &Setup) -> World {
+        World::recalling(setup).after(setup, |world| (0..3).for_each(|_| world.step(setup, &Step::Tick)))
+    }
+
+    /// The first owner is to leave and still holds its part. Its leader is elected anew, and nothing is on the way but a
+    /// repetition of the owner's very first poll, in which it held nothing.
+    pub fn elected_anew(setup: &Setup) -> World {
+        World::leaving(setup).after(setup, |world| {
+            while world.packets.len() > 1 {
+                world.step(setup, &Step::Lose(1));
+            }
+            world.step(setup, &Step::Cut);
+            (0..4).for_each(|_| world.step(setup, &Step::Tick));
+            world.step(setup, &Step::Elect(0));
+        })
+    }
+
+    /// A lookup is away while the state of a key is lost with its owner's process, and while the key then moves cleanly.
+    pub fn away(setup: &Setup) -> World {
+        // Few ranges move at a time, and each time takes a tick.
+        let quick = Setup { tick: Duration::from_millis(100), ..setup.clone() };
+        let absent = |world: &mut World, setup: &Setup, ticks: u32| {
+            for _ in 0..ticks {
+                world.step(setup, &Step::Tick);
+                while let Some(at) = world.packet(Who::Lookup) {
+                    world.step(setup, &Step::Lose(at));
+                }
+            }
+        };
+        World::begun(setup).after(setup, |world| {
+            let holder = world.holder(KEY).unwrap_or_default();
+            world.step(setup, &Step::Restart(holder));
+            absent(world, setup, 8);
+            absent(world, &quick, 60);
+            assert_eq!(world.holder(KEY), Some(holder), "it has its own part again, without state");
+            world.step(setup, &Step::Drain(holder));
+            absent(world, &quick, 60);
+            assert_eq!(world.holder(KEY), Some(1 - holder), "it moved");
+        })
+    }
+
+    /// The same after a story that went well.
+    fn after(mut self, setup: &Setup, story: impl FnOnce(&mut World)) -> World {
+        self.left = PLENTY;
+        story(&mut self);
+        assert_eq!(self.wrong, None);
+        self.left = setup.budget.clone();
+        self
     }
 
     fn come_to_rest(&mut self, fast: &Setup, holders: usize) {

@@ -63,11 +63,12 @@ impl World {
                 owner::Output::Export(to) => {
                     let there = to.owner != name(n);
                     if let Some(state) = self.owners[n].state.filter(|_| there) {
-                        self.owners[1 - n].arrived.push((to.leased.range, state));
+                        self.owners[1 - n].arrived.push((to.token, state));
                     }
                     self.tell_owner(setup, 1 - n, to.token, owner::Input::Imported { token: to.token, done: there });
                     self.tell_owner(setup, n, to.token, owner::Input::Exported { token: to.token, done: there });
                 }
+                owner::Output::ImportOver(token) => self.owners[n].arrived.retain(|(of, ..)| *of != token),
                 owner::Output::Import(_) | owner::Output::Refused(_) | owner::Output::Drained => {}
             }
         }
@@ -78,8 +79,8 @@ impl World {
             self.owners[n].state = None;
         }
         for (leased, token) in change.granted.iter().filter(|(leased, _)| leased.range.contains(KEY)) {
-            let came = self.owners[n].arrived.iter().rev().find(|(range, _)| range.contains(KEY)).map(|(_, s)| *s);
-            let state = came.filter(|_| token.is_some()).unwrap_or_else(|| {
+            let came = self.owners[n].arrived.iter().find(|(of, _)| Some(*of) == *token).map(|(_, state)| *state);
+            let state = came.unwrap_or_else(|| {
                 self.last_state += 1;
                 self.last_state
             });

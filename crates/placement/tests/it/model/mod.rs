@@ -14,7 +14,6 @@ mod claims;
 mod machines;
 mod packets;
 mod rules;
-mod scripts;
 mod seats;
 mod walks;
 mod world;

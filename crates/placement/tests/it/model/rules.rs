@@ -28,9 +28,10 @@ fn setup(mutant: Option<Mutant>) -> Setup {
     }
 }
 
-/// The first owner's clock is slow by ρ, and it is out of reach.
+/// The first owner's clock is slow by ρ, and it is out of reach: on real time its lease ends after 12 s, and 12 s of the
+/// manager's clock are over after 10.9.
 fn skew(mutant: Option<Mutant>) -> Setup {
-    let budget = Budget { ticks: 7, ..Budget::default() };
+    let budget = Budget { ticks: 4, ..Budget::default() };
     Setup { manager_rate: 110, owner_rates: [100, 110], in_flight: 2, budget, ..setup(mutant) }
 }
 
@@ -45,14 +46,9 @@ fn cut_off(mutant: Option<Mutant>) -> Setup {
     Setup { slow: |_| false, loyal: true, budget, ..setup(mutant) }
 }
 
-/// A fail-over, with packets of the time before it still under way.
+/// A fail-over, with packets of the time before it still under way. The first owner's lease is not over.
 fn fail_over(mutant: Option<Mutant>) -> Setup {
-    Setup {
-        in_flight: 6,
-        tick: MS(4_000),
-        budget: Budget { ticks: 2, fail_overs: 1, repeats: 1, ..Budget::default() },
-        ..setup(mutant)
-    }
+    Setup { in_flight: 20, tick: MS(1_000), budget: Budget { ticks: 4, ..Budget::default() }, ..setup(mutant) }
 }
 
 /// Long renewals, so that an answer to the latest question can come after the lease.
@@ -66,16 +62,10 @@ fn race(mutant: Option<Mutant>) -> Setup {
     Setup { calm_one_in: 4, budget: Budget { ticks: 3, losses: 1, repeats: 1, ..Budget::default() }, ..setup(mutant) }
 }
 
-/// A lookup that is away while state is lost and then moves cleanly.
+/// A lookup that comes back.
 fn away(mutant: Option<Mutant>) -> Setup {
-    Setup {
-        hands_over: true,
-        with_lookup: true,
-        slow: |who| who == Who::Lookup,
-        tick: MS(6_700),
-        budget: Budget { ticks: 9, losses: 1, restarts: 1, ..Budget::default() },
-        ..setup(mutant)
-    }
+    let budget = Budget { ticks: 3, losses: 1, restarts: 1, ..Budget::default() };
+    Setup { hands_over: true, with_lookup: true, slow: |who| who == Who::Lookup, budget, ..setup(mutant) }
 }
 
 /// Restarts and drains while everything is slow.
@@ -96,26 +86,23 @@ fn everything(mutant: Option<Mutant>) -> Setup {
 type Rule = (fn(Option<Mutant>) -> Setup, fn(&Setup) -> World, usize);
 
 const RULES: &[(Mutant, Rule)] = &[
-    (Mutant::NoSkewMargin, (skew, World::recalling, 10)),
+    (Mutant::NoSkewMargin, (skew, World::nearly_over, 6)),
     (Mutant::LeaseFromReceipt, (late, World::joining, 12)),
     (Mutant::NoSequenceNumbers, (late, World::joining, 12)),
     (Mutant::NoLeaderCheck, (cut_off, World::begun, 14)),
-    (Mutant::NoHello, (fail_over, World::leaving, 8)),
+    (Mutant::NoHello, (fail_over, World::elected_anew, 6)),
     (Mutant::HeardNotAdvanced, (race, World::begun, 7)),
     (Mutant::LapseRevived, (lapse, World::begun, 9)),
-    (Mutant::CleanFlag, (away, World::begun, 16)),
+    (Mutant::CleanFlag, (away, World::away, 6)),
 ];
 
 /// What `cargo test` spends on one model.
 const SHORT: Bounds = Bounds { depth: 0, states: 20_000, time: Duration::from_secs(20) };
 
-/// Farther than an exploration comes within its bounds: `scripts.rs` goes there step by step.
-const SCRIPTED: [Mutant; 3] = [Mutant::NoSkewMargin, Mutant::NoHello, Mutant::CleanFlag];
-
 #[test]
 fn every_rule_that_is_left_out_is_noticed() {
     let mut unnoticed: Vec<Mutant> = Vec::new();
-    for (mutant, (setup, beginning, depth)) in RULES.iter().filter(|(mutant, _)| !SCRIPTED.contains(mutant)) {
+    for (mutant, (setup, beginning, depth)) in RULES {
         let bounds = Bounds { depth: *depth, states: 400_000, time: Duration::from_secs(60) };
         let (found, states) = explore(&setup(Some(*mutant)), *beginning, bounds);
         println!("{mutant}: {states} states: {found:?}");

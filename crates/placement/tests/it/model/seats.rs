@@ -20,8 +20,8 @@ pub struct OwnerSeat {
     pub held: Arc<Vec<Holding>>,
     /// The state of [`KEY`], if it has it.
     pub state: Option<u64>,
-    /// States that came by hand-overs, the latest last.
-    pub arrived: Vec<(KeyRange, u64)>,
+    /// States that came by hand-overs, by token.
+    pub arrived: Vec<(u64, u64)>,
     /// Numbers that it held, and does not any more.
     pub held_before: Arc<BTreeSet<LeaseNumber>>,
     pub gone: Arc<BTreeSet<LeaseNumber>>,
@@ -70,14 +70,12 @@ pub struct LookupSeat {
     state: Option<u64>,
     told: bool,
     lease: Option<LeaseNumber>,
-    /// How many numbers it has seen.
-    pub changes: usize,
     pub print: u64,
 }
 
 impl LookupSeat {
     pub fn new(machine: Lookup) -> LookupSeat {
-        LookupSeat { machine: Arc::new(machine), state: None, told: false, lease: None, changes: 0, print: 0 }
+        LookupSeat { machine: Arc::new(machine), state: None, told: false, lease: None, print: 0 }
     }
 
     /// Judges the number that it saw last, if anybody held the key under it.
@@ -100,8 +98,7 @@ impl LookupSeat {
     }
 
     pub fn changed(&mut self) {
-        let lease = self.machine.table().find(KEY).map(|(_, lease)| lease);
-        self.changes += usize::from(std::mem::replace(&mut self.lease, lease) != lease);
+        self.lease = self.machine.table().find(KEY).map(|(_, lease)| lease);
     }
 }
 

@@ -129,11 +129,6 @@ impl World {
         self.packets.iter().position(|packet| packet.who == who)
     }
 
-    /// How many packets wait on the way.
-    pub fn on_the_way(&self) -> usize {
-        self.packets.len()
-    }
-
     /// The steps that may be taken.
     pub fn steps(&self, steps: &mut Vec<Step>) {
         if self.wrong.is_some() {

@@ -10,7 +10,7 @@ use crate::kernel::{Effect, HostId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tidings_base::{KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox};
+use tidings_base::{LeaseNumber, Machine, Mono, Now, Outbox};
 use tidings_placement::check::Checks;
 use tidings_placement::owner::{Input, Move, Options, Output, Owner, OwnershipChange};
 use tidings_wire::v1::placement_message::Message;
@@ -26,13 +26,6 @@ pub enum Mood {
     Hangs,
 }
 
-/// State that has arrived from another owner.
-#[derive(Debug)]
-struct Arrived {
-    range: KeyRange,
-    states: BTreeMap<u64, u64>,
-}
-
 /// An owner's process.
 pub struct Host {
     machine: Owner,
@@ -44,8 +37,8 @@ pub struct Host {
     asking: Asking,
     /// The state of watched keys, and under which number it is kept.
     states: BTreeMap<u64, (LeaseNumber, u64)>,
-    /// By token, in the order of arrival.
-    arrived: Vec<(u64, Arrived)>,
+    /// What came from other owners: by token, in the order of arrival.
+    arrived: Vec<(u64, BTreeMap<u64, u64>)>,
     last_state: u64,
     mood: Mood,
 }
@@ -159,6 +152,7 @@ impl Host {
                 }
                 Output::Changed(change) => self.changed(change, out),
                 Output::Export(to) => self.export(now, &to, out),
+                Output::ImportOver(over) => self.arrived.retain(|(token, _)| *token != over),
                 Output::Import(_) | Output::Refused(_) => {}
                 Output::Drained => out.put(Effect::Exit { why: "drained".to_owned() }),
             }
@@ -175,8 +169,8 @@ impl Host {
             let clean = token.is_some();
             let mut states = Vec::new();
             for key in keys_of(leased) {
-                let came = self.arrived.iter().rev().find(|(_, arrived)| arrived.range.contains(place(key)));
-                let came = came.and_then(|(_, arrived)| arrived.states.get(&key)).copied().filter(|_| clean);
+                let came = self.arrived.iter().find(|(of, _)| Some(*of) == token);
+                let came = came.and_then(|(_, states)| states.get(&key)).copied();
                 if clean && came.is_none() {
                     out.put(Effect::Fact(Fact::Alarm(format!(
                         "{} was granted clean, and no state came",
@@ -222,10 +216,9 @@ impl Host {
         if hand.incarnation != self.incarnation || self.mood == Mood::Fails {
             return;
         }
-        let range = KeyRange::new(KeyHash(hand.start), KeyHash(hand.last));
         let states = hand.states.iter().map(|state| (state.key, state.state)).collect();
         self.arrived.retain(|(token, _)| *token != hand.token);
-        self.arrived.push((hand.token, Arrived { range, states }));
+        self.arrived.push((hand.token, states));
         if self.arrived.len() > KEPT {
             self.arrived.remove(0);
         }

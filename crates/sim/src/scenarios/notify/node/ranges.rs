@@ -119,7 +119,7 @@ impl Node {
                 owner::Output::Export(to) => {
                     self.feed_owner(now, owner::Input::Exported { token: to.token, done: false }, out);
                 }
-                owner::Output::Import(_) | owner::Output::Refused(_) => {}
+                owner::Output::Import(_) | owner::Output::ImportOver(_) | owner::Output::Refused(_) => {}
                 owner::Output::Drained => out.put(Effect::Exit { why: "drained".to_owned() }),
             }
         }

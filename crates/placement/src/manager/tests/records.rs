@@ -1,0 +1,131 @@
+//! What the cell has, and what is told of it: nothing before it is there, nothing that is not understood.
+
+use super::*;
+
+/// The same world, led by managers that leave a rule out.
+fn world(mutant: Option<Mutant>) -> World {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    world.depose();
+    for (seed, manager) in world.managers.iter_mut().enumerate() {
+        *manager = Manager::new(Options { seed: seed as u64, mutant });
+    }
+    world.elect(1);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.share(0), 1.0);
+    world
+}
+
+/// The owners that an operator sees, with their addresses.
+fn shown(world: &mut World) -> Vec<String> {
+    let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into(), from: 0 })).unwrap();
+    let Message::OwnerListReply(list) = list else { panic!("not a list") };
+    list.owners.into_iter().filter_map(|info| info.owner).map(|owner| owner.address).collect()
+}
+
+#[test]
+fn nothing_is_granted_by_a_commit_of_which_nobody_knows_what_became() {
+    for (mutant, granted) in [(None, false), (Some(Mutant::UnknownIsDone), true)] {
+        let mut world = world(mutant);
+        world.mute = true;
+        world.add_owner(owner_options("b", 1), None);
+        world.pass(Duration::from_secs(1));
+        assert_eq!(world.share(1) > 0.0, granted, "F3, {mutant:?}");
+        world.mute = false;
+        world.pass(Duration::from_secs(1));
+        assert!(world.share(1) > 0.1, "it is known in the end, {mutant:?}");
+    }
+}
+
+#[test]
+fn a_new_leader_uses_no_number_of_its_predecessors_block() {
+    for (mutant, reused) in [(None, false), (Some(Mutant::NumbersReused), true)] {
+        let mut world = world(mutant);
+        let last = world.owners[0].checks.held(world.now).iter().map(|leased| leased.lease).max().unwrap();
+        world.add_owner(owner_options("b", 1), None);
+        world.pass(Duration::from_secs(1));
+        let held = world.owners[1].checks.held(world.now);
+        assert_eq!(held.iter().any(|leased| leased.lease <= last), reused, "F8, {mutant:?}");
+    }
+}
+
+#[test]
+fn leases_that_a_fail_over_would_interrupt_are_refused() {
+    for mutant in [None, Some(Mutant::TimesUnchecked)] {
+        let mut world = world(mutant);
+        world.operate(Message::NamespaceDelete(v1::NamespaceDelete { namespace: "n".into() })).unwrap();
+        world.pass(Duration::from_secs(15));
+        let config = v1::NamespaceConfig { lease_ms: 6_000, renew_ms: 2_000, ..Default::default() };
+        let create = v1::NamespaceCreate { namespace: "n".into(), config: Some(config) };
+        let refused = world.operate(Message::NamespaceCreate(create)).err().map(|error| error.code);
+        assert_eq!(refused, mutant.is_none().then(|| "placement.bad_times".into()), "F10");
+        if refused.is_none() {
+            world.pass(Duration::from_secs(5));
+            let before = world.owners[0].checks.held(world.now);
+            assert_eq!(world.share(0), 1.0);
+            // Why it is refused: as long as F10 counts for a fail-over, and the lease is over.
+            world.depose();
+            world.pass(FailOver::default().session + FailOver::default().cell);
+            world.elect(0);
+            world.pass(Duration::from_secs(10));
+            assert_ne!(world.owners[0].checks.held(world.now), before);
+        }
+    }
+}
+
+#[test]
+fn an_owner_is_shown_as_the_cell_has_it() {
+    let mut world = world(None);
+    world.mute = true;
+    let proof = Some(v1::ExclusivityProof { boot_id: "boot".into(), lock_id: "lock".into() });
+    world.add_owner(owner::Options { proof: proof.clone(), ..owner_options("b", 1) }, None);
+    assert_eq!(shown(&mut world), ["a:1"], "its record is on its way");
+    world.mute = false;
+    world.pass(Duration::from_secs(1));
+    assert_eq!(shown(&mut world), ["a:1", "b:1"]);
+    let watching = world.add_lookup();
+    world.pass(Duration::from_secs(1));
+    // A later process of the same name, with another address.
+    world.mute = true;
+    world.owners[1].up = false;
+    world.owners[1].checks.publish(&[]);
+    world.add_owner(owner::Options { proof, ..owner_options("b", 2) }, None);
+    assert_eq!(shown(&mut world), ["a:1", "b:1"]);
+    world.mute = false;
+    world.pass(Duration::from_secs(1));
+    assert_eq!(shown(&mut world), ["a:1", "b:2"]);
+    let theirs = world.owners[2].checks.held(world.now);
+    let (found, _) = world.lookups[watching].0.table().find(theirs[0].range.start).unwrap();
+    assert_eq!(found.address, "b:2");
+}
+
+#[test]
+fn a_file_that_cannot_be_understood_stops_its_own_namespace_only() {
+    let mut world = world(None);
+    let create = |name: &str| Message::NamespaceCreate(v1::NamespaceCreate { namespace: name.into(), config: None });
+    world.operate(create("torn")).unwrap();
+    for kind in [Kind::Meta, Kind::Owners(0), Kind::Segment(7)] {
+        let file = File { namespace: "torn".into(), kind };
+        let before = world.files.insert(file.clone(), (9, Bytes::from_static(&[0xff; 5])));
+        world.depose();
+        world.elect(1);
+        world.pass(Duration::from_secs(1));
+        assert_eq!(world.share(0), 1.0, "the other one is led");
+        for request in [create("torn"), Message::TableGet(v1::TableGet { namespace: "torn".into(), from: 0 })] {
+            assert_eq!(world.operate(request).unwrap_err().code, "placement.damaged", "{kind:?}");
+        }
+        let list = world.operate(Message::NamespaceList(v1::NamespaceList {})).unwrap();
+        let Message::NamespaceListReply(list) = list else { panic!("not a list") };
+        let warnings: Vec<_> = list.namespaces.iter().map(|info| info.warning.contains(&file.path())).collect();
+        assert_eq!(warnings, [false, true]);
+        let now = world.now();
+        let gauges = world.managers[world.leader].gauges(now);
+        assert_eq!((gauges.damaged, gauges.tight), (1, 0));
+        assert_eq!(world.files.get(&file).map(|(generation, _)| *generation), Some(9), "it is left as it is");
+        match before {
+            Some(before) => world.files.insert(file, before),
+            None => world.files.remove(&file),
+        };
+    }
+}

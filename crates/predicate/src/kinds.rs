@@ -226,7 +226,7 @@ impl Checker<'_> {
         if !equality && !ordered(left, right) {
             let times = Kinds::TIME | Kinds::SPAN;
             let hint = if left.meets(times) != right.meets(times) {
-                "; columns hold no times: wrap them in timestamp(…) or duration(…)"
+                "; columns hold no times: wrap them in timestamp(…) or duration(…), and the time is now()"
             } else {
                 ""
             };

@@ -155,35 +155,31 @@ fn put(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), BadData> {
     if depth > MAX_VALUE_DEPTH {
         return Err(BadData::TooDeep);
     }
-    match value {
-        Value::Null => out.push(NULL),
-        Value::Bool(no) if !no => out.push(FALSE),
-        Value::Bool(_) => out.push(TRUE),
-        Value::Int(number) => put_number(INT, *number, out),
-        Value::Float(number) => {
-            out.push(FLOAT);
-            out.extend_from_slice(&number.to_le_bytes());
-        }
-        Value::String(text) => put_counted(STRING, text.as_bytes(), out),
-        Value::Bytes(bytes) => put_counted(BYTES, bytes, out),
+    let mut contents = Vec::new();
+    let value = match value {
+        Value::Null => Val::Null,
+        Value::Bool(yes) => Val::Bool(*yes),
+        Value::Int(number) => Val::Int(*number),
+        Value::Float(number) => Val::Float(*number),
+        Value::String(text) => Val::Str(text.into()),
+        Value::Bytes(bytes) => Val::Bytes(bytes.into()),
         Value::List(items) => {
-            let mut contents = Vec::new();
             for item in items {
                 put(item, depth + 1, &mut contents)?;
             }
-            put_counted(LIST, &contents, out);
+            Val::List(contents.into())
         }
         Value::Map(entries) => {
-            let mut contents = Vec::new();
             for (name, value) in entries {
                 put_name(name, &mut contents);
                 put(value, depth + 1, &mut contents)?;
             }
-            put_counted(MAP, &contents, out);
+            Val::Map(contents.into())
         }
-        Value::Time(micros) => put_number(TIME, *micros, out),
-        Value::Span(micros) => put_number(SPAN, *micros, out),
-    }
+        Value::Time(micros) => Val::Time(*micros),
+        Value::Span(micros) => Val::Span(*micros),
+    };
+    value.put(out);
     Ok(())
 }
 

@@ -9,17 +9,18 @@
 //! subscription stands follows from its template, its constants and its reader's data, and is computed again to remove it;
 //! [`Index::update_data`] moves it without a new subscription.
 
+mod matching;
 mod mirror;
 mod postings;
 mod scheme;
 mod token;
 
-use crate::eval::{Scope, Stack};
+use crate::eval::Scope;
 use crate::packed::{self, Packed};
-use crate::predicate::{Predicate, is_true};
+use crate::predicate::Predicate;
 use crate::refusal::{Refusal, Wrong};
 use crate::template::{Path, Template};
-use mirror::{Mirrors, wanted};
+use mirror::Mirrors;
 use postings::Postings;
 use scheme::{Bound, Bounds, Post, Recipe, Scheme, Shape, choose};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,8 @@ pub struct Limits {
     pub patterns: usize,
     /// Different sets of fields that predicates are found by: a record may have to ask for each.
     pub schemes: usize,
+    /// Places that all subscriptions together stand at: one for each value of a list, several for a circle.
+    pub places: usize,
     /// Bytes of one reader's data and claims together.
     pub reader_data: usize,
     /// Fields of readers that are mirrored.
@@ -55,6 +58,8 @@ impl Default for Limits {
             templates: 16_384,
             patterns: 1_024,
             schemes: 1_024,
+            // Some twenty bytes each.
+            places: 40_000_000,
             reader_data: 16 * 1024,
             mirrors: 16,
             many: 1_024,
@@ -139,6 +144,8 @@ pub struct Index {
     bounds: Bounds,
     always: BTreeSet<u32>,
     scanned: BTreeSet<u32>,
+    /// At how many places all subscriptions together stand.
+    places: usize,
     mirrors: Mirrors,
 }
 
@@ -160,6 +167,7 @@ impl Index {
             bounds: Bounds::new(),
             always: BTreeSet::new(),
             scanned: BTreeSet::new(),
+            places: 0,
             mirrors: Mirrors::default(),
         }
     }
@@ -378,10 +386,14 @@ impl Index {
                  `==`, `in`, `<`, `startsWith` or `distance`",
             ));
         }
+        if self.places + posts.len() > self.limits.places {
+            return Err(full("this table is watched for too many values: ask for fewer in one list"));
+        }
         Ok(posts)
     }
 
     fn stand(&mut self, slot: u32, posts: &BTreeSet<Post>) {
+        self.places += posts.len();
         for post in posts {
             match *post {
                 Post::Token { scheme, level, token } => {
@@ -405,7 +417,9 @@ impl Index {
 
     fn leave(&mut self, slot: u32) {
         let Slot { template, data, .. } = &self.slots[slot as usize];
-        for post in self.posts(*template, data) {
+        let posts = self.posts(*template, data);
+        self.places -= posts.len();
+        for post in posts {
             match post {
                 Post::Token { scheme, level, token } => {
                     self.postings.remove(token, slot);
@@ -424,132 +438,6 @@ impl Index {
                 }
             }
         }
-    }
-
-    /// Appends the subscriptions that a record is for, in order: their predicate holds for it, and its writer's predicate,
-    /// if it has one, for them.
-    pub fn matches(&mut self, record: &Scope<'_>, writer: Option<&Predicate>, out: &mut Vec<SubscriptionId>) -> Work {
-        // What holds now and not later cannot be watched (R9): a writer's predicate that asks the time shows nothing here.
-        let record = &Scope { now: None, joined: None, ..*record };
-        let mut work = Work::default();
-        // A writer that asks for nothing of readers shows the record to all or to none.
-        let writer = match writer {
-            Some(writer) if !writer.0.template.asks_reader => {
-                work.evaluated += 1;
-                if !writer.holds(record) {
-                    return work;
-                }
-                None
-            }
-            other => other,
-        };
-        let mut candidates = self.candidates(record);
-        let many = candidates.len() + self.always.len();
-        let fewer = writer.filter(|_| many > self.limits.many).and_then(|writer| self.readers(record, writer, many));
-        work.mirrored = fewer.is_some();
-        let always = match fewer {
-            Some(fewer) => {
-                candidates = fewer;
-                None
-            }
-            None => Some(&self.always),
-        };
-        candidates.sort_unstable();
-        candidates.dedup();
-        self.touch(&candidates);
-        let start = out.len();
-        let mut stack = Stack::default();
-        for (slot, sure) in
-            candidates.iter().map(|slot| (slot, false)).chain(always.into_iter().flatten().map(|slot| (slot, true)))
-        {
-            work.candidates += 1;
-            let (holds, evaluated) = self.is_for(*slot, sure, record, writer, &mut stack);
-            work.evaluated += evaluated;
-            if holds {
-                out.push(SubscriptionId { slot: *slot, generation: self.slots[*slot as usize].generation });
-            }
-        }
-        out[start..].sort_unstable();
-        // One that is found by a column may also be among those that hold for every record.
-        let mut last = None;
-        let mut kept = start;
-        for at in start..out.len() {
-            if last != Some(out[at]) {
-                last = Some(out[at]);
-                out[kept] = out[at];
-                kept += 1;
-            }
-        }
-        out.truncate(kept);
-        work
-    }
-
-    /// All that a record may be for, apart from those that every record is for.
-    fn candidates(&self, record: &Scope<'_>) -> Vec<u32> {
-        let mut found: Vec<u32> = self.scanned.iter().copied().collect();
-        let columns = record.this.and_then(packed::map_contents).unwrap_or_default();
-        let led = packed::entries(columns).filter_map(|(name, _)| self.by_column.get(name)).flatten();
-        for number in led.chain(&self.by_key) {
-            if let Some(scheme) = &self.schemes[*number as usize] {
-                let _ = scheme.collect(*number, record, self.seed, &self.postings, &self.bounds, &mut found);
-            }
-        }
-        found
-    }
-
-    /// Looks at every candidate at once before one is evaluated after the other: memory is waited for together.
-    fn touch(&self, candidates: &[u32]) {
-        let first = |slot: &u32| self.slots[*slot as usize].data.first().copied().unwrap_or_default();
-        std::hint::black_box(candidates.iter().map(first).fold(0, u8::wrapping_add));
-    }
-
-    /// Whether a record is for a subscription, and how many predicates that took.
-    fn is_for<'a>(
-        &'a self,
-        slot: u32,
-        sure: bool,
-        record: &Scope<'a>,
-        writer: Option<&'a Predicate>,
-        stack: &mut Stack<'a>,
-    ) -> (bool, usize) {
-        let slot = &self.slots[slot as usize];
-        let Some(shared) = self.templates.get(slot.template as usize).and_then(Option::as_ref) else {
-            return (false, 0);
-        };
-        let (constants, reader) = split(&slot.data);
-        let scope = Scope { key: record.key, this: record.this, ..reader };
-        if !sure && !is_true(&shared.template, constants, &scope, stack) {
-            return (false, 1);
-        }
-        let shown = writer.is_none_or(|writer| writer.holds_with(&scope, stack));
-        (shown, usize::from(!sure) + usize::from(writer.is_some()))
-    }
-
-    /// All readers that a writer's predicate may hold for, if they are fewer than `most`.
-    fn readers(&mut self, record: &Scope<'_>, writer: &Predicate, most: usize) -> Option<Vec<u32>> {
-        let template = &writer.0.template;
-        let bound = Bound { template, constants: &writer.0.constants, scope: *record };
-        let mut found = Vec::new();
-        for alternative in template.by_reader.alternatives.iter().filter(|other| bound.allows(&other.fixed)) {
-            let mut best: Option<Vec<u32>> = None;
-            for wanted in wanted(alternative, &bound, self.seed) {
-                let bar = best.as_ref().map_or(most, Vec::len);
-                if best.is_some() && bar <= self.limits.many {
-                    break;
-                }
-                if self.mirrors.is_worth(&wanted, bar, self.slots.len()) {
-                    let taken = self.slots.iter().enumerate().filter(|(_, slot)| slot.template != VACANT);
-                    let readers = taken.map(|(number, slot)| (number as u32, split(&slot.data).1));
-                    self.mirrors.make(&wanted, self.limits.mirrors, readers, self.seed);
-                }
-                best = self.mirrors.fewer(&wanted, bar).or(best);
-            }
-            found.extend(best?);
-            if found.len() >= most {
-                return None;
-            }
-        }
-        Some(found)
     }
 }
 

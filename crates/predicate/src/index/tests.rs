@@ -100,7 +100,7 @@ proptest! {
         let index = both.index;
         prop_assert!(index.is_empty() && index.postings.is_empty() && index.bounds.is_empty());
         prop_assert!(index.by_shape.is_empty() && index.by_fields.is_empty() && index.by_column.is_empty());
-        prop_assert!(index.always.is_empty() && index.scanned.is_empty() && index.by_key.is_empty());
+        prop_assert!(index.always.is_empty() && index.scanned.is_empty() && index.by_key.is_empty() && index.places == 0);
     }
 }
 
@@ -244,6 +244,11 @@ fn what_cannot_be_looked_up_is_bounded_by_name() {
     assert_eq!(subscribe("e == 1"), Err(Wrong::Full));
     assert!(subscribe("d == 2").is_ok());
     assert_eq!(subscribe("d == 3"), Err(Wrong::Full));
+    let mut index_of_values = Index::new(Limits { places: 5, ..Limits::default() }, 1);
+    let mut subscribe =
+        |text: &str| index_of_values.subscribe(&predicate(text), &nobody(), &nobody()).map_err(|refusal| refusal.wrong);
+    assert!(subscribe("a in [1, 2, 3]").is_ok() && subscribe("a == 1 || b == 2").is_ok());
+    assert_eq!(subscribe("a == 1"), Err(Wrong::Full));
     let mut index_of_patterns = Index::new(Limits { patterns: 2, ..Limits::default() }, 1);
     let mut subscribe = |text: &str| {
         index_of_patterns.subscribe(&predicate(text), &nobody(), &nobody()).map_err(|refusal| refusal.wrong)
@@ -257,6 +262,36 @@ fn what_cannot_be_looked_up_is_bounded_by_name() {
     let refusal =
         Index::new(limits, 1).subscribe(&predicate("now() > timestamp(a)"), &nobody(), &nobody()).expect_err("r9");
     assert_eq!(refusal.wrong, Wrong::NotLive);
+}
+
+#[test]
+fn the_opposite_of_a_comparison_is_not_another_comparison() {
+    let mut both = Both::new(Limits::default());
+    both.subscribe("!(a < 3)", nobody(), nobody());
+    both.subscribe("a >= 3", nobody(), nobody());
+    both.subscribe("!(a != 3)", nobody(), nobody());
+    for (value, wanted) in [(f64::NAN.into(), 1), (3.into(), 3), (3.0.into(), 3), (2.into(), 0), ("x".into(), 0)] {
+        let mut found = Vec::new();
+        let record = packed([("a", value)]);
+        both.check(&Key::from("k"), &record, None);
+        both.index.matches(&Scope::record(&Key::from("k"), &record), None, &mut found);
+        assert_eq!(found.len(), wanted, "{record:?}");
+    }
+    let work = both.check(&Key::from("k"), &packed([("b", 3.into())]), None);
+    assert_eq!(work.candidates, 1, "only the first is evaluated for a record without the column");
+}
+
+#[test]
+fn data_that_there_is_no_room_for_changes_nothing() {
+    let mut index = Index::new(Limits { scanned: 0, ..Limits::default() }, 1);
+    let list = |length: i64| packed([("t", (0..length).collect::<Vec<_>>().into())]);
+    let id = index.subscribe(&predicate("a in reader.t"), &list(10), &nobody()).expect("room");
+    assert_eq!(index.update_data(id, &list(2_000), &nobody()).expect_err("full").wrong, Wrong::Full);
+    let mut found = Vec::new();
+    index.matches(&Scope::record(&Key::from("k"), &packed([("a", 9.into())])), None, &mut found);
+    assert_eq!(found, [id]);
+    assert!(index.unsubscribe(id) && index.is_empty());
+    assert_eq!(index.update_data(id, &list(1), &nobody()), Ok(false));
 }
 
 #[test]

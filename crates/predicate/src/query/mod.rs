@@ -200,7 +200,8 @@ impl Query {
         writer.is_none_or(|writer| writer.holds(scope)) && self.predicate.as_ref().is_none_or(|own| own.holds(scope))
     }
 
-    /// The table and the key that have to be looked up for a record; none if the record names none.
+    /// The table and the key that have to be looked up for a record; none if the record names none. What is found joins
+    /// the scope only if its own writer shows it to this reader.
     pub fn lookup_key(&self, scope: &Scope<'_>) -> Option<(&str, Key)> {
         let (table, key) = self.lookup.as_ref()?;
         match key.value(scope, &mut STEPS.clone()).ok()? {

@@ -25,7 +25,7 @@ const OTHERS: std::ops::RangeInclusive<u64> = 1..=8;
 const TABLE: &[(Rule, &str, u64, &[&str])] = &[
     (Rule::StaleEpochAccepted, "cell-directed", 4, &["a_masters_word_ends_with_its_epoch"]),
     (Rule::ReadWithoutLease, "cell-directed", 1, OVERDUE),
-    (Rule::LeaseFromArrival, "cell-directed", 3, OVERDUE),
+    (Rule::LeaseFromArrival, "cell-directed", 2, OVERDUE),
     (Rule::OpensAtOnce, "cell-directed", 4, STALE),
     (Rule::ImplicitAck, "cell", 1, STALE),
     (Rule::StampIgnored, "cell", 4, STALE),
@@ -46,7 +46,7 @@ const TABLE: &[(Rule, &str, u64, &[&str])] = &[
     (Rule::ClosedHandlesRevived, "cell", 1, &["closed_handles_stay_closed"]),
     (Rule::InterestForgotten, "cell", 1, STALE),
     (Rule::NoInvalidationWait, "cell", 3, STALE),
-    (Rule::CachingDuringWrite, "cell", 1, STALE),
+    (Rule::CachingDuringWrite, "cell", 2, STALE),
     (Rule::QueueJumping, "cell", 1, &["waiters_are_served_in_order"]),
     (Rule::GuardIgnored, "cell", 3, &["guarded_writes_end_with_their_locks"]),
     (Rule::ListsIgnored, "cell", 1, &["the_shut_out_stay_out"]),

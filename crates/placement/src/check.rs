@@ -12,7 +12,7 @@
 pub mod snapshot;
 
 use crate::Leased;
-use crate::published::Published;
+use crate::published::{Published, picture};
 use snapshot::{Slot, Snapshot};
 use std::sync::atomic::AtomicU64;
 use tidings_base::{KeyHash, LeaseNumber, Mono};
@@ -31,6 +31,8 @@ pub struct Holding {
 pub struct Checks {
     snapshot: Published<Snapshot<AtomicU64>>,
 }
+
+picture!(Snapshot<AtomicU64>);
 
 impl Default for Checks {
     fn default() -> Checks {

@@ -3,6 +3,7 @@
 //! A search is one look into an index by the hash's high bits and, mostly, one comparison.
 
 use crate::lookup::{Table, TableOwner};
+use crate::published::picture;
 use tidings_base::{KeyHash, LeaseNumber};
 
 /// Index entries for each range, so that few searches need a second comparison.
@@ -42,6 +43,8 @@ pub struct Directory {
     shift: u32,
     owners: Vec<TableOwner>,
 }
+
+picture!(Directory);
 
 impl Directory {
     /// The picture of a table. What it does not cover is nobody's.

@@ -2,80 +2,115 @@
 //! last.
 //!
 //! ```text
-//!   writer: current ◀─ next picture, then version + 1
-//!   reader: version as kept by this thread? ── yes ─▶ the kept picture: nothing is written, and one shared word is read
-//!                                           └─ no ──▶ current, kept from now on
+//!   writer: current ◀─ next picture, then its stamp
+//!   reader: the stamp that this thread has kept? ── yes ─▶ the kept picture: nothing is written, one shared word is read
+//!                                                └─ no ──▶ current, kept from now on
 //! ```
 //! A thread may so keep an old picture alive until it reads again, or until others take its place: a few of them each.
 
 use arc_swap::{ArcSwap, Guard};
-use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::LocalKey;
 
-/// Pictures that a thread keeps; of two that fall on one place the later stays.
+/// Pictures of one kind that a thread keeps; of two that fall on one place the later stays.
 const KEPT: usize = 8;
 
-/// Names pictures in the memory of threads.
+/// Stamps are used once, whatever they are put on.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-struct Kept {
-    id: u64,
-    version: u64,
-    picture: Arc<dyn Any + Send + Sync>,
+#[derive(Debug)]
+struct Kept<T> {
+    stamp: u64,
+    picture: Arc<T>,
 }
 
-thread_local! {
-    static MEMORY: RefCell<[Option<Kept>; KEPT]> = const { RefCell::new([const { None }; KEPT]) };
+/// What a thread keeps of one kind.
+#[derive(Debug)]
+pub struct Memory<T>(RefCell<[Option<Kept<T>>; KEPT]>);
+
+impl<T> Memory<T> {
+    /// Nothing yet.
+    pub const fn new() -> Memory<T> {
+        Memory(RefCell::new([const { None }; KEPT]))
+    }
 }
+
+impl<T> Default for Memory<T> {
+    fn default() -> Memory<T> {
+        Memory::new()
+    }
+}
+
+/// What can be published: each kind has a memory of its own, so that a reader need not ask of which kind a picture is.
+pub trait Picture: Sized + Send + Sync + 'static {
+    /// This thread's memory of it.
+    fn memory() -> &'static LocalKey<Memory<Self>>;
+}
+
+/// Lets a type be published.
+macro_rules! picture {
+    ($kind:ty) => {
+        impl $crate::published::Picture for $kind {
+            #[inline]
+            fn memory() -> &'static std::thread::LocalKey<$crate::published::Memory<Self>> {
+                thread_local! {
+                    static MEMORY: $crate::published::Memory<$kind> = const { $crate::published::Memory::new() };
+                }
+                &MEMORY
+            }
+        }
+    };
+}
+pub(crate) use picture;
 
 /// A picture that is replaced as a whole.
 #[derive(Debug)]
 pub struct Published<T> {
-    id: u64,
-    version: AtomicU64,
+    /// Where threads keep it.
+    place: usize,
+    stamp: AtomicU64,
     current: ArcSwap<T>,
 }
 
-impl<T: Send + Sync + 'static> Published<T> {
+impl<T: Picture> Published<T> {
     /// The first picture.
     pub fn new(picture: T) -> Published<T> {
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Published { id, version: AtomicU64::new(0), current: ArcSwap::from_pointee(picture) }
+        let stamp = NEXT.fetch_add(1, Ordering::Relaxed);
+        let current = ArcSwap::from_pointee(picture);
+        Published { place: stamp as usize % KEPT, stamp: AtomicU64::new(stamp), current }
     }
 
     /// Puts another in its place.
     pub fn put(&self, next: T) {
         self.current.store(Arc::new(next));
-        // Whoever reads this number finds that picture, or a later one.
-        self.version.fetch_add(1, Ordering::Release);
+        // Whoever reads this stamp finds that picture, or a later one.
+        self.stamp.store(NEXT.fetch_add(1, Ordering::Relaxed), Ordering::Release);
     }
 
     /// Reads the picture in place.
     #[inline]
     pub fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
-        let version = self.version.load(Ordering::Acquire);
-        MEMORY.with(|memory| {
-            let kept = memory.try_borrow();
-            let kept = kept.as_ref().ok().and_then(|kept| kept[self.id as usize % KEPT].as_ref());
-            let same = kept.filter(|kept| kept.id == self.id && kept.version == version);
-            match same.and_then(|kept| kept.picture.downcast_ref::<T>()) {
-                Some(picture) => read(picture),
-                None => read(&self.kept_anew(version)),
+        let stamp = self.stamp.load(Ordering::Acquire);
+        T::memory().with(|memory| {
+            if let Ok(memory) = memory.0.try_borrow()
+                && let Some(kept) = &memory[self.place]
+                && kept.stamp == stamp
+            {
+                return read(&kept.picture);
             }
+            read(&self.kept_anew(memory, stamp))
         })
     }
 
     #[cold]
-    fn kept_anew(&self, version: u64) -> Arc<T> {
+    fn kept_anew(&self, memory: &Memory<T>, stamp: u64) -> Arc<T> {
         let picture = self.current.load_full();
-        MEMORY.with(|memory| {
-            // Who reads within a read leaves the memory as it is.
-            if let Ok(mut memory) = memory.try_borrow_mut() {
-                memory[self.id as usize % KEPT] = Some(Kept { id: self.id, version, picture: picture.clone() });
-            }
-        });
+        // Who reads within a read of the same kind leaves the memory as it is.
+        if let Ok(mut memory) = memory.0.try_borrow_mut() {
+            memory[self.place] = Some(Kept { stamp, picture: picture.clone() });
+        }
         picture
     }
 
@@ -94,6 +129,10 @@ impl<T: Send + Sync + 'static> Published<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    picture!(u64);
+    picture!(String);
+    picture!(Arc<()>);
 
     #[test]
     fn threads_see_each_picture_once_it_is_put_and_never_an_earlier_one_again() {
@@ -121,16 +160,17 @@ mod tests {
     #[test]
     fn more_pictures_than_a_thread_keeps_and_reads_within_reads_are_told_apart() {
         let texts: Vec<Published<String>> = (0..3 * KEPT).map(|n| Published::new(n.to_string())).collect();
-        let number = Published::new(7u8);
+        let other = Published::new("other".to_owned());
         for _ in 0..2 {
             for (n, text) in texts.iter().enumerate() {
-                let (text, within) = text.read(|text| (text.clone(), number.read(|number| *number)));
-                assert_eq!((text, within), (n.to_string(), 7));
+                let (text, within) = text.read(|text| (text.clone(), other.read(String::clone)));
+                assert_eq!((text, within.as_str()), (n.to_string(), "other"));
             }
         }
         let (first, gone) = (Arc::new(()), Published::new(Arc::new(())));
         gone.put(first.clone());
         gone.read(|_| {});
+        assert_eq!(Arc::strong_count(&gone.full()), 3, "the last, this one, and what the thread keeps");
         gone.put(Arc::new(()));
         gone.read(|_| {});
         assert_eq!(Arc::strong_count(&first), 1, "what was replaced is let go at the next read");

@@ -63,3 +63,32 @@ impl PlacementTransport for Through {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use tidings_base::{KeyRange, LeaseNumber, NodeId};
+    use tidings_client::placement::{Held, Leased};
+
+    #[tokio::test]
+    async fn a_poll_that_releases_waits_until_the_application_believes_nothing_of_it() {
+        let (beliefs, clock) = (Arc::new(Beliefs::default()), Arc::new(SystemClock));
+        // Nobody is behind it: a message that leaves fails at once.
+        let through = Through::new(Weak::new(), Principal::Node(NodeId(1)), beliefs.clone(), clock);
+        let leased = Leased { range: KeyRange::FULL, lease: LeaseNumber::new(3).unwrap() };
+        beliefs.tell(SystemClock.now().mono, || vec![Held { leased, remaining: Duration::from_secs(60) }]);
+        let poll = |claims| {
+            let poll = v1::OwnerPoll { claims, ..Default::default() };
+            let message = v1::PlacementMessage { message: Some(Message::OwnerPoll(poll)) };
+            through.call(To::Leader, message, Duration::from_secs(30))
+        };
+        let short = Duration::from_millis(50);
+        assert!(tokio::time::timeout(short, poll(vec![leased.into()])).await.is_ok(), "it releases nothing");
+        let mut releasing = poll(vec![]);
+        assert!(tokio::time::timeout(short, &mut releasing).await.is_err(), "F12: the application believes in it");
+        beliefs.clear();
+        let left = tokio::time::timeout(Duration::from_secs(1), releasing).await.expect("it may leave now");
+        assert!(left.is_err());
+    }
+}

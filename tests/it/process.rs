@@ -155,13 +155,6 @@ impl Server {
         signal(&self.child, Signal::CONT);
     }
 
-    /// The bytes of memory that it has now.
-    pub fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
-        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
-        kib.map_or_else(|| panic!("the kernel says how much: {status}"), |kib: u64| kib << 10)
-    }
-
     /// Everything it has printed so far.
     pub fn said(&self) -> String {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -244,6 +237,13 @@ impl Running {
 
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
+    }
+
+    /// The bytes of memory that it has now.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+        kib.map_or_else(|| panic!("the kernel says how much: {status}"), |kib: u64| kib << 10)
     }
 
     /// Waits for its end.

@@ -17,6 +17,9 @@ pub enum Member {
         node: u64,
         /// Where others reach it, as HOST:PORT
         address: String,
+        /// Add it although nobody answers there yet: it follows without a vote until it does
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         remote: Remote,
     },
@@ -36,6 +39,9 @@ pub enum Member {
         new: u64,
         /// Where others reach it, as HOST:PORT
         address: String,
+        /// Add it although nobody answers there yet
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         remote: Remote,
     },

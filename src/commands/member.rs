@@ -17,6 +17,14 @@ pub const ALL: &[(GroupId, &str)] = &[(GroupId::CELL, "cell"), (GroupId::STORE, 
 /// The cell's alone.
 pub const CELL: &[(GroupId, &str)] = &[(GroupId::CELL, "cell")];
 
+/// A member to be.
+struct New {
+    node: u64,
+    address: String,
+    /// Whether it need not answer yet.
+    force: bool,
+}
+
 type Groups = &'static [(GroupId, &'static str)];
 
 /// Runs one of the sub-commands for these groups, one after the other. What is done already in one of several is left as it
@@ -24,10 +32,9 @@ type Groups = &'static [(GroupId, &'static str)];
 pub fn run(command: Member, groups: Groups) -> Result<(), Error> {
     match command {
         Member::List { remote } => list(&remote, groups),
-        Member::Add { node, address, remote } => {
-            with_client(&remote, async |caller| {
-                each(groups, async |group| add(caller, group, node, &address).await).await
-            })?;
+        Member::Add { node, address, force, remote } => {
+            let new = New { node, address, force };
+            with_client(&remote, async |caller| each(groups, async |group| add(caller, group, &new).await).await)?;
             told(&remote, "added", node);
             Ok(())
         }
@@ -36,9 +43,10 @@ pub fn run(command: Member, groups: Groups) -> Result<(), Error> {
             told(&remote, "removed", node);
             Ok(())
         }
-        Member::Replace { old, new, address, remote } => {
+        Member::Replace { old, new, address, force, remote } => {
+            let comes = New { node: new, address, force };
             with_client(&remote, async |caller| {
-                each(groups, async |group| replace(caller, group, old, new, &address).await).await
+                each(groups, async |group| replace(caller, group, old, &comes).await).await
             })?;
             if remote.json {
                 output::json(&json!({ "removed": old, "added": new }));
@@ -68,16 +76,16 @@ async fn each(groups: Groups, work: impl AsyncFn(GroupId) -> Result<(), Error>) 
     }
 }
 
-async fn replace(caller: &Caller, group: GroupId, old: u64, new: u64, address: &str) -> Result<(), Error> {
+async fn replace(caller: &Caller, group: GroupId, old: u64, new: &New) -> Result<(), Error> {
     let members = status(caller, group).await?.members;
-    let replaced = members.iter().any(|member| member.node == new && member.voter);
-    require(&members, old).map_err(|error| if replaced { error } else { not_there(old, new, address) })?;
+    let replaced = members.iter().any(|member| member.node == new.node && member.voter);
+    require(&members, old).map_err(|error| if replaced { error } else { not_there(old, new) })?;
     // First the new one: a group never has fewer members than before. A full one has no room for it, though.
     if members.iter().filter(|member| member.voter).count() >= MAX_MEMBERS {
         remove(caller, group, old).await?;
-        return add(caller, group, new, address).await;
+        return add(caller, group, new).await;
     }
-    match add(caller, group, new, address).await {
+    match add(caller, group, new).await {
         // An earlier try came so far.
         Err(error) if error.code == "raft.already_member" => {}
         added => added?,
@@ -86,7 +94,7 @@ async fn replace(caller: &Caller, group: GroupId, old: u64, new: u64, address: &
 }
 
 /// An earlier try may have come so far in a full group; or `old` was never a member. Adding `new` is for people to decide.
-fn not_there(old: u64, new: u64, address: &str) -> Error {
+fn not_there(old: u64, New { node: new, address, .. }: &New) -> Error {
     let message = format!("node {old} is no member of the group, and node {new} is not in its place");
     Error::new("raft.not_replaced", Class::NotFound, message)
         .hint(format!("If an earlier try was broken off: `tidings member add {new} {address}`."))
@@ -167,16 +175,16 @@ fn require(members: &[MemberStatus], node: u64) -> Result<(), Error> {
         .hint("`tidings member list` lists them."))
 }
 
-async fn add(caller: &Caller, group: GroupId, node: u64, address: &str) -> Result<(), Error> {
-    change(caller, group, Change::Add(v1::Member { node, address: address.to_owned() })).await
+async fn add(caller: &Caller, group: GroupId, New { node, address, force }: &New) -> Result<(), Error> {
+    change(caller, group, Change::Add(v1::Member { node: *node, address: address.clone() }), *force).await
 }
 
 async fn remove(caller: &Caller, group: GroupId, node: u64) -> Result<(), Error> {
-    change(caller, group, Change::Remove(node)).await
+    change(caller, group, Change::Remove(node), false).await
 }
 
-async fn change(caller: &Caller, group: GroupId, change: Change) -> Result<(), Error> {
-    let message = MemberChange { group: group.0, change: Some(change) };
+async fn change(caller: &Caller, group: GroupId, change: Change, force: bool) -> Result<(), Error> {
+    let message = MemberChange { group: group.0, change: Some(change), force };
     let done = caller.ask(Asked::Admin(Message::MemberChange(message)), |answer| match answer {
         Asked::Admin(Message::Done(_)) => Some(()),
         _ => None,

@@ -74,6 +74,9 @@ impl Class {
     }
 }
 
+/// What follows the part in the code of an error that [`Error::lacks_majority`] knows.
+const NO_MAJORITY: &str = ".no_majority";
+
 /// An error that leaves a part: everything a user needs to act on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -105,6 +108,19 @@ impl Error {
     /// The same error with the address of a node that can answer instead.
     pub fn redirect(mut self, to: Option<String>) -> Error {
         self.redirect = to;
+        self
+    }
+
+    /// Whether nobody can decide until members of a group come back, as far as whoever answered can see: to ask the same one
+    /// again is in vain.
+    pub fn lacks_majority(&self) -> bool {
+        self.code.ends_with(NO_MAJORITY)
+    }
+
+    /// The same error, under a code that says that a group has no majority.
+    pub fn without_majority(mut self) -> Error {
+        let part = self.code.split('.').next().unwrap_or_default();
+        self.code = Cow::Owned(format!("{part}{NO_MAJORITY}"));
         self
     }
 
@@ -143,6 +159,14 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_without_a_majority_is_told_by_the_code() {
+        let error = Error::new("store.not_leader", Class::Unreachable, "no");
+        assert!(!error.lacks_majority());
+        let error = error.without_majority();
+        assert!(error.lacks_majority() && error.code == "store.no_majority" && error.class == Class::Unreachable);
+    }
 
     #[test]
     fn exit_codes_are_the_documented_ones() {

@@ -1,6 +1,9 @@
 //! The client: calls that survive reconnects, redirects and restarts as far as that is safe.
 
+mod connection;
 mod everyone;
+
+pub use connection::{Connection, ConnectionEvent};
 
 use crate::backoff::Backoff;
 use crate::config::{Address, ClientConfig};
@@ -40,7 +43,8 @@ pub enum Retry {
     /// for the caller to decide, who comes again by itself; where it failed is forgotten, so that the next attempt
     /// asks around.
     Redirected,
-    /// What certainly did not happen: never sent, redirected, or answered `unreachable`.
+    /// What certainly did not happen: never sent, redirected, or answered `unreachable`. Until the deadline, or until every
+    /// server has said that there is no majority.
     #[default]
     IfNotDone,
     /// Also what may have happened: doing it twice is as good as once.
@@ -175,6 +179,11 @@ impl Client {
         };
         drop(connected);
         result.map(|()| client)
+    }
+
+    /// How many servers it knows.
+    pub(crate) fn servers(&self) -> usize {
+        self.inner.servers.len()
     }
 
     /// Whether a connection is up at this moment.
@@ -353,7 +362,9 @@ impl Client {
             Class::OutcomeUnknown => attempt.retry != Retry::Idempotent || error.code == "control.deadline",
             _ => true,
         };
-        if done {
+        // One that sees no majority may be cut off from it; if all say so, nothing is gained by asking on.
+        attempt.hopeless += usize::from(error.lacks_majority());
+        if done || attempt.hopeless >= self.inner.servers.len() {
             return Err(error);
         }
         match attempt.target.take() {
@@ -399,6 +410,8 @@ struct Attempt {
     retry: Retry,
     target: Option<Address>,
     redirects: u32,
+    /// How often the answer was that there is no majority.
+    hopeless: usize,
     backoff: Option<Backoff>,
     /// Why the last attempt failed.
     last: Option<Error>,
@@ -406,7 +419,7 @@ struct Attempt {
 
 impl Attempt {
     fn new(part: Part, deadline: Instant, retry: Retry) -> Attempt {
-        Attempt { part, deadline, retry, target: None, redirects: 0, backoff: None, last: None }
+        Attempt { part, deadline, retry, target: None, redirects: 0, hopeless: 0, backoff: None, last: None }
     }
 }
 

@@ -8,12 +8,17 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use hyper::body::{Body, Frame as BodyFrame};
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use tidings_base::{Class, Error};
 use tidings_wire::codec::{self, Deframer};
 use tidings_wire::{Frame, error};
+
+/// Where the code and the hint of an error stand beside gRPC's own message.
+const CODE: &str = "tidings-code";
+const HINT: &str = "tidings-hint";
 
 /// What is on its way from the driver's task to the task that writes to the socket.
 #[derive(Debug, Default)]
@@ -221,10 +226,19 @@ fn trailers(why: &Error) -> HeaderMap {
     let status = if orderly { 0 } else { why.grpc_status() };
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from(u16::from(status)));
-    if !orderly && let Ok(message) = HeaderValue::from_str(&percent_encoded(&why.to_string())) {
-        trailers.insert("grpc-message", message);
+    if !orderly {
+        put_error(&mut trailers, why);
     }
     trailers
+}
+
+/// Says in headers or trailers why a stream ended, whole: gRPC itself knows a status and a message.
+pub fn put_error(headers: &mut HeaderMap, why: &Error) {
+    for (name, text) in [("grpc-message", why.message.as_str()), (CODE, &why.code), (HINT, &why.hint)] {
+        if let Ok(value) = HeaderValue::from_str(&percent_encoded(text)) {
+            headers.insert(name, value);
+        }
+    }
 }
 
 /// A message as gRPC puts it into a header: what is not printable ASCII is percent-encoded.
@@ -239,12 +253,42 @@ pub fn percent_encoded(message: &str) -> String {
     encoded
 }
 
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = after.get(..2).and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
+        match escaped.filter(|_| *first == b'%') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Why a stream ended, as its trailers or headers say.
 pub(crate) fn status_of(headers: &HeaderMap) -> Error {
     let Some(status) = tonic::Status::from_header_map(headers) else { return error::closed() };
     let message = status.message().to_owned();
+    let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(percent_decoded);
     match status.code() {
         tonic::Code::Ok => error::closed(),
+        tonic::Code::Unauthenticated
+        | tonic::Code::PermissionDenied
+        | tonic::Code::InvalidArgument
+        | tonic::Code::FailedPrecondition
+            if headers.contains_key(CODE) =>
+        {
+            let refused = Error::new("control.refused", Class::Refused, message);
+            let code = said(CODE).map_or(refused.code.clone(), Cow::Owned);
+            Error { code, ..refused }.hint(said(HINT).unwrap_or_default())
+        }
         tonic::Code::Unauthenticated => {
             Error::new("control.unauthenticated", Class::Refused, message).hint("Pass a valid key or token.")
         }
@@ -260,4 +304,20 @@ pub(crate) fn status_of(headers: &HeaderMap) -> Error {
 
 fn broken_off(error: impl std::fmt::Display) -> Error {
     Error::new("control.closed", Class::Unreachable, format!("the connection broke off: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_survives_headers_whole_and_once() {
+        let why = Error::new("control.forbidden", Class::Refused, "nein, n\u{f6}\n%").hint("Ask \u{201e}him\u{201c}.");
+        let mut headers = trailers(&why);
+        assert_eq!(status_of(&headers), why);
+        // Somebody else's refusal has no code of ours.
+        headers.remove(CODE);
+        assert_eq!(status_of(&headers).code, "control.forbidden");
+        assert_eq!(percent_decoded("a%2"), "a%2");
+    }
 }

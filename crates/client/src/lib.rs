@@ -31,6 +31,6 @@ pub mod notify;
 pub mod placement;
 pub mod ws;
 
-pub use client::{Client, Request, Retry};
+pub use client::{Client, Connection, ConnectionEvent, Request, Retry};
 pub use config::{ClientConfig, DEFAULT_PORT, Tls};
 pub use link::{Answers, Link};

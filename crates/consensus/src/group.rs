@@ -33,10 +33,6 @@ use tokio::task::JoinHandle;
 /// How many proposals are handed to openraft before others get a turn.
 const PUMP_BATCH: usize = 256;
 
-/// A member that answered nothing for so many leases is missed: without a leader all are asked for their votes about once a
-/// lease.
-const MISSED_LEASES: u32 = 4;
-
 /// How long stopping waits for the last hold on the disk to be let go.
 const LET_GO: Duration = Duration::from_secs(5);
 
@@ -168,12 +164,8 @@ impl Group {
         if led && self.in_touch() {
             return None;
         }
-        let (now, lately) = (shared.now(), shared.timings.lease * MISSED_LEASES);
-        let answered = shared.answered.lock().clone();
         let members = self.inner.members();
-        let silent =
-            |node: &NodeId| *node != shared.node && answered.get(node).is_none_or(|at| now.since(*at) > lately);
-        let missed: Vec<NodeId> = members.voter_ids().map(NodeId).filter(silent).collect();
+        let missed: Vec<NodeId> = members.voter_ids().map(NodeId).filter(|node| shared.misses(*node)).collect();
         let voters = members.voter_ids().count();
         let address = |node: NodeId| members.get_node(&node.0).map_or(String::new(), |at| at.addr.clone());
         Some(Missed {

@@ -6,6 +6,7 @@ use crate::shared::Shared;
 use crate::types::{Command, CommittedLeaderId, Raft, term_of};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tidings_base::agreed::{Heard, Role};
@@ -77,6 +78,7 @@ pub(crate) async fn pulse(shared: Arc<Shared>, raft: Raft, quiet: bool) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut quiet = quiet;
     let (mut told, mut named) = (Mono(0), 0);
+    let mut absent = Absent::default();
     loop {
         ticks.tick().await;
         let now = shared.now();
@@ -92,7 +94,39 @@ pub(crate) async fn pulse(shared: Arc<Shared>, raft: Raft, quiet: bool) {
                 name_cluster(&shared, &raft, term).await;
             }
         }
+        absent.look(&shared, &raft);
         metrics::publish(&shared, &raft);
+    }
+}
+
+/// The members that this leader misses: each is told of once when it goes and once when it is back. openraft says so with
+/// every message that it cannot deliver.
+#[derive(Default)]
+struct Absent {
+    members: BTreeSet<u64>,
+}
+
+impl Absent {
+    fn look(&mut self, shared: &Shared, raft: &Raft) {
+        if shared.leading_term().is_none() {
+            return self.members.clear();
+        }
+        let members = raft.server_metrics().borrow_watched().membership_config.clone();
+        self.members.retain(|node| members.get_node(node).is_some());
+        let group = shared.group.0;
+        for (node, at) in members.nodes() {
+            match (shared.misses(NodeId(*node)), self.members.contains(node)) {
+                (true, false) => {
+                    self.members.insert(*node);
+                    tracing::warn!(group, node, address = at.addr, "a member does not answer");
+                }
+                (false, true) => {
+                    self.members.remove(node);
+                    tracing::info!(group, node, address = at.addr, "a member answers again");
+                }
+                _ => {}
+            }
+        }
     }
 }
 

@@ -16,6 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidings_base::{GroupId, LogIndex, Mono, NodeId};
 use tokio::sync::watch;
 
+/// A member that answered nothing for so many leases is missed: without a leader all are asked for their votes about once a
+/// lease.
+const MISSED_LEASES: u32 = 4;
+
 pub(crate) struct Shared {
     pub group: GroupId,
     pub node: NodeId,
@@ -30,6 +34,8 @@ pub(crate) struct Shared {
     pub answered: Mutex<BTreeMap<NodeId, Mono>>,
     /// What the others have acknowledged to this leader.
     pub acknowledged: Mutex<Acknowledged>,
+    /// When this replica began: whoever has not answered yet has had no more time than since.
+    pub began: Mono,
     /// The last entry that the state here has applied.
     pub applied: watch::Sender<Option<LogId>>,
     pub announcer: Arc<Announcer>,
@@ -53,10 +59,11 @@ impl Shared {
             candidate,
             timings,
             limits,
-            clock,
             leases: Mutex::new(Leases::new(node.0, timings.lease, mutant)),
             answered: Mutex::default(),
             acknowledged: Mutex::default(),
+            began: clock.mono(),
+            clock,
             applied: watch::Sender::new(None),
             proposals: Proposals::new(limits, announcer.clone()),
             announcer,
@@ -78,6 +85,12 @@ impl Shared {
     /// The term in which this replica leads as announced, if it does.
     pub fn leading_term(&self) -> Option<u64> {
         Some(self.leading.load(Ordering::Acquire)).filter(|term| *term > 0)
+    }
+
+    /// Whether another member has answered nothing for a while. Who was never asked is missed, too.
+    pub fn misses(&self, node: NodeId) -> bool {
+        let answered = self.answered.lock().get(&node).copied().unwrap_or(self.began);
+        node != self.node && self.now().since(answered) > self.timings.lease * MISSED_LEASES
     }
 
     pub fn is_stopped(&self) -> bool {

@@ -130,7 +130,8 @@ impl CellGroup {
         request: v1::CellMessage,
     ) -> impl Future<Output = Result<v1::CellMessage, Refused>> + Send + use<> {
         let shared = self.shared.clone();
-        let asked = match request.message.as_ref().and_then(|message| screen::refused(&shared.state, message)) {
+        let refused = |message: &Message| screen::refused(&shared.state, message).or_else(|| shared.hopeless(message));
+        let asked = match request.message.as_ref().and_then(refused) {
             Some(refused) => Err(refused),
             None => Ok(shared.ask(request)),
         };
@@ -211,6 +212,22 @@ impl CellGroup {
 }
 
 impl Shared {
+    /// Refuses at once what begins something while nothing can be agreed on. Sessions that are there know what to do.
+    fn hopeless(&self, message: &Message) -> Option<Box<Error>> {
+        let begins = matches!(
+            message,
+            Message::CreateSession(_)
+                | Message::SetQuota(_)
+                | Message::GetQuota(_)
+                | Message::ListSessions(_)
+                | Message::ListLocks(_)
+                | Message::EndSession(_)
+                | Message::Restore(_)
+        );
+        let refused = begins.then(|| admin::refuse_hopeless(&self.group, "cell.not_master").err());
+        refused.flatten().map(Box::new)
+    }
+
     /// Hands a request to the master: what waits for the answer, and what is still to be done before there can be one.
     fn ask(
         &self,

@@ -283,7 +283,7 @@ pub struct Log {
     /// Text for people, JSON for collectors. Text: a first look happens at a terminal.
     pub format: LogFormat,
     /// What is written, in the syntax of `RUST_LOG`. What an operator wants to know, nothing per
-    /// request, and of the engines beneath only what is wrong.
+    /// request, and of the engines beneath only what is wrong: `openraft=warn` tells of every message that did not arrive.
     pub filter: String,
 }
 
@@ -363,7 +363,7 @@ impl Default for Timings {
 
 impl Default for Log {
     fn default() -> Log {
-        Log { format: LogFormat::Text, filter: "info,openraft=warn,fjall=warn,lsm_tree=warn".to_owned() }
+        Log { format: LogFormat::Text, filter: "info,openraft=error,fjall=warn,lsm_tree=warn".to_owned() }
     }
 }
 
@@ -372,6 +372,12 @@ impl Config {
     /// whole makes sense is for [`Config::validate`] to say, once flags and environment lie over it.
     pub fn load(path: impl AsRef<Path>) -> Result<Config, Error> {
         read::load(path.as_ref())
+    }
+
+    /// [`Config::validate`] for a configuration that came from a file: what is wrong is told with its place there, if the
+    /// file says it.
+    pub fn validate_in(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.validate().map_err(|error| read::locate(path.as_ref(), error))
     }
 
     /// One node on this machine with embedded storage: what `tidings serve` runs without a file. On loopback callers
@@ -432,7 +438,7 @@ impl Config {
         self.check_limits()?;
         self.cell.check(self)?;
         self.placement.check()?;
-        self.notify.check()
+        self.notify.check(&self.placement)
     }
 
     fn check_node(&self) -> Result<(), Error> {
@@ -528,6 +534,10 @@ impl Config {
         if let Some((name, _)) = counts.iter().find(|(_, value)| *value == 0) {
             return Err(bad(format!("`limits.{name}` is 0, so nobody could use the server")));
         }
+        if l.operation_bytes < u64::from(l.frame_bytes) {
+            return Err(bad(format!("`limits.operation_bytes` is {}, less than one frame", l.operation_bytes))
+                .hint("Use at least as much as `limits.frame_bytes`."));
+        }
         // hyper refuses smaller buffers; frames stay between what strangers and what nodes may send.
         use tidings_wire::limits::{HELLO_FRAME, NODE_FRAME};
         let sizes = [
@@ -539,6 +549,24 @@ impl Config {
             if !(least..=most).contains(&value) {
                 return Err(bad(format!("`limits.{name}` is {value}")).hint(format!("Use {least} to {most} bytes.")));
             }
+        }
+        self.check_timings()
+    }
+
+    fn check_timings(&self) -> Result<(), Error> {
+        let t = &self.timings;
+        let times = [
+            ("handshake", t.handshake),
+            ("header", t.header),
+            ("hello", t.hello),
+            ("ping_after", t.ping_after),
+            ("stall", t.stall),
+            ("body", t.body),
+            ("call", t.call),
+            ("key_check", t.key_check),
+        ];
+        if let Some((name, _)) = times.iter().find(|(_, time)| time.0.is_zero()) {
+            return Err(bad(format!("`timings.{name}` is zero, so that nothing would be in time")));
         }
         if self.timings.dead_after.0 <= self.timings.ping_after.0 {
             return Err(bad("`timings.dead_after` is not longer than `timings.ping_after`")

@@ -16,7 +16,7 @@ pub(crate) use cell::caller as cell_caller;
 use crate::authorize::{Action, Resource, authorize};
 use crate::connection::{Requests, Responder};
 use crate::notify::Spoken;
-use crate::principal::{AppName, Principal};
+use crate::principal::{AppName, OperatorBy, Principal};
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
@@ -77,6 +77,12 @@ pub trait Services: Send + Sync + 'static {
         Err(tidings_wire::error::unsupported())
     }
 
+    /// Refuses an application that nobody has made.
+    async fn app_exists(&self, app: &AppName) -> Result<(), Error> {
+        let _ = app;
+        Ok(())
+    }
+
     /// Whether requests can be served now; if not, why (`/readyz`).
     fn ready(&self) -> Result<(), Error>;
 
@@ -120,6 +126,7 @@ impl Gate {
     /// Answers one request with one message.
     pub async fn call(&self, caller: &Principal, mut request: Body) -> Result<Body, Error> {
         let scope = admit(caller, &mut request)?;
+        self.named_app(caller, &request).await?;
         let answer = self.services.call(caller, request).await;
         let mut answer = answer.map_err(|error| scope.own_words(error))?;
         self.finish(&scope, &mut answer);
@@ -129,6 +136,7 @@ impl Gate {
     /// Answers one request with one message, from whichever node can: for callers that cannot follow a redirect.
     pub async fn call_anywhere(&self, caller: &Principal, mut request: Body) -> Result<Body, Error> {
         let scope = admit(caller, &mut request)?;
+        self.named_app(caller, &request).await?;
         let answer = self.services.call_anywhere(caller, request).await;
         let mut answer = answer.map_err(|error| scope.own_words(error))?;
         self.finish(&scope, &mut answer);
@@ -174,12 +182,29 @@ impl Gate {
         rest: Option<Requests>,
         responder: Responder,
     ) -> Option<BoxFuture<'static, ()>> {
-        match notify::admit(caller, &mut request) {
-            Ok(()) => self.services.notify(request, rest, responder),
-            Err(error) => {
-                responder.fail(error);
-                None
+        if let Err(error) = notify::admit(caller, &mut request) {
+            responder.fail(error);
+            return None;
+        }
+        let Some(app) = named_by_operator(caller) else { return self.services.notify(request, rest, responder) };
+        let services = self.services.clone();
+        Some(Box::pin(async move {
+            match services.app_exists(&app).await {
+                Err(error) => responder.fail(error),
+                Ok(()) => {
+                    if let Some(answering) = services.notify(request, rest, responder) {
+                        answering.await;
+                    }
+                }
             }
+        }))
+    }
+
+    /// Refuses an application that an operator has named and nobody has made, where it would be made by being named.
+    async fn named_app(&self, caller: &Principal, request: &Body) -> Result<(), Error> {
+        match named_by_operator(caller).filter(|_| matches!(request, Body::Notify(_))) {
+            Some(app) => self.services.app_exists(&app).await,
+            None => Ok(()),
         }
     }
 
@@ -192,7 +217,10 @@ impl Gate {
     }
 
     /// Opens a channel of Notify for somebody who may listen.
-    pub fn notify_channel(&self, listener: v1::NotifyCaller) -> Result<Spoken, Error> {
+    pub async fn notify_channel(&self, caller: &Principal, listener: v1::NotifyCaller) -> Result<Spoken, Error> {
+        if let Some(app) = named_by_operator(caller) {
+            self.services.app_exists(&app).await?;
+        }
         self.services.notify_channel(listener)
     }
 
@@ -229,6 +257,15 @@ impl Gate {
             Body::Placement(v1::PlacementMessage { message: Some(message) }) => placement::finish(scope, message),
             _ => {}
         }
+    }
+}
+
+/// The application that an operator has named, if he may have mistyped it. Everybody else is of one; where nobody has to
+/// authenticate, applications need not be made.
+fn named_by_operator(caller: &Principal) -> Option<AppName> {
+    match caller {
+        Principal::Operator { by: OperatorBy::Key, app } if *app != AppName::default_app() => Some(app.clone()),
+        _ => None,
     }
 }
 
@@ -414,7 +451,6 @@ fn unsupported(what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::principal::OperatorBy;
 
     fn store(message: store_message::Message) -> Body {
         Body::Store(v1::StoreMessage { message: Some(message) })

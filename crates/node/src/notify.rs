@@ -110,6 +110,7 @@ impl Notify {
     pub async fn call(&self, request: v1::NotifyMessage) -> Result<v1::NotifyMessage, Error> {
         let hub = &self.hub;
         let caller = request.caller.unwrap_or_default();
+        hub.refuse_hopeless(request.message.as_ref())?;
         let answer = match request.message {
             Some(Message::Publish(publish)) => Message::Published(hub.publish(&caller.app, publish).await?),
             Some(Message::ObjectList(list)) => Message::ObjectListReply(hub.objects(&caller.app, &list).await?),

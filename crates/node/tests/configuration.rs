@@ -14,7 +14,7 @@ fn load(text: &str) -> Result<Config, tidings_base::Error> {
     let path = dir.path().join("node.toml");
     fs::write(&path, text).unwrap();
     let config = Config::load(&path)?;
-    config.validate()?;
+    config.validate_in(&path)?;
     Ok(config)
 }
 
@@ -63,6 +63,20 @@ fn mistakes_are_told_with_file_line_and_what_was_expected() {
         assert_eq!(error.code, "node.bad_config");
         assert!(error.message.contains(&format!("node.toml{place}")), "{text:?}: {error}");
         assert!(error.message.contains(expected), "{text:?}: {error}");
+    }
+    // What single values do not show: the whole would not work.
+    for (text, place, expected) in [
+        ("node = 1\n[notify]\nlease = \"5s\"\n", "node.toml:3:", "does not outlast a fail-over of the managers"),
+        ("[placement]\nfail_over = \"10s\"\n", "", "`notify.lease` is 12s"),
+        ("[notify]\nrenew = \"12s\"\n", "node.toml:2:", "does not outlast"),
+        ("[limits]\noperation_bytes = 7\n", "node.toml:2:", "less than one frame"),
+        ("[timings]\n\ncall = \"0s\"\n", "node.toml:3:", "`timings.call` is zero"),
+        ("[timings]\nkey_check = \"0ms\"\n", "node.toml:2:", "`timings.key_check` is zero"),
+        ("[cell]\nlease = \"2m\"\n", "node.toml:2:", "`cell.lease` is 2m"),
+    ] {
+        let error = load(text).unwrap_err();
+        assert_eq!(error.code, "node.bad_config");
+        assert!(error.message.contains(place) && error.message.contains(expected), "{text:?}: {error}");
     }
     let missing = Config::load("/nonexistent/node.toml").unwrap_err();
     assert_eq!((missing.code.as_ref(), missing.class.exit_code()), ("node.no_config", 3));

@@ -84,7 +84,7 @@ impl Link {
         Ok(Link { shared: Arc::new(shared) })
     }
 
-    /// Creates a session, and waits until it exists.
+    /// Creates a session, and waits until it exists; no longer than until the cell says that it has no majority.
     pub async fn session(&self, options: SessionOptions) -> Result<Cell, Error> {
         let secret = getrandom::u64().map_err(errors::no_randomness)?;
         let seed = getrandom::u64().map_err(errors::no_randomness)?;
@@ -105,8 +105,12 @@ impl Link {
         tokio::spawn(driver::run_session(core.clone(), requests));
         core.input(SessionInput::Begin);
         let begun = states.wait_for(|state| *state != State::Starting);
-        match tokio::time::timeout(options.begin_within, begun).await.map(|state| state.map(|s| *s)) {
-            Ok(Ok(State::Active | State::Jeopardy)) => Ok(cell),
+        let state = tokio::select! {
+            begun = tokio::time::timeout(options.begin_within, begun) => begun.ok().and_then(|state| Some(*state.ok()?)),
+            () = core.hopeless.notified() => None,
+        };
+        match state {
+            Some(State::Active | State::Jeopardy) => Ok(cell),
             _ => Err(errors::not_begun(core.last_error())),
         }
     }

@@ -107,6 +107,8 @@ pub(crate) struct Core {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     /// The machine wants to be woken earlier than the task knows.
     pub(crate) alarm: Notify,
+    /// Everybody who could be asked has said that the cell has no majority.
+    pub(crate) hopeless: Notify,
     permits: Arc<Semaphore>,
 }
 
@@ -128,6 +130,8 @@ struct Inner {
     armed: Mono,
     /// Why the session could not begin.
     last: Option<Error>,
+    /// How often the answer was that the cell has no majority.
+    hopeless: usize,
 }
 
 impl Core {
@@ -146,6 +150,7 @@ impl Core {
             chores: Vec::new(),
             armed: Mono::NEVER,
             last: None,
+            hopeless: 0,
         };
         let core = Core {
             link,
@@ -158,6 +163,7 @@ impl Core {
             state: watch::Sender::new(State::Starting),
             outgoing,
             alarm: Notify::new(),
+            hopeless: Notify::new(),
             permits: Arc::new(Semaphore::new(MAX_CALLS)),
         };
         (Arc::new(core), requests)
@@ -326,6 +332,10 @@ impl Core {
                 self.counters.unanswered();
             }
             inner.last = Some(error.clone());
+            inner.hopeless += usize::from(error.lacks_majority());
+            if inner.hopeless >= self.link.transport.ways() {
+                self.hopeless.notify_one();
+            }
         }
         self.handle(&mut inner, Input::Answered { ticket, result });
     }

@@ -14,6 +14,11 @@ use tidings_wire::{Body, v1};
 pub trait CellTransport: Send + Sync + 'static {
     /// Asks, and gives up after `within`.
     fn call(&self, message: v1::CellMessage, within: Duration) -> BoxFuture<'_, Result<v1::CellMessage, Error>>;
+
+    /// How many nodes it may ask: so many have to say that there is no majority before that is believed.
+    fn ways(&self) -> usize {
+        1
+    }
 }
 
 /// Over the connection: redirects to the master are followed and remembered.
@@ -26,6 +31,10 @@ impl CellTransport for Client {
                 _ => Err(unexpected()),
             }
         })
+    }
+
+    fn ways(&self) -> usize {
+        self.servers()
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use tidings_base::Error;
 use tidings_notify::client::{Event as Said, Input};
 use tidings_wire::v1::{NotifyRefused, NotifyTimes};
 use tokio::sync::mpsc::WeakUnboundedSender;
@@ -35,6 +36,8 @@ pub enum Event {
     Reissue,
     /// The servers refuse this client as it is; it starts anew where that helps.
     Refused(NotifyRefused),
+    /// Nobody lets this client listen: its principal has no right to it, or none at all. It goes on trying.
+    Denied(Error),
 }
 
 /// An object has a version.
@@ -105,6 +108,14 @@ enum Slot {
     Registration(Bytes),
     Reissue,
     Refused,
+    Denied,
+}
+
+/// What waits: what the machine said, or that there is nobody who lets it speak.
+#[derive(Debug)]
+enum News {
+    Said(Said),
+    Denied(Error),
 }
 
 /// What waits for the application: at most three things for each object.
@@ -116,7 +127,7 @@ pub(super) struct Mailbox {
 #[derive(Debug, Default)]
 struct Waiting {
     order: VecDeque<Slot>,
-    events: BTreeMap<Slot, Said>,
+    events: BTreeMap<Slot, News>,
     ended: bool,
     reader: Option<Waker>,
 }
@@ -132,8 +143,16 @@ impl Mailbox {
             Said::Reissue => Slot::Reissue,
             Said::Refused { .. } => Slot::Refused,
         };
+        self.put(slot, News::Said(said));
+    }
+
+    pub(super) fn deny(&self, why: Error) {
+        self.put(Slot::Denied, News::Denied(why));
+    }
+
+    fn put(&self, slot: Slot, news: News) {
         self.change(|waiting| {
-            if waiting.events.insert(slot.clone(), said).is_none() {
+            if waiting.events.insert(slot.clone(), news).is_none() {
                 waiting.order.push_back(slot);
             }
         });
@@ -153,11 +172,11 @@ impl Mailbox {
         }
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Said>> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<News>> {
         let mut waiting = self.inner.lock();
         while let Some(slot) = waiting.order.pop_front() {
-            if let Some(said) = waiting.events.remove(&slot) {
-                return Poll::Ready(Some(said));
+            if let Some(news) = waiting.events.remove(&slot) {
+                return Poll::Ready(Some(news));
             }
         }
         if waiting.ended {
@@ -183,8 +202,10 @@ impl Events {
     /// The next event; `None` once all [`Listener`](super::Listener)s are gone. Notifications come again until they are
     /// acknowledged.
     pub async fn next(&mut self) -> Option<Event> {
-        let said = poll_fn(|cx| self.mailbox.poll(cx)).await?;
-        Some(self.event(said))
+        match poll_fn(|cx| self.mailbox.poll(cx)).await? {
+            News::Said(said) => Some(self.event(said)),
+            News::Denied(why) => Some(Event::Denied(why)),
+        }
     }
 
     /// Hands every event to `handle`, and acknowledges each notification when `handle` is done with it.

@@ -112,6 +112,13 @@ impl Listener {
         self.say(Input::Reissued);
     }
 
+    /// Ends it in order: what was acknowledged is said, and an id that nobody keeps ([`State::none`]) is given back. Takes a
+    /// round trip, and two seconds at most. Dropping the last clone does the same in the background.
+    pub async fn leave(self) {
+        self.say(Input::Leave);
+        self.inputs.closed().await;
+    }
+
     fn say(&self, input: Input) {
         // Without a task nobody listens any more.
         let _ = self.inputs.send(input);

@@ -27,9 +27,13 @@ impl State {
         State { kept: None, keeper: Keeper::None }
     }
 
-    /// In a file, which is replaced as a whole. One process at a time may use it.
+    /// In a file, which is replaced as a whole; its directory must be there and take new files. One process at a time may use
+    /// it.
     pub fn file(path: impl Into<PathBuf>) -> Result<State, Error> {
         let path = path.into();
+        // What will be written beside it can be written there: better known now than after a restart without a state.
+        let beside = path.with_extension(BESIDE);
+        create(&beside).and_then(|_| fs::remove_file(&beside)).map_err(|e| unusable(&path, e))?;
         let kept = match fs::metadata(&path) {
             Ok(found) if found.len() > MAX_STATE => {
                 return Err(unusable(&path, "it is too large for a client's state"));
@@ -78,12 +82,19 @@ impl std::fmt::Debug for State {
     }
 }
 
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let beside = path.with_extension("new");
+/// What a new state is called until it takes the place of the old one.
+const BESIDE: &str = "new";
+
+fn create(path: &Path) -> std::io::Result<fs::File> {
     let mut options = fs::File::options();
     // The token is a credential: nobody else may read it.
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.write(true).create(true).truncate(true).open(&beside)?;
+    options.write(true).create(true).truncate(true).open(path)
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let beside = path.with_extension(BESIDE);
+    let mut file = create(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&beside, path)
@@ -91,7 +102,8 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 fn unusable(path: &Path, why: impl std::fmt::Display) -> Error {
     let message = format!("cannot keep a client's state in {}: {why}", path.display());
-    Error::new("notify.bad_state_file", Class::Failed, message).hint("Name a file of this client's own, or a new one.")
+    Error::new("notify.bad_state_file", Class::Failed, message)
+        .hint("Name a file of this client's own, or a new one in a directory that is there and can be written to.")
 }
 
 #[cfg(test)]
@@ -109,6 +121,7 @@ mod tests {
         state.write("two".into());
         assert_eq!(State::file(&path).unwrap().take().unwrap(), "two");
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        assert_eq!(State::file(dir.join("no/such/state")).unwrap_err().code, "notify.bad_state_file");
         fs::write(&path, vec![0; 65 << 10]).unwrap();
         assert_eq!(State::file(&path).unwrap_err().code, "notify.bad_state_file");
         fs::remove_dir_all(&dir).unwrap();

@@ -6,13 +6,16 @@ use super::state::State;
 use crate::Client;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::{Machine as _, Mono, Now, Outbox, Wall};
+use tidings_base::{Class, Error, Machine as _, Mono, Now, Outbox, Wall};
 use tidings_notify::client::{Client as Machine, Input, Output};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// The longest sleep: a spurious wake is harmless.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// How long a goodbye may take: what the servers do not hear they find out by themselves.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The task of one listener.
 pub(super) struct Task {
@@ -23,15 +26,17 @@ pub(super) struct Task {
     mailbox: Arc<Mailbox>,
     channel: Channel,
     started: Instant,
+    /// The machine has nothing more to say.
+    left: bool,
 }
 
 impl Task {
     pub(super) fn new(client: Client, machine: Machine, state: State, mailbox: Arc<Mailbox>) -> Task {
         let (outbox, channel, started) = (Outbox::new(), Channel::Closed, Instant::now());
-        Task { client, machine, outbox, state, mailbox, channel, started }
+        Task { client, machine, outbox, state, mailbox, channel, started, left: false }
     }
 
-    /// Runs until the application has dropped its last handle.
+    /// Runs until the application leaves or has dropped its last handle.
     pub(super) async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
         let state = self.state.take();
         self.take(Input::Start { state });
@@ -40,19 +45,10 @@ impl Task {
                 self.machine.deadline().map_or(LONGEST_SLEEP, |at| at.since(self.now().mono).min(LONGEST_SLEEP));
             let input = tokio::select! {
                 said = inputs.recv() => match said {
+                    Some(Input::Leave) | None => break,
                     Some(input) => Some(input),
-                    None => break,
                 },
-                heard = self.channel.next() => Some(match heard {
-                    Heard::Opened => Input::Opened,
-                    Heard::Down(down) => Input::Received(down),
-                    Heard::Closed(why) => {
-                        if let Some(error) = why {
-                            tracing::debug!(%error, "notify: the channel closed");
-                        }
-                        Input::Closed
-                    }
-                }),
+                heard = self.channel.next() => Some(self.heard(heard)),
                 () = tokio::time::sleep(pause) => None,
             };
             match input {
@@ -64,7 +60,35 @@ impl Task {
                 }
             }
         }
+        // Whoever still waits hears at once that it is over.
         self.mailbox.end();
+        // It takes no longer than this; what is not heard by then costs the servers an hour's memory.
+        let _ = tokio::time::timeout(FAREWELL, self.leave()).await;
+    }
+
+    async fn leave(&mut self) {
+        self.take(Input::Leave);
+        while !self.left {
+            let heard = self.channel.next().await;
+            let input = self.heard(heard);
+            self.take(input);
+        }
+    }
+
+    fn heard(&self, heard: Heard) -> Input {
+        match heard {
+            Heard::Opened => Input::Opened,
+            Heard::Down(down) => Input::Received(down),
+            Heard::Closed(why) => {
+                if let Some(error) = why {
+                    tracing::debug!(%error, "notify: the channel closed");
+                    if is_denial(&error) {
+                        self.mailbox.deny(error);
+                    }
+                }
+                Input::Closed
+            }
+        }
     }
 
     /// Its time counts from its beginning: nothing in the machine outlives it, and it has no use for the wall clock.
@@ -86,7 +110,13 @@ impl Task {
                 Output::Send(message) => self.channel.send(*message),
                 Output::WriteState(bytes) => self.state.write(bytes),
                 Output::Event(event) => self.mailbox.tell(event),
+                Output::Left => self.left = true,
             }
         }
     }
+}
+
+/// Whether somebody said no for good reasons; one who read too slowly may try again.
+fn is_denial(error: &Error) -> bool {
+    matches!(error.class, Class::Invalid | Class::NotFound | Class::Refused) && error.code != "control.slow_reader"
 }

@@ -132,6 +132,7 @@ impl Placement {
     /// Asks whoever leads, and waits for a leader if there is none.
     async fn ask(&self, message: Message) -> Result<Message, Error> {
         let deadline = Instant::now() + self.within;
+        let mut hopeless = 0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let message = v1::PlacementMessage { message: Some(message.clone()) };
@@ -139,6 +140,10 @@ impl Placement {
                 Ok(answer) => return answer.message.ok_or_else(errors::unexpected),
                 // Nothing happened: somebody may lead in a moment.
                 Err(error) if error.class == Class::Unreachable && Instant::now() + PAUSE < deadline => {
+                    hopeless += usize::from(error.lacks_majority());
+                    if hopeless >= self.transport.ways() {
+                        return Err(error);
+                    }
                     sleep(PAUSE).await;
                 }
                 Err(error) => return Err(error),

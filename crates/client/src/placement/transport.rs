@@ -21,6 +21,11 @@ pub trait PlacementTransport: Send + Sync + 'static {
         message: v1::PlacementMessage,
         within: Duration,
     ) -> BoxFuture<'_, Result<v1::PlacementMessage, Error>>;
+
+    /// How many nodes it may ask: so many have to say that there is no majority before that is believed.
+    fn ways(&self) -> usize {
+        1
+    }
 }
 
 /// Over the connection. [`To::Leader`]: redirects are followed and remembered. [`To::Everyone`]: all configured servers
@@ -50,6 +55,10 @@ impl PlacementTransport for Client {
             }
         })
     }
+
+    fn ways(&self) -> usize {
+        self.servers()
+    }
 }
 
 /// A transport that several share.
@@ -61,6 +70,10 @@ impl<T: PlacementTransport + ?Sized> PlacementTransport for std::sync::Arc<T> {
         within: Duration,
     ) -> BoxFuture<'_, Result<v1::PlacementMessage, Error>> {
         (**self).call(to, message, within)
+    }
+
+    fn ways(&self) -> usize {
+        (**self).ways()
     }
 }
 

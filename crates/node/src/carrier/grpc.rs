@@ -39,9 +39,7 @@ pub fn refusal(why: &Error) -> Response<Body> {
     let mut refused = answer(Body::empty());
     let headers = refused.headers_mut();
     headers.insert("grpc-status", HeaderValue::from(u16::from(status(why))));
-    if let Ok(message) = HeaderValue::from_str(&tidings_client::grpc::percent_encoded(&why.message)) {
-        headers.insert("grpc-message", message);
-    }
+    tidings_client::grpc::put_error(headers, why);
     refused
 }
 

@@ -1,9 +1,10 @@
 //! What can be set about Notify.
 
-use super::{Time, bad};
+use super::{Placement, Time, bad};
 use serde::{Deserialize, Serialize};
 use tidings_base::Error;
 use tidings_notify::registrar::Options;
+use tidings_placement::config::{FailOver, Times};
 
 /// Notify: who is told of what. All nodes should be told the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +44,7 @@ impl Default for Notify {
 }
 
 impl Notify {
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(super) fn check(&self, placement: &Placement) -> Result<(), Error> {
         let times = [
             ("lease", self.lease),
             ("renew", self.renew),
@@ -57,7 +58,23 @@ impl Notify {
         if self.ids == 0 || self.registrations == 0 {
             return Err(bad("`notify.ids` or `notify.registrations` is 0, so nobody could be told anything"));
         }
-        Ok(())
+        self.outlasts(placement.fail_over())
+    }
+
+    /// F10 of placement: a namespace whose leases are too short is refused, and without its namespace Notify is dead.
+    fn outlasts(&self, fail_over: FailOver) -> Result<(), Error> {
+        let times = Times { lease: self.lease.into(), renew: self.renew.into() };
+        times.check(&fail_over).map_err(|_| {
+            let needed = Time(fail_over.session + fail_over.cell + fail_over.round_trip);
+            bad(format!(
+                "`notify.lease` is {}, renewed every {} (`notify.renew`): it does not outlast a fail-over of the managers",
+                self.lease, self.renew
+            ))
+            .hint(format!(
+                "After a renewal it must last for another {needed} (`placement.session`, `.fail_over` and `.round_trip` \
+                 together): 12s, renewed every 2500ms, does so with their defaults."
+            ))
+        })
     }
 
     /// How registrars behave, beside their seed.

@@ -27,6 +27,32 @@ pub(super) fn load(path: &Path) -> Result<Config, Error> {
     Ok(config)
 }
 
+/// An error of [`Config::validate`] with the place in the file that it speaks of: that of the first key it names which is
+/// there. What a flag or a default brought has no place.
+pub(super) fn locate(path: &Path, mut error: Error) -> Error {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let place = error.message.split('`').skip(1).step_by(2).find_map(|key| line_of(&text, key));
+    if let Some(line) = place.filter(|_| error.code == "node.bad_config") {
+        error.message = format!("{}:{line}: {}", path.display(), error.message);
+    }
+    error
+}
+
+/// The line, from 1, that gives a key its value: `table.key`, or `key` before the first table.
+fn line_of(text: &str, key: &str) -> Option<usize> {
+    let (table, key) = key.rsplit_once('.').unwrap_or(("", key));
+    let mut here = String::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.starts_with('[') {
+            here = line.trim_start_matches('[').split(']').next().unwrap_or_default().to_owned();
+        } else if here == table && line.split_once('=').is_some_and(|(name, _)| name.trim() == key) {
+            return Some(number);
+        }
+    }
+    None
+}
+
 impl Config {
     /// Sees relative paths from the file's directory, so that a configuration means the same wherever it is read.
     fn resolve(&mut self, base: &Path) {
@@ -66,6 +92,14 @@ fn line_and_column(text: &str, at: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_found_in_its_table() {
+        let text = "node = 1\n[cell]\nlease = \"1s\"\n\n[notify]   \n lease=\"2s\" # short\n";
+        assert_eq!(line_of(text, "node"), Some(1));
+        assert_eq!((line_of(text, "cell.lease"), line_of(text, "notify.lease")), (Some(3), Some(6)));
+        assert_eq!((line_of(text, "lease"), line_of(text, "notify.renew")), (None, None));
+    }
 
     #[test]
     fn places_count_from_one_in_characters() {

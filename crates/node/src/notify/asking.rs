@@ -2,6 +2,7 @@
 
 use super::feeding::TOPIC;
 use super::hub::Hub;
+use super::realm::NOT_READY;
 use crate::metrics;
 use bytes::Bytes;
 use prost::Message as _;
@@ -10,6 +11,7 @@ use tidings_notify::inspect::{self, Objects};
 use tidings_notify::names::{MAX_NAME, MAX_PAYLOAD, MAX_SOURCE, MAX_VERSION};
 use tidings_wire::v1;
 use tidings_wire::v1::feed_message::Message;
+use tidings_wire::v1::notify_message::Message as Asked;
 
 /// Publications of one request: what one append takes.
 const MAX_PUBLICATIONS: usize = 1_024;
@@ -20,6 +22,19 @@ const LISTED: u32 = 100;
 const MAX_PAGES: usize = 1_000;
 
 impl Hub {
+    /// Refuses at once what people and publishers ask while too few nodes answer for anything to come of it.
+    pub(super) fn refuse_hopeless(&self, asked: Option<&Asked>) -> Result<(), Error> {
+        let resets = matches!(asked, Some(Asked::Reset(_)));
+        let asks = matches!(asked, Some(Asked::Publish(_) | Asked::ObjectList(_) | Asked::ClientList(_)));
+        if resets || (asks && self.kept.borrow().is_none()) {
+            self.way.refuse_hopeless(NOT_READY)?;
+        }
+        match asks {
+            true => self.stored()?.refuse_hopeless(NOT_READY),
+            false => Ok(()),
+        }
+    }
+
     /// Publishes; durable in the feed when this returns.
     pub(super) async fn publish(&self, app: &str, publish: v1::Publish) -> Result<v1::Published, Error> {
         let count = publish.publications.len();
@@ -56,6 +71,9 @@ impl Hub {
             }
         }
         let mut objects = found.into_list();
+        if objects.is_empty() && !list.object.is_empty() {
+            return Err(no_object(&list.object));
+        }
         let more = from.is_some() || objects.len() > limit;
         objects.truncate(limit);
         Ok(v1::ObjectListReply { objects, more })
@@ -92,6 +110,13 @@ impl Hub {
         tracing::warn!(app, incarnation, generation, everything = reset.everything, "notify: versions are forgotten");
         Ok(v1::NotifyResetDone { incarnation, generation })
     }
+}
+
+fn no_object(name: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(name);
+    let message = format!("nobody has published or registered an object `{}`", crate::principal::clip(&name));
+    Error::new("notify.no_object", Class::NotFound, message)
+        .hint("`tidings notify objects APP` lists those that are known.")
 }
 
 fn limit(wanted: u32) -> usize {

@@ -17,6 +17,9 @@ use tidings_notify::{bridge, matcher, registrar};
 use tidings_wire::v1;
 use tidings_wire::v1::store_message::Message as StoreMessage;
 
+/// The code of what this node cannot do yet, or not now.
+pub(super) const NOT_READY: &str = "notify.not_ready";
+
 /// The file.
 const PATH: &str = "/realm";
 /// The pause before another session is tried.
@@ -142,7 +145,7 @@ impl Hub {
     /// The realm as it is known; who asks before there is one should ask again.
     pub(super) fn kept(&self) -> Result<Arc<Kept>, Error> {
         self.kept.borrow().clone().ok_or_else(|| {
-            Error::new("notify.not_ready", Class::Unreachable, "this node does not know Notify's realm yet")
+            Error::new(NOT_READY, Class::Unreachable, "this node does not know Notify's realm yet")
                 .hint("It is known as soon as the cell has a master; try again in a moment.")
         })
     }
@@ -232,7 +235,7 @@ impl Hub {
         self.kept()?;
         let cell = self.cell.borrow().clone();
         let cell = cell.ok_or_else(|| {
-            Error::new("notify.not_ready", Class::Unreachable, "this node has no session with the cell")
+            Error::new(NOT_READY, Class::Unreachable, "this node has no session with the cell")
                 .hint("Try again in a moment, or ask another node.")
         })?;
         for _ in 0..ATTEMPTS {

@@ -109,6 +109,9 @@ pub(super) struct NewMember {
     /// Where other nodes reach it.
     #[schema(example = "10.0.0.4:7400")]
     address: String,
+    /// Add it although nobody answers there yet.
+    #[serde(default)]
+    force: bool,
 }
 
 /// The store's incarnation after it was raised.
@@ -254,7 +257,8 @@ pub(super) async fn add_member(
     JsonBody(new): JsonBody<NewMember>,
 ) -> Result<StatusCode, Refusal> {
     let member = v1::Member { node: new.node, address: new.address };
-    change_member(&app, &caller, path.number(3)?, v1::member_change::Change::Add(member)).await
+    let change = Some(v1::member_change::Change::Add(member));
+    change_member(&app, &caller, v1::MemberChange { group: path.number(3)?, change, force: new.force }).await
 }
 
 /// Removes a member from a Raft group.
@@ -267,16 +271,11 @@ pub(super) async fn remove_member(
     caller: Caller,
     path: Segments,
 ) -> Result<StatusCode, Refusal> {
-    change_member(&app, &caller, path.number(3)?, v1::member_change::Change::Remove(path.number(5)?)).await
+    let change = Some(v1::member_change::Change::Remove(path.number(5)?));
+    change_member(&app, &caller, v1::MemberChange { group: path.number(3)?, change, force: false }).await
 }
 
-async fn change_member(
-    app: &App,
-    caller: &Caller,
-    group: u32,
-    change: v1::member_change::Change,
-) -> Result<StatusCode, Refusal> {
-    let change = v1::MemberChange { group, change: Some(change) };
+async fn change_member(app: &App, caller: &Caller, change: v1::MemberChange) -> Result<StatusCode, Refusal> {
     done(ask(app, caller, Message::MemberChange(change)).await?)
 }
 

@@ -85,12 +85,7 @@ fn grpc_error(error: &Error) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert("grpc-status", HeaderValue::from(u16::from(error.grpc_status())));
-    // gRPC percent-encodes what is not printable ASCII; `?` is enough for the few such characters we write.
-    let printable = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
-    let message: String = error.to_string().replace('%', "?").chars().map(printable).collect();
-    if let Ok(value) = HeaderValue::from_str(&message) {
-        headers.insert("grpc-message", value);
-    }
+    tidings_client::grpc::put_error(headers, error);
     response
 }
 
@@ -143,6 +138,7 @@ mod tests {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc+proto"));
         let answer = error_response(&headers, error());
         assert_eq!((answer.status().as_u16(), answer.headers()["grpc-status"].to_str().unwrap()), (200, "12"));
-        assert_eq!(answer.headers()["grpc-message"], "nein, n??? (control.unsupported)");
+        assert_eq!(answer.headers()["grpc-message"], "nein, n%C3%B6%0A%25");
+        assert_eq!(answer.headers()["tidings-code"], "control.unsupported");
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::clock::Clock;
 use crate::group::StoreGroup;
+use crate::services::Peers;
+use std::time::Duration;
 use tidings_base::agreed::Role;
 use tidings_base::{Class, Error, GroupId, Incarnation, NodeId};
 use tidings_consensus::{ChangeError, Group, Missed, Standing, Status};
@@ -13,8 +15,12 @@ use tidings_wire::{error, v1};
 /// Entries that a member may lack before the status speaks of it: some rounds of replication under full load.
 const WORTH_MENTIONING: u64 = 10_000;
 
+/// How long a node that is to be a member may take to answer: longer than a connection over a bad line.
+const ANSWERS: Duration = Duration::from_secs(3);
+
 /// An error of a group that this node cannot send anybody elsewhere with: if the group has no leader or no majority, it says
-/// so, names who is missed, and what to do. Its code and class stay.
+/// so, names who is missed, and what to do. Its class stays; without a majority its code says that, too, so that nobody asks
+/// again in vain.
 pub fn explain(log: &Group, mut error: Error) -> Error {
     let unanswered = matches!(error.class, Class::Unreachable | Class::OutcomeUnknown) && error.redirect.is_none();
     let Some(Missed { members, hopeless }) = log.missed().filter(|_| unanswered) else { return error };
@@ -22,7 +28,7 @@ pub fn explain(log: &Group, mut error: Error) -> Error {
     if log.status().members.is_empty() {
         error.message = format!("This node is no member of the {name}'s group, and knows none.");
         error.hint = "Let an operator add it with `tidings member add`, or ask another node.".to_owned();
-        return error;
+        return hopeless_of(error);
     }
     let shown: Vec<String> = members.iter().map(|m| format!("node {} ({})", m.node, m.address)).collect();
     let who = if shown.is_empty() { String::new() } else { format!(": no answer from {}", shown.join(" and ")) };
@@ -36,7 +42,15 @@ pub fn explain(log: &Group, mut error: Error) -> Error {
     };
     error.message = format!("The {name}'s group has {what}{who}.{unknown}");
     error.hint = hint.to_owned();
-    error
+    if hopeless { hopeless_of(error) } else { error }
+}
+
+/// What may have happened keeps its code: that nobody knows matters more.
+fn hopeless_of(error: Error) -> Error {
+    match error.class {
+        Class::Unreachable => error.without_majority(),
+        _ => error,
+    }
 }
 
 /// Refuses a request at once while nobody could agree on anything.
@@ -48,12 +62,18 @@ pub fn refuse_hopeless(log: &Group, code: &'static str) -> Result<(), Error> {
 }
 
 /// Answers a message about the cluster itself.
-pub async fn call(logs: &[&Group], store: &StoreGroup, clock: &dyn Clock, message: Message) -> Result<Message, Error> {
+pub async fn call(
+    logs: &[&Group],
+    store: &StoreGroup,
+    peers: &Peers,
+    clock: &dyn Clock,
+    message: Message,
+) -> Result<Message, Error> {
     match message {
         Message::Status(_) => Ok(Message::StatusReply(status(logs))),
         Message::MemberChange(change) => {
             let log = logs.iter().find(|log| log.status().group == GroupId(change.group));
-            member_change(log.ok_or_else(|| no_group(change.group))?, change).await
+            member_change(log.ok_or_else(|| no_group(change.group))?, peers, change).await
         }
         Message::IncarnationRaise(_) => {
             // The state adds one to what it has; the wall clock is read here, where the call meets the log.
@@ -87,9 +107,15 @@ pub fn no_group(group: u32) -> Error {
         .hint("`tidings status` lists the groups.")
 }
 
-async fn member_change(log: &Group, change: v1::MemberChange) -> Result<Message, Error> {
+async fn member_change(log: &Group, peers: &Peers, change: v1::MemberChange) -> Result<Message, Error> {
     let changed = match change.change {
-        Some(Change::Add(member)) => log.add_member(NodeId(member.node), &member.address).await,
+        Some(Change::Add(member)) => {
+            // Who does not lead sends elsewhere, whatever is asked.
+            if !change.force && matches!(*log.role().borrow(), Role::Leader { .. }) {
+                answers(peers, &member).await?;
+            }
+            log.add_member(NodeId(member.node), &member.address).await
+        }
         Some(Change::Remove(node)) => log.remove_member(NodeId(node)).await,
         None => return Err(error::unsupported()),
     };
@@ -103,7 +129,21 @@ async fn member_change(log: &Group, change: v1::MemberChange) -> Result<Message,
     }
 }
 
-fn status(logs: &[&Group]) -> v1::StatusReply {
+/// Refuses a new member that does not answer, or whose address is another's, before anything is changed: as a learner that
+/// nobody hears from it would stay behind.
+async fn answers(peers: &Peers, member: &v1::Member) -> Result<(), Error> {
+    let v1::Member { node, address } = member;
+    let (code, why) = match peers.status_at(address, ANSWERS).await {
+        Ok(there) if there.node == *node => return Ok(()),
+        Ok(there) => ("raft.other_node", format!("node {} answers at {address}, not node {node}", there.node)),
+        Err(error) if error.class == Class::Invalid => return Err(error),
+        Err(error) => ("raft.no_answer", format!("nobody answers at {address}: {}", error.message)),
+    };
+    Err(Error::new(code, Class::Refused, format!("{why}; nothing was changed"))
+        .hint("Start it with `tidings serve --join`, or correct the address. --force adds it all the same."))
+}
+
+pub(super) fn status(logs: &[&Group]) -> v1::StatusReply {
     let cluster = logs.iter().find_map(|log| log.cluster()).map_or(String::new(), |cluster| cluster.to_string());
     let mut reply = v1::StatusReply { cluster, ..v1::StatusReply::default() };
     if let Some(log) = logs.first() {

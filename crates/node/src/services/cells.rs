@@ -1,6 +1,6 @@
 //! The cell wherever its master is: here, or behind a connection to another node.
 
-use super::Peers;
+use super::{Peers, admin};
 use crate::cell::CellGroup;
 use crate::group::Refused;
 use futures::future::BoxFuture;
@@ -62,6 +62,14 @@ impl Way {
     pub(crate) fn new(cells: Cells, app: &str, node: u64) -> Way {
         let caller = v1::CellCaller { app: app.to_owned(), principal: format!("node:{node}"), privileged: true };
         Way { cells: Arc::new(Mutex::new(Some(cells))), caller }
+    }
+
+    /// Refuses at once while the cell has no majority.
+    pub(crate) fn refuse_hopeless(&self, code: &'static str) -> Result<(), Error> {
+        match &*self.cells.lock() {
+            Some(cells) => admin::refuse_hopeless(cells.here().log(), code),
+            None => Ok(()),
+        }
     }
 
     /// Nothing passes any more.

@@ -6,6 +6,7 @@
 
 use super::Stored;
 use crate::keys::{KeyRecord, KeyStore, MAX_KEYS, refuse};
+use crate::principal::AppName;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -83,6 +84,14 @@ impl KeyStore for Stored {
 }
 
 impl Stored {
+    /// Refuses an application that nobody has made.
+    pub(super) async fn app_exists(&self, app: &AppName) -> Result<(), Error> {
+        match self.keys_of(app.as_str()).await? {
+            (_, Some(_)) => Ok(()),
+            (_, None) => Err(refuse::no_app(app.as_str())),
+        }
+    }
+
     /// Changes the keys of an application by compare-and-set. A new key's owner is written once the change is known
     /// not to be refused.
     async fn change(

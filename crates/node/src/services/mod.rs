@@ -29,10 +29,12 @@ use crate::gate::{Answers, Services};
 use crate::group::{Refused, StoreGroup};
 use crate::notify::{self, Notify, Spoken};
 use crate::placement::{Placement, Told};
-use crate::principal::Principal;
+use crate::principal::{AppName, Principal};
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::Role;
@@ -40,17 +42,22 @@ use tidings_base::{Class, Error, GroupId, NodeId};
 use tidings_consensus::{Group, Missed, Standing};
 use tidings_store::front::{Reply, Request};
 use tidings_store::read::join_frames;
+use tidings_wire::error;
 use tidings_wire::v1::admin_message::Message as Admin;
 use tidings_wire::v1::cell_message::Message as CellMessage;
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::v1::{self, feed_message};
+use tokio::time::Instant;
 
 /// A consumer's wait comes on top of this when its deadline is set: time for the answer itself.
 const ANSWER_SLACK: Duration = Duration::from_secs(10);
 
 /// How long another node may take to answer a forwarded request, beside what it waits for: longer than an election.
 const FORWARD: Duration = Duration::from_secs(10);
+
+/// The pause before a request is tried again that found nobody who leads.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The longest that the cell holds a request, and some: a KeepAlive of the longest lease. Whoever asks has a deadline of
 /// its own.
@@ -61,13 +68,15 @@ pub struct NodeServices {
     stored: Stored,
     cells: Cells,
     apps: Apps,
+    /// Applications that were found to be there.
+    made: Mutex<BTreeSet<AppName>>,
     clock: Arc<dyn Clock>,
     /// Absent where the shell is tested without it.
     placed: Option<Placed>,
     /// The same.
     notify: Option<Notify>,
-    /// Puts spares in the place of dead members; absent without spares.
-    watcher: Option<AbortOnDrop>,
+    /// What looks after the members: who of them is dead, and whether this node still is one.
+    watchers: Vec<AbortOnDrop>,
 }
 
 struct AbortOnDrop(tokio::task::AbortHandle);
@@ -84,7 +93,13 @@ impl NodeServices {
         let cells = Cells::new(cell, peers.clone());
         let stored = Stored { store, peers };
         let apps = Apps::new(Arc::new(stored.clone()), clock.clone());
-        NodeServices { stored, cells, apps, clock, placed: None, notify: None, watcher: None }
+        let made = Mutex::default();
+        let (placed, notify, watchers) = (None, None, Vec::new());
+        let mut services = NodeServices { stored, cells, apps, made, clock, placed, notify, watchers };
+        let logs = services.logs().map(Clone::clone);
+        let watching = tokio::spawn(roll_call::watch(logs, services.stored.peers.clone()));
+        services.watchers.push(AbortOnDrop(watching.abort_handle()));
+        services
     }
 
     /// The same services with placement, whose state is in the cell.
@@ -105,11 +120,11 @@ impl NodeServices {
     }
 
     fn notify(&self) -> Result<&Notify, Error> {
-        self.notify.as_ref().ok_or_else(tidings_wire::error::unsupported)
+        self.notify.as_ref().ok_or_else(error::unsupported)
     }
 
     fn placed(&self) -> Result<&Placed, Error> {
-        self.placed.as_ref().ok_or_else(tidings_wire::error::unsupported)
+        self.placed.as_ref().ok_or_else(error::unsupported)
     }
 
     /// The same services, which put spares in the place of members that stay dead.
@@ -122,7 +137,7 @@ impl NodeServices {
         if !spares.is_empty() {
             let groups = self.logs().map(Clone::clone).into();
             let watching = tokio::spawn(crate::cell::watch_spares(groups, spares, after, clock));
-            self.watcher = Some(AbortOnDrop(watching.abort_handle()));
+            self.watchers.push(AbortOnDrop(watching.abort_handle()));
         }
         self
     }
@@ -192,7 +207,10 @@ impl Services for NodeServices {
                 let alone = matches!(message, Admin::Status(v1::StatusRequest { alone: true }));
                 let answer = match self.apps.call(&message).await {
                     Some(answer) => answer?,
-                    None => admin::call(&self.logs(), &self.stored.store, &*self.clock, message).await?,
+                    None => {
+                        let (store, peers) = (&self.stored.store, &self.stored.peers);
+                        admin::call(&self.logs(), store, peers, &*self.clock, message).await?
+                    }
                 };
                 let answer = self.described(answer, alone).await;
                 Ok(Body::Admin(v1::AdminMessage { message: Some(answer) }))
@@ -229,10 +247,20 @@ impl Services for NodeServices {
         match &self.notify {
             Some(notify) => Some(notify.serve(request, rest, responder)),
             None => {
-                responder.fail(tidings_wire::error::unsupported());
+                responder.fail(error::unsupported());
                 None
             }
         }
+    }
+
+    async fn app_exists(&self, app: &AppName) -> Result<(), Error> {
+        if self.made.lock().contains(app) {
+            return Ok(());
+        }
+        self.stored.app_exists(app).await?;
+        // It stays: applications are never taken away.
+        self.made.lock().insert(app.clone());
+        Ok(())
     }
 
     fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Spoken, Error> {
@@ -324,17 +352,44 @@ impl Stored {
         Ok(replies.into_iter().filter_map(body_of).collect())
     }
 
-    /// Answers a request of store or feed, asking the leader if that is another node.
+    /// Answers a request of store or feed, asking the leader if that is another node. What certainly was not done is asked
+    /// again of whoever leads then: a leader that has died is believed in for a lease.
     async fn anywhere(&self, request: Body) -> Result<Vec<Body>, Error> {
-        match self.here(request.clone()).await {
-            Ok(frames) => Ok(frames),
-            Err(Refused { error, leader: Some(_) }) if error.redirect.is_some() => {
-                let address = error.redirect.unwrap_or_default();
-                let within = FORWARD + waits(&request).unwrap_or_default();
-                self.peers.forward(&address, request, within).await
+        let until = Instant::now() + FORWARD + waits(&request).unwrap_or_default();
+        loop {
+            let answer = match self.here(request.clone()).await {
+                Err(Refused { error, leader: Some(leader) }) if error.redirect.is_some() => {
+                    self.there(leader, &error.redirect.unwrap_or_default(), &request, until).await
+                }
+                answer => answer.map_err(|refused| refused.error),
+            };
+            match answer {
+                Err(error) if is_nobodys(&error) && Instant::now() + ASK_AGAIN < until => {
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+                answer => return answer,
             }
-            Err(refused) => Err(refused.error),
         }
+    }
+
+    /// Lets the leader answer.
+    async fn there(&self, leader: NodeId, address: &str, request: &Body, until: Instant) -> Result<Vec<Body>, Error> {
+        let left = until.saturating_duration_since(Instant::now());
+        let forwarded = self.peers.forward(address, request.clone(), left);
+        if changes_something(request) {
+            return forwarded.await;
+        }
+        // One that is deposed, or stopped without a word, has nothing to say that is worth waiting for.
+        let mut role = self.store.log().role();
+        tokio::select! {
+            answer = forwarded => answer,
+            _ = role.wait_for(|role| *role != Role::Follower { leader: Some(leader) }) => Err(error::closed()),
+        }
+    }
+
+    /// Refuses at once while the store has no majority.
+    pub(crate) fn refuse_hopeless(&self, code: &'static str) -> Result<(), Error> {
+        admin::refuse_hopeless(self.store.log(), code)
     }
 
     /// Where other nodes reach a member.
@@ -363,6 +418,25 @@ impl Stored {
             Body::Store(v1::StoreMessage { message: Some(message) }) => Ok(message),
             _ => Err(Error::new("store.malformed", Class::Failed, "the store's answer is none of the store")),
         }
+    }
+}
+
+/// Whether nobody took a request who could answer it, which may change in a moment.
+fn is_nobodys(error: &Error) -> bool {
+    let leaderless = matches!(error.code.as_ref(), "store.not_leader" | "feed.not_leader");
+    let lost = error.code.starts_with("control.") || error.code.starts_with("client.");
+    error.class == Class::Unreachable && (leaderless || lost)
+}
+
+/// Whether a request that may have arrived must not be given up lightly.
+fn changes_something(request: &Body) -> bool {
+    use feed_message::Message::Consume;
+    match request {
+        Body::Store(v1::StoreMessage { message: Some(message) }) => {
+            !matches!(message, StoreMessage::Get(_) | StoreMessage::Scan(_) | StoreMessage::Status(_))
+        }
+        Body::Feed(v1::FeedMessage { message: Some(message) }) => !matches!(message, Consume(_)),
+        _ => true,
     }
 }
 

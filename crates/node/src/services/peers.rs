@@ -50,10 +50,11 @@ impl Peers {
         Ok(Peers { node: config.node_id(), tls, clients: Mutex::default() })
     }
 
-    /// Lets the node at `address` answer a request that is already authorised and has full names.
+    /// Lets the node at `address` answer a request that is already authorised and has full names. Without a connection it
+    /// fails at once: whoever asks may know somebody else by then.
     pub async fn forward(&self, address: &str, request: Body, within: Duration) -> Result<Vec<Body>, Error> {
         let client = self.client(Lane::Requests, address)?;
-        let mut answers = client.stream(Request::new(request).within(within)).await?;
+        let mut answers = client.stream(Request::new(request).within(within).retry(Retry::Never)).await?;
         let mut frames = Vec::new();
         while let Some(frame) = answers.next().await {
             frames.push(frame?);

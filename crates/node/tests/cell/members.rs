@@ -58,7 +58,7 @@ async fn sessions_and_what_was_acknowledged_survive_the_master() {
 
 /// One request of an operator, at whichever node: who is asked redirects, and a leader that is to leave hands over first.
 async fn change(nodes: &Nodes, group: u32, change: v1::member_change::Change) {
-    let change = v1::MemberChange { group, change: Some(change) };
+    let change = v1::MemberChange { group, change: Some(change), force: false };
     let message = v1::admin_message::Message::MemberChange(change.clone());
     let body = Body::Admin(v1::AdminMessage { message: Some(message) });
     let changed = nodes.clients().call(Request::new(body).within(STUCK)).await;
@@ -144,7 +144,7 @@ async fn a_member_is_replaced_while_the_cell_serves() {
     nodes.ready().await;
     let session = Raw::start(nodes.client(3)).await;
     assert_eq!(session.read("/kept").await.unwrap().contents, "this");
-    let unknown = v1::MemberChange { group: 7, change: Some(v1::member_change::Change::Remove(1)) };
+    let unknown = v1::MemberChange { group: 7, change: Some(v1::member_change::Change::Remove(1)), force: false };
     let message = Some(v1::admin_message::Message::MemberChange(unknown));
     let refused = nodes.client(3).call(Body::Admin(v1::AdminMessage { message })).await.unwrap_err();
     assert_eq!(refused.code, "admin.no_group");

@@ -30,8 +30,24 @@ impl Client {
         self.flush(now, out);
     }
 
-    pub(super) fn closed(&mut self, now: Now) {
+    /// F10: without persistence the id is of no use to anybody, and given back. What was acknowledged goes along.
+    pub(super) fn leave(&mut self, out: &mut Outbox<Output>) {
+        self.leaving = true;
+        match self.session.clone().filter(|_| self.open) {
+            Some(session) => {
+                let goodbye = !self.options.persistent;
+                let up = v1::NotifyUp { goodbye, ..self.message(session) };
+                out.put(Output::Send(Box::new(up)));
+            }
+            None => out.put(Output::Left),
+        }
+    }
+
+    pub(super) fn closed(&mut self, now: Now, out: &mut Outbox<Output>) {
         self.open = false;
+        if self.leaving {
+            return out.put(Output::Left);
+        }
         for timer in [Timer::Flush, Timer::Retry, Timer::Heartbeat] {
             self.timers.cancel(&timer);
         }
@@ -106,6 +122,7 @@ impl Client {
             acks,
             query,
             contact: self.contact,
+            goodbye: false,
         }
     }
 
@@ -125,6 +142,14 @@ impl Client {
     // ---- what is heard ----------------------------------------------------------------------------------------------
 
     pub(super) fn received(&mut self, now: Now, down: v1::NotifyDown, out: &mut Outbox<Output>) {
+        if self.leaving {
+            // A goodbye is answered by a refusal, once the id is gone; anything else by anything.
+            let ours = self.session.as_ref().is_some_and(|session| session.number == down.session);
+            if ours && (down.refusal.is_some() || self.options.persistent) {
+                out.put(Output::Left);
+            }
+            return;
+        }
         if let Some(refusal) = down.refusal {
             return self.refused(now, down.session, &refusal, out);
         }

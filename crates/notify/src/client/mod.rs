@@ -105,6 +105,8 @@ pub enum Input {
         /// The unknown's number.
         number: u64,
     },
+    /// The application is done with it, for good: nothing is told any more, and [`Output::Left`] says when it may be dropped.
+    Leave,
     /// The channel is open.
     Opened,
     /// The channel is closed, or could not be opened.
@@ -124,6 +126,8 @@ pub enum Output {
     WriteState(Bytes),
     /// Tell the application.
     Event(Event),
+    /// After [`Input::Leave`]: the servers have heard all that they need to.
+    Left,
 }
 
 /// What the application hears.
@@ -239,6 +243,8 @@ pub struct Client {
     unanswered: u32,
     disconnected: u32,
     refusals: u32,
+    /// The application is done with it.
+    leaving: bool,
 }
 
 impl Client {
@@ -265,6 +271,7 @@ impl Client {
             unanswered: 0,
             disconnected: 0,
             refusals: 0,
+            leaving: false,
         }
     }
 
@@ -370,8 +377,9 @@ impl Machine for Client {
             }
             Input::Acked { object, version } => self.acked(now, object, version, 0),
             Input::AckedUnknown { object, number } => self.acked(now, object, 0, number),
+            Input::Leave => self.leave(out),
             Input::Opened => self.opened(now, out),
-            Input::Closed => self.closed(now),
+            Input::Closed => self.closed(now, out),
             Input::Received(down) => self.received(now, *down, out),
         }
     }

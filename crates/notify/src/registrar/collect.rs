@@ -11,6 +11,7 @@ use crate::rows::{self, CREATED, REGISTRAR, StoreReply, StoreResult};
 use crate::{CallId, Outcome};
 use bytes::Bytes;
 use tidings_base::{Now, Outbox};
+use tidings_wire::v1;
 
 /// Cells that one write deletes.
 const AT_ONCE: usize = 1_000;
@@ -29,7 +30,8 @@ impl Registrar {
             false => self.options.collect_unpersisted_after,
         };
         let idle = now.wall.millis().saturating_sub(client.used_ms);
-        if u128::from(idle) < limit.as_millis() || !client.pending.is_empty() {
+        let due = client.leaving.is_some() || u128::from(idle) >= limit.as_millis();
+        if !due || !client.pending.is_empty() {
             return;
         }
         client.state = State::Collecting(Collecting::Deleting);
@@ -75,6 +77,9 @@ impl Registrar {
             return self.abandon(&key, Outcome::Moved, out);
         }
         let Some(mut client) = self.clients.remove(&key) else { return };
+        if let Some(channel) = client.leaving {
+            self.refuse((key.hash(), channel), client.session, v1::NotifyRefused::InvalidId, 0, out);
+        }
         self.unregister_all(now, &key, &mut client, out);
         self.clients.insert(key, client);
     }

@@ -206,6 +206,16 @@ impl Registrar {
         client.used(seqno, now.wall.millis());
     }
 
+    /// F10: it will not come back. Only an id that nobody keeps is collected at once; it hears so when that is certain.
+    pub(super) fn goodbye(&mut self, now: Now, key: &ClientKey, client: &mut Client, channel: Channel) {
+        if !client.persistent {
+            client.leaving = Some(channel);
+        }
+        if let Some(present) = client.channel {
+            self.went(now, key, client, present);
+        }
+    }
+
     /// Where a caller's clients stand.
     pub fn place_of(caller: &Caller) -> KeyHash {
         crate::names::client_hash(&caller.app, &caller.principal)

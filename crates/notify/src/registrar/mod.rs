@@ -218,6 +218,9 @@ impl Registrar {
             self.work(now, key, &mut client, work, out);
         }
         self.flush(now, key, &mut client, out);
+        if client.leaving.is_some() && client.is_ready() {
+            self.collect(now, key, &mut client, out);
+        }
         match client.is_idle() {
             true => self.let_go(key, client),
             false => drop(self.clients.insert(key.clone(), client)),

@@ -140,6 +140,8 @@ pub(super) struct Client {
     pub channel: Option<Channel>,
     /// Which of the client's connections that is, by its own count.
     pub contact: u64,
+    /// F10: it said by this connection that it will not come back.
+    pub leaving: Option<Channel>,
     /// Whether the store holds that it can be reached there.
     pub present: bool,
     /// When it last said something, in monotonic time, and when its row was last used, in wall-clock milliseconds.
@@ -175,6 +177,7 @@ impl Client {
             nonce: 0,
             channel: None,
             contact: 0,
+            leaving: None,
             present: false,
             heard: now,
             used_ms: 0,

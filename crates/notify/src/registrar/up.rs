@@ -41,6 +41,10 @@ impl Registrar {
             return self.refuse((key.hash(), channel), session, reason, 0, out);
         }
         client.heard = now.mono;
+        if up.goodbye {
+            up.acks.iter().for_each(|ack| self.ack(client, ack));
+            return self.goodbye(now, key, client, channel);
+        }
         if self.meet(now, key, client, (channel, up.contact)) {
             self.push_all(now, key, client, out);
         }

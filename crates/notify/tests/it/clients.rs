@@ -19,13 +19,17 @@ struct Pair {
     up: usize,
     down: usize,
     open: bool,
+    left: bool,
 }
 
 impl Pair {
     fn new(mutant: Option<Mutant>) -> Pair {
-        let desk = Desk::registrar(registrar::Options::default());
-        let client = Client::new(Options { mutant, ..Default::default() });
-        Pair { desk, client, state: None, events: Vec::new(), up: 0, down: 0, open: false }
+        Pair::of(registrar::Options::default(), Options { mutant, ..Default::default() })
+    }
+
+    fn of(registrar: registrar::Options, client: Options) -> Pair {
+        let (desk, client) = (Desk::registrar(registrar), Client::new(client));
+        Pair { desk, client, state: None, events: Vec::new(), up: 0, down: 0, open: false, left: false }
     }
 
     fn now(&self) -> Now {
@@ -49,6 +53,7 @@ impl Pair {
                 }
                 Output::WriteState(state) => self.state = Some(state),
                 Output::Event(event) => self.events.push(event),
+                Output::Left => self.left = true,
             }
         }
     }
@@ -172,6 +177,30 @@ fn a_version_is_told_once_and_acknowledged_again_when_it_comes_again() {
     pair.tell(Input::Received(Box::new(other)));
     pair.talk(100);
     assert_eq!(pair.up, before);
+}
+
+/// F10: what nobody keeps is given back, and whoever comes next has room.
+#[test]
+fn f10_a_client_that_keeps_nothing_gives_its_id_back_when_it_leaves() {
+    for persistent in [false, true] {
+        let room = registrar::Options { max_ids: 1, ..Default::default() };
+        let mut pair = Pair::of(room, Options { persistent, ..Default::default() });
+        pair.start(names(3));
+        pair.talk(500);
+        assert!(pair.client.is_synced());
+        pair.tell(Input::Leave);
+        pair.desk.confirm(true);
+        pair.talk(100);
+        assert!(pair.left);
+        let hello = v1::NotifyHello { nonce: 77, ..Default::default() };
+        pair.desk.from(crate::desk::ann(), 2, v1::NotifyUp { hello: Some(hello), ..Default::default() });
+        let granted = pair.desk.downs().into_iter().any(|down| down.grant.is_some());
+        assert_eq!(granted, !persistent);
+    }
+    // Without a channel nobody can be told.
+    let mut pair = Pair::new(None);
+    pair.tell(Input::Leave);
+    assert!(pair.left);
 }
 
 #[test]

@@ -215,6 +215,15 @@ impl Desk<Registrar> {
         }
     }
 
+    /// Answers a collection that asks whether the lease held; whether one did.
+    pub fn confirm(&mut self, held: bool) -> bool {
+        let asks = |out: &registrar::Output| matches!(out, registrar::Output::Confirm { .. });
+        let asked = self.out.iter().position(asks).map(|at| self.out.remove(at));
+        let Some(registrar::Output::Confirm { id, .. }) = asked else { return false };
+        self.give(registrar::Input::Confirmed { id, held });
+        true
+    }
+
     pub fn key_of(&self, grant: &v1::NotifyGrant) -> ClientKey {
         let sealed = v1::SealedNotifyToken::decode(grant.token.clone()).unwrap();
         let body = v1::NotifyTokenBody::decode(sealed.body).unwrap();

@@ -310,11 +310,7 @@ fn offline_for_days(desk: &mut Desk<Registrar>) -> v1::NotifyGrant {
 }
 
 fn confirm(desk: &mut Desk<Registrar>, held: bool) {
-    let id = desk.take().into_iter().find_map(|out| match out {
-        Output::Confirm { id, .. } => Some(id),
-        _ => None,
-    });
-    desk.give(Input::Confirmed { id: id.expect("collection asks whether the lease held"), held });
+    assert!(desk.confirm(held), "collection asks whether the lease held");
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub(super) struct Standing {
     pub(super) tables: u64,
     /// The managers refused it for good reasons; asking on would not help a caller that waits.
     refused: bool,
+    /// Nobody can lead: the cell has no majority.
+    hopeless: bool,
     pub(super) over: bool,
 }
 
@@ -105,10 +107,18 @@ impl Core {
         self.inner.lock().readers.subscribe()
     }
 
+    /// Waits until the managers refuse it for good reasons, such as that there is no such namespace any more.
+    pub(super) async fn until_refused(&self) -> Error {
+        let mut standing = self.standing.subscribe();
+        // While this waits the lookup lives, and with it the sender.
+        let _ = standing.wait_for(|standing| standing.refused).await;
+        self.refusal().unwrap_or_else(errors::no_manager)
+    }
+
     /// Waits for the first table, or for a refusal that will last.
     pub(super) async fn first_table(&self, within: Duration) -> Result<(), Error> {
         let mut standing = self.standing.subscribe();
-        let first = standing.wait_for(|standing| standing.tables > 0 || standing.refused);
+        let first = standing.wait_for(|standing| standing.tables > 0 || standing.refused || standing.hopeless);
         match tokio::time::timeout(within, first).await.map(|standing| standing.map(|standing| *standing)) {
             Ok(Ok(Standing { tables: 1.., .. })) => Ok(()),
             _ => Err(self.refusal().unwrap_or_else(errors::no_manager)),
@@ -141,7 +151,7 @@ impl Core {
                     self.directory.put(Directory::of(inner.machine.table()));
                     self.standing.send_modify(|standing| standing.tables += 1);
                 }
-                Output::Lost(ranges) => inner.readers.tell(&Loss { ranges }),
+                Output::Lost(ranges) => inner.readers.tell(&Loss::new(ranges)),
                 Output::Refused(error) => self.refused(inner, error),
             }
         }
@@ -187,10 +197,9 @@ impl Driven for Core {
             Message::LookupAnswer(answer) => Ok(answer),
             _ => Err(errors::unexpected()),
         });
-        match &result {
-            Ok(_) => inner.refusal = None,
-            Err(error) => inner.refusal = Some(error.clone()),
-        }
+        let hopeless = result.as_ref().is_err_and(Error::lacks_majority);
+        inner.refusal = result.as_ref().err().cloned();
+        self.standing.send_if_modified(|standing| std::mem::replace(&mut standing.hopeless, hopeless) != hopeless);
         self.input(&mut inner, Input::Answered { ticket, result });
     }
 

@@ -139,6 +139,13 @@ pub struct Loss {
 }
 
 impl Loss {
+    /// A loss of these ranges: those that touch are one, however they were divided.
+    pub fn new(ranges: Vec<KeyRange>) -> Loss {
+        let mut loss = Loss { ranges: Vec::new() };
+        loss.absorb(Loss { ranges });
+        loss
+    }
+
     /// Whether the state of a key is among it.
     pub fn contains(&self, key: impl AsRef<[u8]>) -> bool {
         self.contains_hash(KeyHash::of(key.as_ref()))
@@ -268,6 +275,11 @@ impl Lookup {
     /// Why the managers do not answer this lookup, if they said so last.
     pub fn refusal(&self) -> Option<Error> {
         self.core.refusal()
+    }
+
+    /// Waits until the managers refuse this lookup for good reasons, such as that its namespace was deleted.
+    pub async fn refused(&self) -> Error {
+        self.core.until_refused().await
     }
 
     /// Tells when the table has changed.

@@ -53,8 +53,9 @@ pub(in crate::rest) async fn open_channel(
     caller: Caller,
     path: Segments,
 ) -> Result<(StatusCode, Json<Opened>), Refusal> {
-    let listener = app.gate.listener(&within(caller, &path)?.0.principal)?;
-    let spoken = app.gate.notify_channel(listener.clone())?;
+    let caller = within(caller, &path)?;
+    let listener = app.gate.listener(&caller.0.principal)?;
+    let spoken = app.gate.notify_channel(&caller.0.principal, listener.clone()).await?;
     let channel = app.channels.keep(listener, spoken)?;
     Ok((StatusCode::CREATED, Json(Opened { channel })))
 }

@@ -89,6 +89,7 @@ impl World {
                     }
                 }
                 client::Output::Event(event) => self.application(at, life, event),
+                client::Output::Left => {}
             }
         }
         if let Some(deadline) = self.devices[at].machine.deadline() {

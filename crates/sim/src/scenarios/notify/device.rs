@@ -279,6 +279,8 @@ impl Device {
                     copied.into_iter().for_each(|object| self.fetch(now, object, None, out));
                 }
                 Output::Event(event) => self.application(now, event, out),
+                // Devices go without a word.
+                Output::Left => {}
             }
         }
     }

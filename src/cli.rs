@@ -31,7 +31,7 @@ pub struct Cli {
 pub enum Command {
     /// Run one node, or a member of a cluster
     Serve(Serve),
-    /// Show nodes, leaders and problems on one screen
+    /// Show nodes, leaders and problems on one screen; exit code 1 if there are problems
     Status(Remote),
     /// Check configuration, clock, disk, port, certificates and data; say what to do
     Doctor(Doctor),
@@ -101,7 +101,7 @@ pub struct Remote {
     #[arg(long, env = "TIDINGS_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// How long to wait for an answer, in seconds
-    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub timeout: u64,
     /// Print JSON
     #[arg(long)]
@@ -285,7 +285,7 @@ pub enum Feed {
         #[arg(long, default_value = "default")]
         group: String,
         /// At most this many entries
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
         /// How long to wait for the first entry, in milliseconds, at most 60000; --timeout comes on top
         #[arg(long, default_value_t = 1_000, value_name = "MS", value_parser = wait_range())]

@@ -59,6 +59,13 @@ fn typed_hint(error: &Error) -> String {
         "placement.no_manager" | "cell.not_begun" => {
             "Look at --server; `tidings status` says who leads, and whether a majority is up."
         }
+        "cell.no_node" | "cell.no_parent" => {
+            "`tidings cell ls` shows what is there; `tidings cell put` makes a file, `tidings cell mkdir` a directory."
+        }
+        "control.too_large" | "store.too_large" | "feed.too_large" | "cli.too_large" => {
+            "A value of the store and an entry of the feed have at most 1 MiB, a file of the cell 256 KiB: keep what is larger \
+             elsewhere, and its name here."
+        }
         "cell.closed" | "cell.poisoned" | "cell.expired" | "cell.no_session" => {
             "Run the command again: it begins a session of its own. Locks and ephemeral files of the ended one are gone."
         }
@@ -92,6 +99,19 @@ pub fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// Tells of something that happens to a command that goes on, on standard error: a line for people, an object for scripts.
+pub fn event(as_json: bool, event: &str, text: impl Display) {
+    match as_json {
+        true => note(json!({ "event": event, "message": text.to_string() })),
+        false => note(text),
+    }
+}
+
+/// Something that takes a `--yes`, and had none.
+pub fn unconfirmed(what: impl Display, hint: &str) -> Error {
+    Error::new("cli.not_confirmed", Class::Invalid, what.to_string()).hint(hint)
+}
+
 /// Something on this machine that did not work, with the operating system's reason.
 pub fn broken(what: impl Display, reason: impl Display) -> Error {
     Error::new("cli.failed", Class::Failed, format!("{what}: {reason}"))
@@ -114,8 +134,8 @@ mod tests {
         assert!(typed_hint(&library).contains("`tidings status`"));
         let typed = library.hint("`tidings status` names all.");
         assert_eq!(typed_hint(&typed), "`tidings status` names all.");
-        let other = Error::new("cell.no_node", Class::NotFound, "no").hint("Make it.");
-        assert_eq!(typed_hint(&other), "Make it.");
+        let other = Error::new("cell.not_empty", Class::Refused, "no").hint("Empty it.");
+        assert_eq!(typed_hint(&other), "Empty it.");
         assert!(!broken("cannot read x", "no").hint.is_empty());
     }
 }

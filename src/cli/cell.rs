@@ -94,14 +94,15 @@ pub enum Cell {
         remote: Remote,
     },
     /// Print changes of a node as they happen, until interrupted
-    #[command(after_help = "Prints the present state first. Changes that follow quickly on each other may be \
-                            printed as one; the last is never left out.\n\n\
+    #[command(after_help = "Prints the present state first, and goes on when the node is deleted and made again. \
+                            Changes that follow quickly on each other may be printed as one; the last is never left \
+                            out.\n\n\
                             Examples:\n  tidings cell watch /app/config\n  tidings cell watch /app --json --count 2")]
     Watch {
         /// The file or directory
         path: String,
         /// Stop after so many lines
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
         #[command(flatten)]
         remote: Remote,

@@ -19,7 +19,7 @@ pub enum Notify {
         /// The object
         object: String,
         /// Stop after so many lines
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
         #[command(flatten)]
         remote: Remote,
@@ -29,7 +29,7 @@ pub enum Notify {
         /// The application
         application: String,
         /// At most so many
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
         #[command(flatten)]
         remote: Remote,
@@ -41,7 +41,7 @@ pub enum Notify {
         /// Only this one
         object: Option<String>,
         /// At most so many
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
         #[command(flatten)]
         remote: Remote,
@@ -106,7 +106,7 @@ pub struct Watch {
     #[arg(long, value_name = "ID", default_value = "")]
     pub source: String,
     /// Stop after so many lines
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     #[command(flatten)]
     pub remote: Remote,

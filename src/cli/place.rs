@@ -57,7 +57,7 @@ pub enum Place {
         #[arg(long)]
         watch: bool,
         /// With --watch: stop after so many lines
-        #[arg(long, value_name = "N", requires = "watch")]
+        #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
         #[command(flatten)]
         remote: Remote,
@@ -67,7 +67,7 @@ pub enum Place {
         /// The namespace
         namespace: String,
         /// Stop after so many lines
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
         #[command(flatten)]
         remote: Remote,
@@ -138,7 +138,7 @@ pub struct Create {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub rebalance_every: Option<Duration>,
     /// Points on the ring that an owner begins with [default: 64]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub virtual_nodes: Option<u32>,
     /// How long a drain may take before what is left is lost [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]

@@ -1,6 +1,6 @@
 //! `tidings feed append|consume`: topics of the feed from the command line.
 
-use super::remote::{Asked, ask, content, shown, with_client};
+use super::remote::{Asked, ask, content, printed, told, with_client};
 use crate::cli::{Feed, Remote};
 use crate::output;
 use serde_json::json;
@@ -66,12 +66,12 @@ fn receive(remote: &Remote, consume: Consume, no_ack: bool) -> Result<(), Error>
 fn print(remote: &Remote, deliveries: &[Delivery]) {
     if remote.json {
         for d in deliveries {
-            output::line(json!({ "number": d.number, "entry": shown(&d.entry), "redelivered": d.redelivered }));
+            output::line(json!({ "number": d.number, "entry": told(&d.entry), "redelivered": d.redelivered }));
         }
     } else {
         output::table(
             ["NUMBER", "ENTRY", "REDELIVERED"],
-            deliveries.iter().map(|d| [d.number.to_string(), shown(&d.entry), d.redelivered.to_string()]),
+            deliveries.iter().map(|d| [d.number.to_string(), printed(&d.entry), d.redelivered.to_string()]),
         );
     }
 }

@@ -29,8 +29,9 @@ pub fn run(command: Command) -> Result<ExitCode, Error> {
         // These pass on how another program ended.
         Command::Cell(command) => return cell::run(command),
         Command::CellGuard(args) => return cell::guard::run(args),
+        // It says whether something is wrong.
+        Command::Status(remote) => return status::run(remote),
         Command::Serve(args) => serve::run(args),
-        Command::Status(remote) => status::run(remote),
         Command::Doctor(args) => doctor::run(args),
         Command::Init(args) => init::run(args),
         Command::Member(command) => member::run(command, member::ALL),

@@ -2,13 +2,16 @@
 
 use super::runtime;
 use crate::cli::Remote;
-use crate::output::broken;
+use crate::output::{self, broken};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 use tidings_base::{Class, Error};
-use tidings_client::{Answers, Client, ClientConfig, Request, Tls};
+use tidings_client::{Answers, Client, ClientConfig, ConnectionEvent, Request, Tls};
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::{
     AdminMessage, CellMessage, FeedMessage, NotifyMessage, StoreMessage, admin_message, cell_message, feed_message,
@@ -146,6 +149,22 @@ pub fn config(remote: &Remote) -> Result<ClientConfig, Error> {
     })
 }
 
+/// Says on standard error when the connection is lost and when it is back, for as long as the client lives.
+pub fn tell_connection(client: &Client, json: bool) {
+    let mut connection = client.connection();
+    tokio::spawn(async move {
+        while let Some(event) = connection.next().await {
+            match event {
+                ConnectionEvent::Lost(why) => {
+                    let text = format!("the connection is lost, trying to connect again: {}", why.message);
+                    output::event(json, "disconnected", text);
+                }
+                ConnectionEvent::Back => output::event(json, "connected", "connected again"),
+            }
+        }
+    });
+}
+
 /// A content argument: itself, or `-` for standard input, or `@FILE`.
 pub fn content(argument: &str) -> Result<Bytes, Error> {
     let read = |what: &str, reader: &mut dyn Read| {
@@ -173,7 +192,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|error| broken(format_args!("cannot read {}", path.display()), error))
 }
 
-/// Bytes for people and scripts: text as it is, anything else as `base16:…`.
+/// Bytes as names in JSON: text as it is, anything else as `base16:…`.
 pub fn shown(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -181,9 +200,36 @@ pub fn shown(bytes: &[u8]) -> String {
     }
 }
 
+/// Bytes for people: as names are, on one line, and without anything that a terminal would obey.
+pub fn printed(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for c in shown(bytes).chars() {
+        match c.is_control() {
+            true => text.extend(c.escape_default()),
+            false => text.push(c),
+        }
+    }
+    text
+}
+
+/// Bytes as values in JSON, as REST tells them: a string where they are text, `{"base64": "…"}` where not.
+pub fn told(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_printed_as_it_is_written() {
+        assert_eq!(printed("prïces 1".as_bytes()), "prïces 1");
+        assert_eq!(printed(b"a\nb\x1b[2J"), "a\\nb\\u{1b}[2J");
+        assert_eq!(told(b"a\nb"), "a\nb");
+    }
 
     #[test]
     fn content_is_itself_or_a_file() {
@@ -194,6 +240,7 @@ mod tests {
         let read = content(&format!("@{}", file.path().display())).unwrap();
         assert_eq!(read.as_ref(), [0, 159]);
         assert_eq!(shown(&read), "base16:009f");
+        assert_eq!(told(&read), json!({ "base64": "AJ8=" }));
         assert_eq!(content("@/there/is/no/such/file").unwrap_err().class, Class::Failed);
     }
 }

@@ -16,8 +16,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Where client commands look unless told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:7400";
 
-/// Libraries that tell about themselves at `info`; whoever names one in the filter hears it all the same.
-const QUIET: &str = "openraft=warn,fjall=warn,lsm_tree=warn,h2=warn,hyper=warn";
+/// Libraries that tell about themselves at `info`, and openraft, which warns of every message that it cannot deliver; whoever
+/// names one in the filter hears it all the same.
+const QUIET: &str = "openraft=error,fjall=warn,lsm_tree=warn,h2=warn,hyper=warn";
 
 /// How often a starting node is asked whether it can take calls.
 const LOOK: Duration = Duration::from_millis(10);
@@ -112,7 +113,10 @@ pub fn configured(
         config.listen = listen;
     }
     config.insecure_listen |= insecure_listen;
-    config.validate()?;
+    match file {
+        Some(file) => config.validate_in(file)?,
+        None => config.validate()?,
+    }
     Ok(config)
 }
 

@@ -4,6 +4,7 @@ use super::remote::{Asked, ask};
 use crate::cli::Remote;
 use crate::output;
 use serde::Serialize;
+use std::process::ExitCode;
 use std::time::Duration;
 use tidings_base::Error;
 use tidings_wire::v1::admin_message::Message;
@@ -51,8 +52,11 @@ struct Member {
     silent: bool,
 }
 
-/// Asks one node and prints what it says.
-pub fn run(remote: Remote) -> Result<(), Error> {
+/// Something is wrong, as with `doctor`.
+const PROBLEMS: u8 = 1;
+
+/// Asks one node and prints what it says; the exit code tells whether something is wrong.
+pub fn run(remote: Remote) -> Result<ExitCode, Error> {
     let reply = ask(&remote, Asked::Admin(Message::Status(StatusRequest::default())), |answer| match answer {
         Asked::Admin(Message::StatusReply(reply)) => Some(reply),
         _ => None,
@@ -63,7 +67,7 @@ pub fn run(remote: Remote) -> Result<(), Error> {
     } else {
         print(&status);
     }
-    Ok(())
+    Ok(if status.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(PROBLEMS) })
 }
 
 impl From<StatusReply> for Status {

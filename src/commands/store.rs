@@ -1,6 +1,6 @@
 //! `tidings store put|get|scan|incarnation`: the store from the command line.
 
-use super::remote::{Asked, ask, ask_many, content, shown, with_client};
+use super::remote::{Asked, ask, ask_many, content, printed, shown, told, with_client};
 use crate::cli::{Remote, Store, quoted};
 use crate::{output, stopwatch};
 use bytes::Bytes;
@@ -35,8 +35,8 @@ pub fn run(command: Store) -> Result<(), Error> {
         Store::Get { group, row, remote } => get(&remote, group, row),
         Store::Scan { group, start, end, limit, remote } => scan(&remote, group, start, end, limit),
         Store::Incarnation { raise: true, yes: false, .. } => {
-            Err(output::usage("raising the incarnation makes everybody who keeps copies fetch them anew")
-                .hint("Add --yes if something acknowledged was lost; there is no way back."))
+            let what = "raising the incarnation makes everybody who keeps copies fetch them anew";
+            Err(output::unconfirmed(what, "Add --yes if something acknowledged was lost; there is no way back."))
         }
         Store::Incarnation { raise, yes: _, remote } => incarnation(&remote, raise),
     }
@@ -153,20 +153,24 @@ fn rows_of(answer: Asked) -> Option<Rows> {
     }
 }
 
-/// Bytes that are text are shown as such; others as `base16:…`, which no text of ours begins with by accident only.
 fn as_json(row: &Row) -> Value {
     let cell = |cell: &Cell| {
-        (shown(&cell.column), json!({ "value": cell.value.as_deref().map(shown), "timestamp": cell.timestamp }))
+        (shown(&cell.column), json!({ "value": cell.value.as_deref().map(told), "timestamp": cell.timestamp }))
     };
     json!({ "row": shown(&row.row), "cells": row.cells.iter().map(cell).collect::<Map<_, _>>() })
 }
 
 fn print(rows: &[Row]) {
-    let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (shown(&row.row), cell)));
+    let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (printed(&row.row), cell)));
     output::table(
         ["ROW", "COLUMN", "VALUE", "TIMESTAMP"],
         cells.map(|(row, cell)| {
-            [row, shown(&cell.column), cell.value.as_deref().map_or(String::new(), shown), cell.timestamp.to_string()]
+            [
+                row,
+                printed(&cell.column),
+                cell.value.as_deref().map_or(String::new(), printed),
+                cell.timestamp.to_string(),
+            ]
         }),
     );
 }

@@ -44,7 +44,7 @@ impl Cluster {
     }
 
     /// The place of the node that leads the store's group, as the living nodes say.
-    fn leader(&self) -> usize {
+    pub fn leader(&self) -> usize {
         self.leader_of(STORE)
     }
 
@@ -243,20 +243,35 @@ fn a_node_without_a_majority_says_so() {
         );
     }
     // Whatever is asked: that there is no majority, who is missed, and what to do.
-    for asked in [&["store", "get", "g", "r"][..], &["cell", "cat", "/f"], &["place", "namespaces"]] {
-        // It takes some leases until it knows who is missed.
+    let asked: [&[&str]; 7] = [
+        &["store", "get", "g", "r"],
+        &["cell", "cat", "/f"],
+        &["cell", "put", "/f", "x"],
+        &["place", "namespaces"],
+        &["place", "lookup", "pool", "key"],
+        &["notify", "publish", "shop", "prices", "1"],
+        &["notify", "reset", "shop", "--yes"],
+    ];
+    for asked in asked {
+        // It takes some leases until it knows who is missed. From then on nobody waits for what cannot be.
         let said = until(&format!("the error of {asked:?} names who is missed"), || {
-            let said = left.run(&[asked, &["--timeout", "2"]].concat()).err;
-            missed.iter().all(|node| said.contains(&format!("node {node} (127.0.0.1:"))).then_some(said)
+            let said = left.run(&[asked, &["--timeout", "600"]].concat());
+            missed.iter().all(|node| said.err.contains(&format!("node {node} (127.0.0.1:"))).then_some(said)
         });
-        assert!(said.contains("no majority") && said.contains("`tidings status`"), "{said}");
+        said.failed(5, "'s group has no majority: no answer from node ");
+        assert!(said.err.contains(".no_majority)") && said.err.contains("`tidings status`"), "{said:?}");
     }
     cluster.nodes[last] = Some(spawn(&cluster.configs[last], &[]));
     cluster.nodes.iter().flatten().for_each(Server::wait_ready);
 }
 
+/// What a node says, problems or not.
 fn status(node: &Server) -> serde_json::Value {
-    node.run(&["status", "--json"]).json()
+    let said = node.run(&["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
+    let problems = !status["problems"].as_array().unwrap().is_empty();
+    assert_eq!(said.code, i32::from(problems), "{said:?}");
+    status
 }
 
 #[test]
@@ -312,6 +327,18 @@ fn whole_nodes_are_added_and_removed_and_a_stranger_is_refused() {
     assert_eq!(node.run(&["member", "remove", "5"]).code, 0);
     assert!(members("replica").is_empty());
     node.run(&["member", "remove", "5"]).failed(3, "is no member");
+    // It hears of nobody any more, and says why.
+    until("it knows that it was removed", || {
+        let said = status(&joined);
+        let problems = said["problems"].as_array()?.iter().filter_map(|problem| problem.as_str());
+        (problems.filter(|problem| problem.contains("This node was removed from the")).count() == 2).then_some(())
+    });
+    // Nobody is added who does not answer, or somebody else in his place.
+    let nowhere = format!("127.0.0.1:{}", free_port());
+    node.run(&["member", "add", "6", &nowhere]).failed(4, "nobody answers at");
+    node.run(&["member", "add", "6", &address]).failed(4, "node 5 answers at");
+    let rows = node.run(&["member", "list", "--json"]).json();
+    assert!(rows.as_array().unwrap().iter().all(|row| row["node"] != 6), "{rows}");
 }
 
 #[test]

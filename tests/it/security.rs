@@ -77,6 +77,18 @@ fn a_secured_node_knows_its_operator_and_refuses_everybody_else() {
     missing.failed(3, "there is no row `none`");
     assert!(missing.err.contains(&format!("--server https://{} --ca ", secured.address)), "{missing:?}");
 
+    // An application that nobody has made is a mistake, not a new one.
+    for asked in [&["publish", "shpo", "prices", "1"][..], &["watch", "shpo", "prices"], &["objects", "shpo"]] {
+        let unmade = secured.ask(Some(&key), &[&["notify"], asked].concat());
+        unmade.failed(3, "there is no application `shpo`");
+        assert!(unmade.err.contains("`tidings app create NAME`"), "{unmade:?}");
+    }
+    // What is refused is refused once, in one sentence.
+    let shop = secured.ask(Some(&key), &["app", "create", "shop", "--json"]).json();
+    let theirs = secured.ask(shop["key"].as_str(), &["store", "get", "g", "r", "--app", "blog"]);
+    theirs.failed(4, "may not act in the application `blog` (control.forbidden)");
+    assert_eq!(theirs.err.matches("control.forbidden").count(), 1, "{theirs:?}");
+
     // Without the authority nobody can tell who answers; plain text is not answered at all.
     let url = format!("https://{}", secured.address);
     run(&["status", "--server", &url, "--key", &key, "--timeout", "5"]).failed(2, "no CA is given");

@@ -70,8 +70,8 @@ fn receive(remote: &Remote, into: &mut File) -> Result<u64, Error> {
 /// Sends a backup to the cell, piece by piece; the cell checks it whole before anything of it counts.
 pub fn restore(file: &Path, replace: bool, yes: bool, remote: &Remote) -> Result<(), Error> {
     if replace && !yes {
-        return Err(output::usage("restoring over a cell deletes what it holds and ends every session")
-            .hint("Add --yes; `tidings cell backup FILE` saves what is there first."));
+        let what = "restoring over a cell deletes what it holds and ends every session";
+        return Err(output::unconfirmed(what, "Add --yes; `tidings cell backup FILE` saves what is there first."));
     }
     let cannot = |error: std::io::Error| broken(format_args!("cannot read {}", file.display()), error);
     let from = File::open(file).map_err(cannot)?;

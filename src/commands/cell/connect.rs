@@ -11,9 +11,8 @@ use tidings_client::cell::{Cell, Handle, Link, Open, SessionOptions};
 /// How long the end of a lock or a session may take before it is left to the lease.
 pub const FAREWELL: Duration = Duration::from_secs(3);
 
-/// Connects and creates a session. Nobody there is an error at once; a cell without a master is one after `--timeout`.
-pub async fn connect(remote: &Remote, options: SessionOptions) -> Result<Cell, Error> {
-    let client = Client::connect(remote::config(remote)?).await?;
+/// Creates a session. A cell without a master is an error after `--timeout`, one without a majority at once.
+async fn begin(client: Client, remote: &Remote, options: SessionOptions) -> Result<Cell, Error> {
     let begin_within = Duration::from_secs(remote.timeout);
     Link::new(client)?.session(SessionOptions { begin_within, ..options }).await
 }
@@ -36,7 +35,8 @@ pub fn changing<T>(remote: &Remote, work: impl AsyncFnOnce(&Cell) -> Result<T, E
 
 fn within<T>(remote: &Remote, late: Class, work: impl AsyncFnOnce(&Cell) -> Result<T, Error>) -> Result<T, Error> {
     runtime()?.block_on(async {
-        let cell = connect(remote, SessionOptions::default()).await?;
+        let client = Client::connect(remote::config(remote)?).await?;
+        let cell = begin(client, remote, SessionOptions::default()).await?;
         let done = tokio::time::timeout(Duration::from_secs(remote.timeout), work(&cell)).await;
         farewell(cell).await;
         done.unwrap_or_else(|_| {
@@ -47,14 +47,18 @@ fn within<T>(remote: &Remote, late: Class, work: impl AsyncFnOnce(&Cell) -> Resu
     })
 }
 
-/// Works for as long as it takes.
+/// Works for as long as it takes, and says when the connection is lost meanwhile.
 pub fn staying<T>(
     remote: &Remote,
     options: SessionOptions,
     work: impl AsyncFnOnce(&Cell) -> Result<T, Error>,
 ) -> Result<T, Error> {
     runtime()?.block_on(async {
-        let cell = connect(remote, options).await?;
+        let client = Client::connect(remote::config(remote)?).await?;
+        let told = client.clone();
+        let cell = begin(client, remote, options).await?;
+        remote::tell_connection(&told, remote.json);
+        drop(told);
         let done = work(&cell).await;
         farewell(cell).await;
         done

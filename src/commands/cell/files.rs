@@ -3,7 +3,7 @@
 use super::connect::{changing, looking, make_parents, open_making_parents, staying};
 use super::show::{self, Stat};
 use crate::cli::Remote;
-use crate::commands::remote::{content, shown};
+use crate::commands::remote::{content, told as as_json};
 use crate::commands::signals::Signals;
 use crate::output;
 use bytes::Bytes;
@@ -62,7 +62,7 @@ pub fn cat(path: &str, remote: &Remote) -> Result<(), Error> {
     }
     if remote.json {
         let generation = file.stat().content_generation;
-        output::json(&json!({ "path": path, "contents": shown(file.contents()), "generation": generation }));
+        output::json(&json!({ "path": path, "contents": as_json(file.contents()), "generation": generation }));
     } else {
         let mut out = std::io::stdout().lock();
         // A reader that went away has read enough.
@@ -217,8 +217,8 @@ pub fn rm(
     remote: &Remote,
 ) -> Result<(), Error> {
     if recursive && !yes {
-        return Err(output::usage(format_args!("deleting {path} with everything under it cannot be undone"))
-            .hint("Add --yes; `tidings cell backup FILE` saves the whole cell first."));
+        let what = format_args!("deleting {path} with everything under it cannot be undone");
+        return Err(output::unconfirmed(what, "Add --yes; `tidings cell backup FILE` saves the whole cell first."));
     }
     let deleted = changing(remote, async |cell| match recursive {
         true => delete_all(cell, path).await,

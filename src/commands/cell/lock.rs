@@ -21,7 +21,7 @@ pub fn lock(args: &Args) -> Result<ExitCode, Error> {
         let mut signals = Signals::listen()?;
         let path = &args.path;
         let open = || cell.open(path).lock().create_file("").lock_delay(args.holding.lock_delay);
-        let handle = open_making_parents(cell, path, open).await?;
+        let handle = open_making_parents(cell, path, open).await.map_err(|error| no_lock(path, error))?;
         let mode = if args.shared { Mode::Shared } else { Mode::Exclusive };
         let lock = match handle.try_acquire(mode).await? {
             Some(lock) => lock,
@@ -42,6 +42,17 @@ pub fn lock(args: &Args) -> Result<ExitCode, Error> {
         told.abort();
         released(path, ended?, lock.release(), args.remote.json).await
     })
+}
+
+/// A directory has no lock that a command could run under.
+fn no_lock(path: &str, error: Error) -> Error {
+    match error.code.as_ref() {
+        "cell.is_a_directory" => {
+            let file = format!("{}/lock", path.trim_end_matches('/'));
+            error.hint(format!("A lock is a file: name one of its own, such as `tidings cell lock {file} -- CMD`."))
+        }
+        _ => error,
+    }
 }
 
 /// Stands for election, or says who is elected.

@@ -74,7 +74,13 @@ fn seconds(milliseconds: u64) -> String {
 
 /// Ends a session as if it had been lost.
 pub fn end_session(remote: &Remote, session: u64) -> Result<(), Error> {
-    ask(remote, Asked::Cell(Message::EndSession(EndSession { session })), done)?;
+    let ended = ask(remote, Asked::Cell(Message::EndSession(EndSession { session })), done);
+    ended.map_err(|error| match error.code.as_ref() {
+        "cell.no_session" => {
+            error.hint("It may have ended by itself; `tidings cell sessions` lists those that are there.")
+        }
+        _ => error,
+    })?;
     if remote.json {
         output::json(&json!({ "session": session, "ended": true }));
     } else {

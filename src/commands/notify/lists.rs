@@ -1,7 +1,7 @@
 //! `tidings notify clients|objects|reset|wipe`: what is there, and forgetting it.
 
 use crate::cli::Remote;
-use crate::commands::remote::{Asked, ask, shown};
+use crate::commands::remote::{Asked, ask, printed, told};
 use crate::output;
 use serde_json::json;
 use tidings_base::Error;
@@ -61,9 +61,9 @@ pub fn objects(object: Option<String>, limit: u32, remote: &Remote) -> Result<()
             .iter()
             .map(|object| {
                 json!({
-                    "object": shown(&object.object),
+                    "object": told(&object.object),
                     "version": (object.version > 0).then_some(object.version),
-                    "source": shown(&object.source),
+                    "source": told(&object.source),
                     "registrations": object.registrations,
                     "pending": object.pending,
                 })
@@ -77,7 +77,7 @@ pub fn objects(object: Option<String>, limit: u32, remote: &Remote) -> Result<()
         reply.objects.iter().map(|object| {
             let version = if object.version > 0 { object.version.to_string() } else { "unknown".to_owned() };
             let state = if object.pending { "on its way" } else { "told" };
-            [shown(&object.object), version, object.registrations.to_string(), state.to_owned()]
+            [printed(&object.object), version, object.registrations.to_string(), state.to_owned()]
         }),
     );
     more(reply.more);

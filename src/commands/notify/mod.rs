@@ -12,7 +12,8 @@ mod watch;
 
 use crate::cli::Remote;
 use crate::cli::notify::Notify;
-use tidings_base::{Class, Error};
+use crate::output;
+use tidings_base::Error;
 
 /// Runs one of the sub-commands.
 pub fn run(command: Notify) -> Result<(), Error> {
@@ -20,16 +21,16 @@ pub fn run(command: Notify) -> Result<(), Error> {
         Notify::Publish(args) => publish::run(args),
         Notify::Watch(args) => watch::watch(args),
         Notify::Trace { application, object, count, remote } => {
-            watch::trace(object, count, &within(application, remote))
+            watch::trace(object, count, &within(application, remote)?)
         }
-        Notify::Clients { application, limit, remote } => lists::clients(limit, &within(application, remote)),
+        Notify::Clients { application, limit, remote } => lists::clients(limit, &within(application, remote)?),
         Notify::Objects { application, object, limit, remote } => {
-            lists::objects(object, limit, &within(application, remote))
+            lists::objects(object, limit, &within(application, remote)?)
         }
         Notify::Reset { application, yes, remote } => {
             let what = format!("makes every client of `{application}` fetch all it has registered");
             confirmed(yes, &what)?;
-            lists::reset(false, &within(application, remote))
+            lists::reset(false, &within(application, remote)?)
         }
         Notify::Wipe { yes, remote } => {
             confirmed(yes, "makes every client of every application register again and fetch")?;
@@ -38,15 +39,20 @@ pub fn run(command: Notify) -> Result<(), Error> {
     }
 }
 
-/// Asks in an application.
-fn within(application: String, remote: Remote) -> Remote {
-    Remote { app: Some(application), ..remote }
+/// Asks in an application. Who names another one by --app cannot mean both.
+fn within(application: String, remote: Remote) -> Result<Remote, Error> {
+    match &remote.app {
+        Some(app) if *app != application => {
+            Err(output::usage(format_args!("`{application}` and --app {app} name two applications"))
+                .hint("Commands of Notify take the application as their first argument; leave --app out."))
+        }
+        _ => Ok(Remote { app: Some(application), ..remote }),
+    }
 }
 
 fn confirmed(yes: bool, what: &str) -> Result<(), Error> {
     match yes {
         true => Ok(()),
-        false => Err(Error::new("cli.unconfirmed", Class::Invalid, format!("this {what}"))
-            .hint("Say --yes if that is what you want.")),
+        false => Err(output::unconfirmed(format_args!("this {what}"), "Say --yes if that is what you want.")),
     }
 }

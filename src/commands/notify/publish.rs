@@ -9,23 +9,49 @@ use tidings_base::{Class, Error};
 use tidings_client::Client;
 use tidings_client::notify::{Publication, publish};
 use tidings_node::{Clock as _, SystemClock};
+use tidings_wire::v1::notify_message::Message;
+use tidings_wire::{Body, v1};
 
 pub fn run(args: Publish) -> Result<(), Error> {
     let version = version(&args.version)?;
     let payload = args.payload.as_deref().map(remote::content).transpose()?.unwrap_or_default();
-    let remote = within(args.application.clone(), args.remote);
+    let remote = within(args.application.clone(), args.remote)?;
     let publication =
         Publication { source: args.source.into(), payload, ..Publication::new(args.object.clone(), version) };
-    runtime()?.block_on(async {
+    let known = runtime()?.block_on(async {
         let client = Client::connect(remote::config(&remote)?).await?;
-        publish(&client, [publication]).await
+        publish(&client, [publication]).await?;
+        Ok::<_, Error>(known(&client, &args.object).await)
     })?;
+    let later = known.filter(|known| *known > version);
     if remote.json {
-        output::json(&json!({ "app": args.application, "object": args.object, "version": version }));
+        let mut told = json!({ "app": args.application, "object": args.object, "version": version });
+        if let Some(later) = later {
+            told["known"] = later.into();
+        }
+        output::json(&told);
+    } else if let Some(later) = later {
+        output::line(format_args!(
+            "{version} of {} is older than {later}, which is known: nobody is told",
+            args.object
+        ));
     } else {
-        output::line(format_args!("published {} of {}", version, args.object));
+        output::line(format_args!("published {version} of {}", args.object));
     }
     Ok(())
+}
+
+/// The version that is known of an object, for a publisher to see that his is older. It is published either way, so nothing
+/// that goes wrong here is worth a word.
+async fn known(client: &Client, object: &str) -> Option<u64> {
+    let list = Message::ObjectList(v1::ObjectList { object: object.to_owned().into(), limit: 1 });
+    let body = Body::Notify(v1::NotifyMessage { caller: None, message: Some(list) });
+    match client.call(body).await.ok()? {
+        Body::Notify(v1::NotifyMessage { message: Some(Message::ObjectListReply(reply)), .. }) => {
+            reply.objects.first().map(|object| object.version)
+        }
+        _ => None,
+    }
 }
 
 fn version(text: &str) -> Result<u64, Error> {

@@ -3,20 +3,20 @@
 use super::within;
 use crate::cli::Remote;
 use crate::cli::notify::Watch;
-use crate::commands::remote::shown;
+use crate::commands::remote::{printed, told};
 use crate::commands::signals::Signals;
 use crate::commands::{remote, runtime};
 use crate::output;
 use serde_json::{Value, json};
 use tidings_base::{Class, Error};
 use tidings_client::Client;
-use tidings_client::notify::{Event, Listener, ListenerOptions, Notification, NotifyTimes, State};
+use tidings_client::notify::{Event, Listener, ListenerOptions, Notification, NotifyRefused, NotifyTimes, State};
 
 /// Prints versions of objects as they come.
 pub fn watch(args: Watch) -> Result<(), Error> {
     let state = args.state.map(State::file).transpose()?.unwrap_or_else(State::none);
     let options = ListenerOptions { state, source: args.source.into(), ..Default::default() };
-    let remote = within(args.application, args.remote);
+    let remote = within(args.application, args.remote)?;
     listen(&remote, options, &args.objects, args.count, |news| print_version(&remote, news))
 }
 
@@ -42,57 +42,86 @@ fn listen(
     runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let client = Client::connect(remote::config(remote)?).await?;
+        remote::tell_connection(&client, remote.json);
         let (listener, mut events) = Listener::start(client, options)?;
-        let mut left = count.unwrap_or(u64::MAX);
-        while left > 0 {
-            let event = tokio::select! {
-                _ = signals.next() => return Ok(()),
-                event = events.next() => event,
-            };
-            match event {
-                Some(Event::Reissue) => {
-                    objects.iter().for_each(|object| listener.register(object.clone(), 0));
-                    listener.reissued();
-                }
-                Some(Event::Notify(news)) => {
-                    left -= u64::from(print(News::Version(&news)));
-                    news.ack();
-                }
-                Some(Event::Unknown(unknown)) => {
-                    left -= u64::from(print(News::Unknown(&unknown.object)));
-                    unknown.ack();
-                }
-                Some(Event::Failed { object, transient: false }) => return Err(refused(&object)),
-                Some(_) => {}
-                None => return Ok(()),
+        let listening = async {
+            let mut left = count.unwrap_or(u64::MAX);
+            while left > 0 {
+                let Some(event) = events.next().await else { break };
+                left -= u64::from(heard(event, &listener, objects, &print)?);
             }
-        }
-        // What was printed is acknowledged before the connection goes.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        Ok(())
+            Ok(())
+        };
+        let ended = tokio::select! {
+            _ = signals.next() => Ok(()),
+            ended = listening => ended,
+        };
+        // What was printed is acknowledged, and an id that nobody keeps is given back.
+        listener.leave().await;
+        ended
     })
 }
 
+/// Deals with an event; whether a line was printed.
+fn heard(
+    event: Event,
+    listener: &Listener,
+    objects: &[String],
+    print: impl Fn(News<'_>) -> bool,
+) -> Result<bool, Error> {
+    match event {
+        Event::Reissue => {
+            objects.iter().for_each(|object| listener.register(object.clone(), 0));
+            listener.reissued();
+        }
+        Event::Notify(news) => {
+            let printed = print(News::Version(&news));
+            news.ack();
+            return Ok(printed);
+        }
+        Event::Unknown(unknown) => {
+            let printed = print(News::Unknown(&unknown.object));
+            unknown.ack();
+            return Ok(printed);
+        }
+        Event::Failed { object, transient: false } => return Err(refused(&object)),
+        Event::Refused(NotifyRefused::TooManyIds) => return Err(too_many()),
+        Event::Denied(why) => return Err(why),
+        // What is refused for now is tried again, and what is refused otherwise starts anew.
+        Event::Failed { .. } | Event::Refused(_) | Event::Registered { .. } => {}
+    }
+    Ok(false)
+}
+
+fn too_many() -> Error {
+    let message = "this principal has as many clients of Notify as it may (`notify.ids`)";
+    Error::new("notify.too_many_ids", Class::Refused, message).hint(
+        "`tidings notify clients APP` lists them. One that ends in order and has no --state is forgotten at once, one that \
+         breaks off after an hour (`notify.forget_unkept_after`).",
+    )
+}
+
 fn refused(object: &[u8]) -> Error {
-    Error::new("notify.refused", Class::Refused, format!("the object `{}` cannot be registered", shown(object)))
+    Error::new("notify.refused", Class::Refused, format!("the object `{}` cannot be registered", printed(object)))
         .hint("Names have 1 to 256 bytes, and a client may have 50,000 objects.")
 }
 
 fn print_version(remote: &Remote, news: News<'_>) -> bool {
-    let (object, version, payload) = match &news {
-        News::Version(news) => (shown(&news.object), Some(news.version), Some(&news.payload)),
-        News::Unknown(object) => (shown(object), None, None),
+    let (object, version, payload) = match news {
+        News::Version(news) => (&news.object[..], Some(news.version), Some(&news.payload)),
+        News::Unknown(object) => (object, None, None),
     };
-    let payload = payload.filter(|payload| !payload.is_empty()).map(|payload| shown(payload));
+    let payload = payload.filter(|payload| !payload.is_empty());
     if remote.json {
-        let mut line = json!({ "app": remote.app, "object": object, "version": version });
+        let mut line = json!({ "app": remote.app, "object": told(object), "version": version });
         if let Some(payload) = payload {
-            line["payload"] = payload.into();
+            line["payload"] = told(payload);
         }
         output::line(line);
     } else {
         let version = version.map_or("unknown: fetch it".to_owned(), |version| version.to_string());
-        output::line(format_args!("{object} {version} {}", payload.unwrap_or_default()).to_string().trim_end());
+        let payload = payload.map(|payload| printed(payload)).unwrap_or_default();
+        output::line(format!("{} {version} {payload}", printed(object)).trim_end());
     }
     true
 }
@@ -109,13 +138,13 @@ fn print_times(remote: &Remote, news: News<'_>) -> bool {
         ("total_us", took(published_us, sent_us)),
     ];
     if remote.json {
-        let mut line = json!({ "app": remote.app, "object": shown(object), "version": version });
+        let mut line = json!({ "app": remote.app, "object": told(object), "version": version });
         stages.iter().for_each(|(stage, took)| line[*stage] = Value::from(*took));
         output::line(line);
     } else {
         let stages: Vec<String> =
             stages.iter().map(|(stage, took)| format!("{} {took} µs", stage.trim_end_matches("_us"))).collect();
-        output::line(format_args!("{} {version}: {}", shown(object), stages.join(", ")));
+        output::line(format_args!("{} {version}: {}", printed(object), stages.join(", ")));
     }
     true
 }

@@ -16,7 +16,7 @@ pub fn with_placement<T>(remote: &Remote, work: impl AsyncFnOnce(&Placement) -> 
     })
 }
 
-/// Connects and lets `work` look up; the first table must come within `--timeout`.
+/// Connects and lets `work` look up; the first table must come within `--timeout`. Says when the connection is lost.
 pub fn with_lookup<T>(
     remote: &Remote,
     namespace: &str,
@@ -26,7 +26,8 @@ pub fn with_lookup<T>(
         let client = Client::connect(remote::config(remote)?).await?;
         let options =
             LookupOptions { connect_within: Duration::from_secs(remote.timeout), ..LookupOptions::new(namespace) };
-        let lookup = Lookup::connect(client, options).await?;
+        let lookup = Lookup::connect(client.clone(), options).await?;
+        remote::tell_connection(&client, remote.json);
         work(&lookup).await
     })
 }

@@ -6,8 +6,8 @@ use crate::cli::Remote;
 use crate::output;
 use serde_json::json;
 use std::time::Duration;
-use tidings_base::{Class, Error};
-use tidings_client::placement::Placement;
+use tidings_base::{Class, Error, KeyHash, KeyRange};
+use tidings_client::placement::{Loss, Placement};
 use tidings_wire::v1::{OwnerInfo, TableRange, TableReply};
 
 /// How often to look whether a drain is done.
@@ -60,13 +60,14 @@ pub fn drain(drain: &Drain<'_>, remote: &Remote) -> Result<(), Error> {
     Ok(())
 }
 
-/// How many ranges of a table lie where an owner held something before, and were lost since.
+/// How many ranges lie where an owner held something before, and were lost since, counted as those who watch are told.
 fn lost(owner: &str, before: &TableReply, after: &TableReply) -> usize {
     let index = before.owners.iter().find(|known| known.id == owner).map_or(0, |known| known.index);
     let held: Vec<&TableRange> = before.ranges.iter().filter(|range| index > 0 && range.owner == index).collect();
     let known = before.info.as_ref().map_or(0, |info| info.lsn);
     let was_held = |range: &TableRange| held.iter().any(|had| had.start <= range.last && range.start <= had.last);
-    after.ranges.iter().filter(|range| range.lost_lsn > known && was_held(range)).count()
+    let lost = after.ranges.iter().filter(|range| range.lost_lsn > known && was_held(range));
+    Loss::new(lost.map(|range| KeyRange::new(KeyHash(range.start), KeyHash(range.last))).collect()).ranges.len()
 }
 
 async fn find(placement: &Placement, namespace: &str, owner: &str) -> Result<OwnerInfo, Error> {
@@ -102,7 +103,10 @@ mod tests {
             next: 0,
         };
         let before = table(10, vec![range(0, 9, 1, 4), range(10, 19, 2, 0), range(20, 29, 1, 0)]);
-        let after = table(15, vec![range(0, 4, 2, 12), range(5, 9, 2, 4), range(10, 19, 2, 13), range(20, 29, 2, 14)]);
+        let first = [range(0, 4, 2, 12), range(5, 9, 2, 4), range(10, 19, 2, 13)];
+        // This one was divided since.
+        let divided = [range(20, 23, 1, 14), range(24, 29, 2, 14)];
+        let after = table(15, first.into_iter().chain(divided).collect());
         assert_eq!(lost("one", &before, &after), 2);
         assert_eq!(lost("two", &before, &after), 1);
         assert_eq!(lost("three", &before, &after), 0);

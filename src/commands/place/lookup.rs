@@ -63,6 +63,8 @@ pub fn watch(namespace: &str, keys: &[String], count: Option<u64>, remote: &Remo
         tokio::select! {
             _ = signals.next() => Ok(()),
             ended = watching.run() => ended,
+            // Such as a namespace that was deleted.
+            refused = lookup.refused() => Err(refused),
         }
     })
 }

@@ -6,7 +6,7 @@ use crate::cli::place::Create;
 use crate::output;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tidings_base::{Class, Error};
+use tidings_base::Error;
 use tidings_placement::config::effective;
 use tidings_wire::v1::{NamespaceConfig, NamespaceInfo};
 
@@ -112,12 +112,8 @@ fn milliseconds(flag: &str, duration: Option<Duration>) -> Result<u32, Error> {
 /// Deletes a namespace.
 pub fn delete(namespace: &str, yes: bool, remote: &Remote) -> Result<(), Error> {
     if !yes {
-        return Err(Error::new(
-            "cli.not_confirmed",
-            Class::Invalid,
-            format!("deleting `{namespace}` takes every key from its owner"),
-        )
-        .hint("Add --yes to do it; `tidings place owners` shows who is there."));
+        let what = format_args!("deleting `{namespace}` takes every key from its owner");
+        return Err(output::unconfirmed(what, "Add --yes to do it; `tidings place owners` shows who is there."));
     }
     with_placement(remote, async |placement| placement.delete(namespace).await)?;
     if remote.json {

@@ -54,7 +54,7 @@ fn day_one() {
     assert_eq!(second["length"], 3);
     assert_eq!(second["instance"], first["instance"]);
     let read = server.run(&["cell", "cat", "/app/config", "--json"]).json();
-    assert_eq!(read["contents"], "base16:009f0a");
+    assert_eq!(read["contents"], json!({ "base64": "AJ8K" }));
 
     let mut from_stdin = tidings()
         .args(["cell", "put", "/app/typed", "-", "--server", &server.url()])
@@ -145,6 +145,18 @@ fn every_mistake_has_its_name_and_changes_nothing() {
     }
     assert_eq!(ok(server.run(&["cell", "cat", "/d/f"])).out, "kept");
     assert_eq!(ok(server.run(&["cell", "ls", "/d"])).out, "f\n");
+    // A hint is one for whoever typed it.
+    for (args, hint) in [
+        (&["sessions", "end", "999999"][..], "`tidings cell sessions` lists"),
+        (&["lock", "/d", "--", "true"], "tidings cell lock /d/lock -- CMD"),
+        (&["watch", "/nothing"], "`tidings cell put` makes a file"),
+    ] {
+        let said = server.run(&[&["cell"], args].concat());
+        assert!(said.code != 0 && said.err.contains(hint), "{args:?}: {said:?}");
+    }
+    for args in [&["cat", "/d/f", "--timeout", "0"][..], &["watch", "/d/f", "--count", "0"]] {
+        assert_eq!(server.run(&[&["cell"], args].concat()).code, 2, "{args:?}");
+    }
     run(&["cell", "sequencer", "show", "seq1.***"]).failed(2, "cell.bad_sequencer");
     let nobody = format!("http://127.0.0.1:{}", free_port());
     assert_eq!(run(&["cell", "cat", "/d/f", "--server", &nobody, "--timeout", "2"]).code, 5);
@@ -155,14 +167,19 @@ fn a_watch_tells_of_changes_until_it_has_told_enough_or_is_interrupted() {
     let _turn = turn();
     let (_data, server) = one_node();
     ok(server.run(&["cell", "put", "/w/f", "one"]));
-    let watch = server.start_command(&["cell", "watch", "/w/f", "--json", "--count", "3"]);
+    let watch = server.start_command(&["cell", "watch", "/w/f", "--json", "--count", "4"]);
     let line = |watch: &Running, number| serde_json::from_str::<serde_json::Value>(&watch.line(number)).unwrap();
     assert_eq!(line(&watch, 1)["contents"], "one");
     ok(server.run(&["cell", "put", "/w/f", "two"]));
     assert_eq!(line(&watch, 2)["contents"], "two");
     ok(server.run(&["cell", "rm", "/w/f"]));
     assert_eq!(line(&watch, 3), json!({ "path": "/w/f", "event": "gone" }));
+    // It may come back, with its directory even.
+    ok(server.run(&["cell", "rm", "/w"]));
+    ok(server.run(&["cell", "put", "/w/f", "three"]));
+    assert_eq!((&line(&watch, 4)["event"], &line(&watch, 4)["contents"]), (&"present".into(), &"three".into()));
     assert_eq!(watch.ended().code, 0);
+    ok(server.run(&["cell", "rm", "/w/f"]));
 
     let watch = server.start_command(&["cell", "watch", "/w"]);
     assert!(watch.line(1).starts_with("/w present"));

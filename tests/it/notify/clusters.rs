@@ -41,6 +41,25 @@ fn clients_of_every_node_hear_through_the_death_of_one() {
     kill_and_hear(&mut cluster, 0, &watchers, 2);
 }
 
+/// Whoever leads the store when it dies: the next publication waits for another leader, and is not lost on the way.
+#[test]
+fn a_publication_outlives_the_leader_of_the_store() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start_with(dir.path(), FAST);
+    let leader = cluster.leader();
+    let alive = (leader + 1) % 3;
+    let watcher = cluster.node(alive).start_command(&["notify", "watch", "shop", "prices", "--json"]);
+    registered(cluster.node(alive), "prices", 1);
+    publish(cluster.node(alive), "prices", 1);
+    hears(&watcher, "prices", 1);
+    cluster.kill(leader);
+    // Tried once: the command itself goes on until it is done.
+    let said = cluster.node(alive).run(&["notify", "publish", "shop", "prices", "2"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    hears(&watcher, "prices", 2);
+}
+
 /// The same for as long as the environment says, with more clients.
 #[test]
 #[ignore = "for as long as KILL_SECONDS says: scripts/kill.sh"]

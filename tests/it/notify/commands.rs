@@ -1,7 +1,8 @@
 //! Day one with one node, and every mistake with its own name.
 
-use super::{hears, lines, publish, registered, start};
+use super::{hears, lines, publish, registered, start, start_with};
 use crate::process::{http, turn, until};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 #[test]
@@ -91,6 +92,30 @@ fn a_reset_or_a_wipe_makes_everybody_fetch() {
     hears(&watcher, "prices", 6);
 }
 
+/// F10: who keeps nothing gives his id back; who has too many is told.
+#[test]
+fn ids_are_given_back_and_one_too_many_is_refused_by_name() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_with(dir.path(), "ids = 1\n");
+    publish(&server, "o", 1);
+    let watch = ["notify", "watch", "shop", "o", "--json"];
+    let first = server.start_command(&watch);
+    hears(&first, "o", 1);
+    server.run(&watch).failed(4, "as many clients of Notify as it may");
+    // One that ends in order makes room for the next at once, and so on.
+    first.signal(Signal::INT);
+    assert_eq!(first.ended().code, 0);
+    for _ in 0..3 {
+        let said = server.run(&[&watch[..], &["--count", "1"]].concat());
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    until("nobody is left", || {
+        let clients = server.run(&["notify", "clients", "shop", "--json"]).json();
+        clients["clients"].as_array()?.is_empty().then_some(())
+    });
+}
+
 #[test]
 fn every_mistake_has_its_own_name() {
     let _turn = turn();
@@ -103,6 +128,27 @@ fn every_mistake_has_its_own_name() {
     server.run(&["notify", "publish", "shop", &"x".repeat(257), "1"]).failed(2, "257 bytes");
     server.run(&["notify", "publish", "shop", "o", "1", "--payload", &"x".repeat(4_097)]).failed(2, "4097 bytes");
     server.run(&["notify", "watch", "shop", &"x".repeat(257)]).failed(4, "cannot be registered");
+    server.run(&["notify", "objects", "shop", "nope"]).failed(3, "an object `nope`");
+    assert_eq!(http("GET", server.address, "/v1/notify/shop/nope", "").unwrap().0, 404);
+    server.run(&["notify", "clients", "shop", "--app", "blog"]).failed(2, "two applications");
+    server
+        .run(&["notify", "watch", "shop", "o", "--state", "/no/such/dir/state"])
+        .failed(1, "cannot keep a client's state");
+    for wrong in [&["objects", "shop", "--limit", "0"][..], &["watch", "shop", "o", "--count", "0"]] {
+        assert_eq!(server.run(&[&["notify"], wrong].concat()).code, 2, "{wrong:?}");
+    }
+    // An older version is taken, and changes nothing: whoever publishes it sees that.
+    publish(&server, "o", 5);
+    until("version 5 is known", || {
+        let said = server.run(&["notify", "publish", "shop", "o", "4"]);
+        (said.code == 0 && said.out.contains("4 of o is older than 5")).then_some(())
+    });
+    assert_eq!(server.run(&["notify", "publish", "shop", "o", "3", "--json"]).json()["known"], 5);
+    // What a terminal would obey is printed as it is written.
+    publish(&server, "red\u{1b}[31m", 1);
+    until("a strange name is listed", || {
+        server.run(&["notify", "objects", "shop"]).out.contains("red\\u{1b}[31m").then_some(())
+    });
     let (status, said) = http("POST", server.address, "/v1/notify/shop/o", "{\"version\": -1}").unwrap();
     assert_eq!(status, 400, "{said}");
     crate::process::run(&["notify", "objects", "shop", "--server", "http://127.0.0.1:1", "--timeout", "2"])

@@ -17,8 +17,13 @@ const FAST: &str = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_
 
 /// A node with fast times, in its directory.
 pub fn start(dir: &Path) -> Server {
+    start_with(dir, "")
+}
+
+/// The same with more about Notify.
+pub fn start_with(dir: &Path, notify: &str) -> Server {
     let config = dir.join("node.toml");
-    std::fs::write(&config, FAST).unwrap();
+    std::fs::write(&config, format!("{FAST}{notify}")).unwrap();
     let (config, data) = (config.to_str().unwrap().to_owned(), dir.join("data"));
     Server::start(&["--config", &config, "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"])
 }

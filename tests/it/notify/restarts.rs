@@ -22,9 +22,17 @@ fn a_node_is_killed_and_restarted_under_a_listener() {
     publish(&server, "prices", 1);
     hears(&watcher, "prices", 1);
     server.kill();
+    // Whoever looks on learns why nothing comes.
+    let told = |event: &str| {
+        let events = watcher.err();
+        let mut events = events.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        events.any(|line| line["event"] == event && line["message"].is_string()).then_some(())
+    };
+    until("the loss of the connection is told", || told("disconnected"));
     let server = start_at(dir.path(), port);
     publish(&server, "prices", 2);
     hears(&watcher, "prices", 2);
+    until("the return of the connection is told", || told("connected"));
 }
 
 #[test]

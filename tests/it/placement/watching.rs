@@ -42,4 +42,10 @@ fn a_loss_is_printed_where_its_key_is_watched() {
     assert!(counted.out.starts_with("n present: ") && counted.out.contains("(three "), "{counted:?}");
     let present: Value = pool.server.run(&["place", "watch", "n", "--count", "1", "--json"]).json();
     assert_eq!((&present["owners"][0]["owner"], &present["unowned"]), (&"three".into(), &0.into()));
+    // Whoever watches a namespace that is deleted is told.
+    let watch = pool.server.start_command(&["place", "watch", "n"]);
+    watch.line(1);
+    assert_eq!(pool.server.run(&["place", "delete", "n", "--yes"]).code, 0);
+    let ended = watch.ended();
+    assert!(ended.code == 3 && ended.err.contains("placement.no_namespace"), "{ended:?}");
 }

@@ -243,12 +243,11 @@ fn a_node_without_a_majority_says_so() {
         );
     }
     // Whatever is asked: that there is no majority, who is missed, and what to do.
-    let asked: [&[&str]; 7] = [
+    let asked: [&[&str]; 6] = [
         &["store", "get", "g", "r"],
         &["cell", "cat", "/f"],
         &["cell", "put", "/f", "x"],
         &["place", "namespaces"],
-        &["place", "lookup", "pool", "key"],
         &["notify", "publish", "shop", "prices", "1"],
         &["notify", "reset", "shop", "--yes"],
     ];

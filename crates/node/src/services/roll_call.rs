@@ -73,11 +73,14 @@ async fn call(peers: &Peers, status: &v1::StatusReply) -> Vec<(u64, String, Opti
     join_all(called).await
 }
 
-/// Who knows at least as much as this node, and does not know it as a member, though it takes itself for one.
+/// Who knows at least as much as this node, and does not know it as a member; it may even know so itself. One that knows no
+/// members was not added yet.
 fn removed_by(node: u64, group: &v1::GroupStatus, said: &[v1::StatusReply]) -> Option<u64> {
     let has = |group: &v1::GroupStatus| group.members.iter().any(|member| member.node == node);
-    if !has(group) {
-        return None;
+    match (group.members.is_empty(), has(group)) {
+        (true, _) => return None,
+        (false, false) => return Some(node),
+        (false, true) => {}
     }
     let denies = |there: &&v1::StatusReply| {
         let same = there.groups.iter().find(|of| of.group == group.group);
@@ -123,10 +126,11 @@ mod tests {
         let said = |of| vec![v1::StatusReply { node: 1, groups: vec![of], ..Default::default() }];
         let here = group(&[1, 2, 3], 10);
         assert_eq!(removed_by(3, &here, &said(group(&[1, 2], 12))), Some(1));
-        // It knows as little, or less; it knows nobody; it knows this node; this node is none.
+        assert_eq!(removed_by(4, &here, &[]), Some(4));
+        // It knows less; it knows nobody; it knows this node; this node is none yet.
         assert_eq!(removed_by(3, &here, &said(group(&[1, 2], 9))), None);
         assert_eq!(removed_by(3, &here, &said(group(&[], 12))), None);
         assert_eq!(removed_by(3, &here, &said(group(&[1, 2, 3], 12))), None);
-        assert_eq!(removed_by(4, &here, &said(group(&[1, 2], 12))), None);
+        assert_eq!(removed_by(4, &group(&[], 0), &said(group(&[1, 2], 12))), None);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   <data>/FORMAT          the format's number; a newer one than ours is refused, never guessed at
-//!   <data>/ENTRY           how the node entered its cluster, `found` or `join`; and which: `cluster 0123456789abcdef`
+//!   <data>/ENTRY           how the node entered its cluster, `found` or `join`; which: `cluster 0123456789abcdef`; and,
+//!                          once both logs have begun, `begun`: an empty one is lost from then on
 //!   <data>/LOCK            held while a node runs
 //!   <data>/group-0/log     the agreed log of the cell, its vote and snapshots: its state is in memory
 //!   <data>/group-1/log     the agreed log of the store and its vote

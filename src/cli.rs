@@ -369,6 +369,7 @@ pub enum BenchPart {
     Wire,
     Cell,
     Placement,
+    Tables,
 }
 
 impl BenchPart {
@@ -378,6 +379,7 @@ impl BenchPart {
             BenchPart::Wire => "wire",
             BenchPart::Cell => "cell",
             BenchPart::Placement => "placement",
+            BenchPart::Tables => "tables",
         }
     }
 }

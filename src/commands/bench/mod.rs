@@ -12,6 +12,7 @@ mod report;
 mod server;
 mod socket;
 mod store;
+mod tables;
 mod wire;
 
 use super::probe;
@@ -37,6 +38,8 @@ pub struct Effort {
     pub cell: cell::Sizes,
     /// What placement is measured with.
     pub placement: placement::Sizes,
+    /// What tables are measured with.
+    pub tables: tables::Sizes,
 }
 
 const FULL: Effort = Effort {
@@ -46,6 +49,7 @@ const FULL: Effort = Effort {
     idle: 10_000,
     cell: cell::Sizes::FULL,
     placement: placement::Sizes::FULL,
+    tables: tables::Sizes::FULL,
 };
 const QUICK: Effort = Effort {
     repetitions: 2,
@@ -54,6 +58,7 @@ const QUICK: Effort = Effort {
     idle: 500,
     cell: cell::Sizes::QUICK,
     placement: placement::Sizes::QUICK,
+    tables: tables::Sizes::QUICK,
 };
 
 /// Runs the named benches and prints one report.
@@ -83,6 +88,7 @@ pub fn run(args: Bench) -> Result<(), Error> {
             BenchPart::Wire => wire::run(place.path(), effort, &mut figures)?,
             BenchPart::Cell => cell::run(place.path(), effort, &mut figures)?,
             BenchPart::Placement => placement::run(place.path(), effort, &mut figures)?,
+            BenchPart::Tables => tables::run(effort, &mut figures)?,
         }
     }
     let bench = parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(" ");
@@ -140,6 +146,7 @@ fn config(quick: bool, effort: Effort) -> Map<String, Value> {
     config.insert("placement_owners".into(), effort.placement.owners.into());
     config.insert("placement_lookups".into(), effort.placement.lookups.into());
     config.insert("placement_deaths".into(), effort.placement.deaths.into());
+    config.insert("tables_records".into(), effort.tables.records.into());
     config
 }
 

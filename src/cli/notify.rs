@@ -18,6 +18,9 @@ pub enum Notify {
         application: String,
         /// The object
         object: String,
+        /// Print the latest ones that nodes remember, with what was ignored, and end
+        #[arg(long)]
+        log: bool,
         /// Stop after so many lines
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
@@ -53,6 +56,11 @@ pub enum Notify {
         /// Confirm it
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Make a new key for the tokens of clients; the oldest of three is retired, and clients that have its tokens start anew
+    RotateKeys {
         #[command(flatten)]
         remote: Remote,
     },

@@ -70,6 +70,11 @@ impl Cluster {
         self.nodes[place].take().expect("it runs").kill();
     }
 
+    /// SIGTERM, and waits for the end.
+    pub fn terminate(&mut self, place: usize) {
+        assert_eq!(self.nodes[place].take().expect("it runs").terminate(), 0);
+    }
+
     /// Starts a node that was killed.
     pub fn restart(&mut self, place: usize) {
         let back = spawn(&self.configs[place], &[]);

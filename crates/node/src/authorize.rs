@@ -92,7 +92,13 @@ mod tests {
     }
 
     fn user(grants: &[Grant]) -> Principal {
-        Principal::User { app: app("a"), issuer: Arc::from("i"), subject: Arc::from("s"), grants: Arc::from(grants) }
+        Principal::User {
+            app: app("a"),
+            issuer: Arc::from("i"),
+            subject: Arc::from("s"),
+            grants: Arc::from(grants),
+            objects: Arc::from([]),
+        }
     }
 
     /// Everything that a principal may do, as `part.action@resource`.

@@ -12,7 +12,7 @@ mod read;
 
 pub use cell::Cell;
 pub use human::Time;
-pub use notify::Notify;
+pub use notify::{Gather, Notify};
 pub use placement::Placement;
 
 use crate::authorize::Action;

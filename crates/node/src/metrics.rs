@@ -49,6 +49,9 @@ const NOTIFY_CHANNELS: &str = "tidings_notify_channels";
 const NOTIFY_PUBLISHED: &str = "tidings_notify_published_total";
 const NOTIFY_SENT: &str = "tidings_notify_sent_total";
 const NOTIFY_DROPPED: &str = "tidings_notify_dropped_total";
+const NOTIFY_BEHIND: &str = "tidings_notify_behind_total";
+const NOTIFY_HOOK_ANSWERS: &str = "tidings_notify_hook_answers_total";
+const NOTIFY_HOOK_FAILURES: &str = "tidings_notify_hook_failures_total";
 const NOTIFY_SPOILED: &str = "tidings_notify_spoiled_total";
 const NOTIFY_STAGE: &str = "tidings_notify_stage_seconds";
 const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
@@ -132,6 +135,9 @@ fn describe() {
     describe_counter!(NOTIFY_PUBLISHED, "Publications that were taken here.");
     describe_counter!(NOTIFY_SENT, "Notifications that registrars here sent, repeats included, by kind.");
     describe_counter!(NOTIFY_DROPPED, "Messages to clients that were dropped because they take too little.");
+    describe_counter!(NOTIFY_BEHIND, "Versions that were published after a later one, and ignored.");
+    describe_counter!(NOTIFY_HOOK_ANSWERS, "What hooks said, by hook and answer.");
+    describe_counter!(NOTIFY_HOOK_FAILURES, "Call-outs without an answer, by application and reason.");
     describe_counter!(NOTIFY_SPOILED, "Entries of the feed that are no publications.");
     describe_histogram!(NOTIFY_STAGE, Unit::Seconds, "How long notifications took, by stage.");
     describe_gauge!(CELL_REST_SESSIONS, "Sessions that this node holds for callers of REST.");
@@ -247,6 +253,18 @@ pub(crate) fn notify_sent(unknown: bool) {
 
 pub(crate) fn notify_dropped() {
     counter!(NOTIFY_DROPPED).increment(1);
+}
+
+pub(crate) fn notify_behind() {
+    counter!(NOTIFY_BEHIND).increment(1);
+}
+
+pub(crate) fn notify_judged(hook: &'static str, answer: &'static str) {
+    counter!(NOTIFY_HOOK_ANSWERS, "hook" => hook, "answer" => answer).increment(1);
+}
+
+pub(crate) fn notify_hook_failed(app: &str, reason: &'static str) {
+    counter!(NOTIFY_HOOK_FAILURES, "app" => app.to_owned(), "reason" => reason).increment(1);
 }
 
 pub(crate) fn notify_spoiled() {

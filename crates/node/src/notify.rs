@@ -15,6 +15,8 @@ mod asking;
 mod channels;
 mod exchange;
 mod feeding;
+mod formats;
+mod hooks;
 mod http;
 mod hub;
 mod lines;
@@ -22,7 +24,10 @@ mod listening;
 mod performing;
 mod ranges;
 mod realm;
+mod traces;
 
+pub use formats::Format;
+pub use hooks::Hook;
 pub use http::{HttpChannels, Reading};
 pub use listening::Spoken;
 
@@ -91,7 +96,8 @@ impl Notify {
         let registrar = Registrar::new(told.config.registrar(seed()?, told.data_centre.clone()));
         let matcher = Matcher::new(matcher::Options { seed: seed()?, ..Default::default() });
         let bridge = Bridge::new(bridge::Options { seed: seed()?, ..Default::default() });
-        let hub = Hub::new(told, stored, cells, placed, clock.clone(), seed()?);
+        let judges = hooks::Judges::new(&told.config.hooks)?;
+        let hub = Hub::new(told, stored, cells, placed, clock.clone(), seed()?, judges);
         let (acks, acked) = feeding::acks();
         let machines = hub::Machines {
             registrar: hub.run(driver::spawn("registrar", registrar, ForRegistrar::new(&hub), clock.clone(), QUEUE)),
@@ -100,6 +106,7 @@ impl Notify {
         };
         hub.begin(machines);
         hub.spawn(realm::keep(hub.clone()));
+        hub.spawn(hooks::follow(hub.clone()));
         hub.spawn(ranges::follow(hub.clone()));
         hub.spawn(feeding::consume(hub.clone()));
         hub.spawn(feeding::acknowledge(hub.clone(), acked));
@@ -116,9 +123,12 @@ impl Notify {
             Some(Message::ObjectList(list)) => Message::ObjectListReply(hub.objects(&caller.app, &list).await?),
             Some(Message::ClientList(list)) => Message::ClientListReply(hub.clients(&caller.app, list.limit).await?),
             Some(Message::Reset(reset)) => Message::ResetDone(hub.reset(&caller.app, reset).await?),
+            Some(Message::Rotate(_)) => Message::Rotated(hub.rotate_keys().await?),
+            Some(Message::TraceList(list)) => Message::TraceListReply(hub.traces(caller, list).await),
             Some(Message::ForwardUp(forward)) => Message::Forwarded(hub.up_forwarded(caller, forward).await),
             Some(Message::ChannelClosed(closed)) => Message::Forwarded(hub.close_forwarded(&caller, closed).await),
             Some(Message::ForwardDown(forward)) => Message::Forwarded(hub.down_forwarded(forward)),
+            Some(Message::ChannelClaims(asked)) => Message::ChannelClaimsReply(hub.channel_claims(asked)),
             _ => return Err(error::unsupported()),
         };
         Ok(v1::NotifyMessage { caller: None, message: Some(answer) })
@@ -151,9 +161,9 @@ impl Notify {
         Spoken::open(&self.hub, caller)
     }
 
-    /// Gives the ranges up and lets clients go, so that both find another node at once.
-    pub fn retire(&self) {
-        self.hub.retire();
+    /// Hands the ranges over and lets clients go, so that both find another node at once.
+    pub async fn retire(&self) {
+        self.hub.retire().await;
     }
 
     /// Stops at once.

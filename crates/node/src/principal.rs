@@ -77,6 +77,8 @@ pub enum Principal {
         subject: Arc<str>,
         /// What the issuer's users may do.
         grants: Arc<[Grant]>,
+        /// The objects of Notify that the token's claim `notify` lists, as patterns.
+        objects: Arc<[String]>,
     },
     /// Another node of this cluster, by its certificate.
     Node(NodeId),

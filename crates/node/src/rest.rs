@@ -114,6 +114,8 @@ pub(crate) fn routes(body_bytes: usize) -> Routes {
         .routes(routes!(notify::objects, notify::publish_many))
         .routes(routes!(notify::object, notify::publish_one))
         .routes(routes!(notify::clients))
+        .routes(routes!(notify::publish_events))
+        .routes(routes!(notify::traces))
         .routes(routes!(notify::open_channel))
         .routes(routes!(notify::poll, notify::say, notify::close_channel))
         .routes(routes!(notify::events))

@@ -8,6 +8,7 @@ mod conformance;
 mod identity;
 mod members;
 mod mistakes;
+mod notify;
 mod placement;
 mod rest;
 mod start;

@@ -213,13 +213,18 @@ impl Bridge {
 
     fn begin(&mut self, now: Now, origin: Origin, mut publication: v1::Publication, out: &mut Outbox<Output>) {
         let key = ObjectKey::new(&publication.app, publication.generation, &publication.object);
-        publication.times.get_or_insert_default().bridge_us = now.wall.0;
+        let times = publication.times.get_or_insert_default();
+        // What comes from scratch was taken from the feed before.
+        if times.feed_us == 0 {
+            times.feed_us = now.wall.0;
+        }
         let until = now.mono + self.options.silence;
         self.send(now, Entry { origin, key, publication, until, tries: 0 }, out);
     }
 
-    fn send(&mut self, now: Now, entry: Entry, out: &mut Outbox<Output>) {
+    fn send(&mut self, now: Now, mut entry: Entry, out: &mut Outbox<Output>) {
         let Some(realm) = &self.realm else { return };
+        entry.publication.times.get_or_insert_default().bridge_us = now.wall.0;
         let call = v1::MatchPublication {
             realm: Some(v1::NotifyRealm { incarnation: realm.incarnation, generation: entry.key.generation() }),
             publication: Some(entry.publication.clone()),

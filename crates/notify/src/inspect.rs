@@ -4,7 +4,9 @@
 //! the walk.
 
 use crate::names::{Channel, ClientKey, ObjectKey};
-use crate::rows::{self, LOG, MATCHER, PENDING, PENDING_OF, PRESENCE, REG, REGISTRAR, Realm, Span, UNK, VERSION};
+use crate::rows::{
+    self, BEHIND, LOG, MATCHER, PENDING, PENDING_OF, PRESENCE, REG, REGISTRAR, Realm, Span, UNK, VERSION,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use tidings_base::KeyRange;
@@ -54,6 +56,8 @@ impl Objects {
             (info.version, info.source) = (version, source.clone());
         }
         info.pending |= rows::find(row, PENDING).is_some();
+        let behind = rows::find(row, BEHIND).and_then(|(_, value)| value.as_ref().try_into().ok());
+        info.behind = behind.map_or(info.behind, u64::from_be_bytes);
         info.registrations += count(row, REG);
     }
 

@@ -5,6 +5,7 @@
 //!              created = source@seqno    session = nonce@seqno    presence = channel@seqno     last-seqno = wall@seqno
 //!              reg-{object}@seqno   log-{object}@version   unk-{object}@seqno   pending-{object}@seqno
 //!   matcher    incarnation · hash · app · generation · object            version = source@version    pending@version
+//!                                                                        behind = ignored version@version
 //!              … · bucket                                                reg-{client} = source@seqno
 //!   scratch    incarnation · hash(salt, object) · app · generation · object      entry = publication@version
 //! ```
@@ -33,6 +34,7 @@ pub(crate) const UNK: &[u8] = b"unk-";
 pub(crate) const PENDING_OF: &[u8] = b"pending-";
 pub(crate) const VERSION: &[u8] = b"version";
 pub(crate) const PENDING: &[u8] = b"pending";
+pub(crate) const BEHIND: &[u8] = b"behind";
 pub(crate) const ENTRY: &[u8] = b"entry";
 
 /// Rows over which the registrations of one object are spread: a row of a hot object with 10⁶ of them is about 1 MiB.

@@ -66,6 +66,7 @@ pub fn objects(object: Option<String>, limit: u32, remote: &Remote) -> Result<()
                     "source": told(&object.source),
                     "registrations": object.registrations,
                     "pending": object.pending,
+                    "behind": (object.behind > 0).then_some(object.behind),
                 })
             })
             .collect();
@@ -76,8 +77,11 @@ pub fn objects(object: Option<String>, limit: u32, remote: &Remote) -> Result<()
         ["OBJECT", "VERSION", "REGISTERED", "STATE"],
         reply.objects.iter().map(|object| {
             let version = if object.version > 0 { object.version.to_string() } else { "unknown".to_owned() };
-            let state = if object.pending { "on its way" } else { "told" };
-            [printed(&object.object), version, object.registrations.to_string(), state.to_owned()]
+            let mut state = if object.pending { "on its way" } else { "told" }.to_owned();
+            if object.behind > 0 {
+                state += &format!("; {} came after it, ignored", object.behind);
+            }
+            [printed(&object.object), version, object.registrations.to_string(), state]
         }),
     );
     more(reply.more);

@@ -4,10 +4,14 @@
 //!   publish.rs   one question, durable when answered
 //!   watch.rs     a listener of the library, which survives restarts of servers
 //!   lists.rs     clients, objects, resets
+//!   traces.rs    the latest notifications, as nodes remember them
+//!   keys.rs      keys of tokens
 //! ```
 
+mod keys;
 mod lists;
 mod publish;
+mod traces;
 mod watch;
 
 use crate::cli::Remote;
@@ -20,9 +24,13 @@ pub fn run(command: Notify) -> Result<(), Error> {
     match command {
         Notify::Publish(args) => publish::run(args),
         Notify::Watch(args) => watch::watch(args),
-        Notify::Trace { application, object, count, remote } => {
+        Notify::Trace { application, object, log: true, count, remote } => {
+            traces::list(object, count, &within(application, remote)?)
+        }
+        Notify::Trace { application, object, log: false, count, remote } => {
             watch::trace(object, count, &within(application, remote)?)
         }
+        Notify::RotateKeys { remote } => keys::rotate(&remote),
         Notify::Clients { application, limit, remote } => lists::clients(limit, &within(application, remote)?),
         Notify::Objects { application, object, limit, remote } => {
             lists::objects(object, limit, &within(application, remote)?)

@@ -128,11 +128,11 @@ fn print_version(remote: &Remote, news: News<'_>) -> bool {
 
 fn print_times(remote: &Remote, news: News<'_>) -> bool {
     let News::Version(Notification { object, version, times: Some(times), .. }) = news else { return false };
-    let NotifyTimes { published_us, bridge_us, matcher_us, registrar_us, sent_us } = *times;
+    let NotifyTimes { published_us, feed_us, matcher_us, registrar_us, sent_us, .. } = *times;
     let took = |from: u64, to: u64| to.saturating_sub(from);
     let stages = [
-        ("feed_us", took(published_us, bridge_us)),
-        ("bridge_us", took(bridge_us, matcher_us)),
+        ("feed_us", took(published_us, feed_us)),
+        ("bridge_us", took(feed_us, matcher_us)),
         ("matcher_us", took(matcher_us, registrar_us)),
         ("registrar_us", took(registrar_us, sent_us)),
         ("total_us", took(published_us, sent_us)),

@@ -60,6 +60,29 @@ fn a_publication_outlives_the_leader_of_the_store() {
     hears(&watcher, "prices", 2);
 }
 
+/// Leases that outlast the patience of every test: whoever waits for the end of one waits in vain.
+const LONG: &str = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_trip = \"100ms\"\n\
+                    [notify]\nlease = \"10m\"\nrenew = \"400ms\"\n";
+
+#[test]
+fn a_node_that_stops_hands_its_ranges_over_and_its_clients_go_elsewhere() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start_with(dir.path(), LONG);
+    let watchers = watchers(&cluster, 3);
+    registered(cluster.node(0), "all", 3);
+    publish(cluster.node(1), "all", 1);
+    watchers.iter().for_each(|(watcher, _)| hears(watcher, "all", 1));
+    cluster.terminate(0);
+    let alive = cluster.node(1);
+    for (version, (watcher, object)) in (2..).zip(&watchers) {
+        publish(alive, object, version);
+        hears(watcher, object, version);
+    }
+    publish(alive, "all", 2);
+    watchers.iter().for_each(|(watcher, _)| hears(watcher, "all", 2));
+}
+
 /// The same for as long as the environment says, with more clients.
 #[test]
 #[ignore = "for as long as KILL_SECONDS says: scripts/kill.sh"]

@@ -2,10 +2,14 @@
 
 mod clusters;
 mod commands;
+mod formats;
+mod hooks;
 mod http;
+mod keys;
 mod library;
 mod restarts;
 mod strangers;
+mod traces;
 
 use crate::process::{Running, Server, until};
 use serde_json::Value;

@@ -136,9 +136,17 @@ impl Pinned {
             issuer: self.name.clone(),
             subject: Arc::from(subject),
             grants: self.grants.clone(),
+            objects: objects(claims),
         };
         Ok(Identity { principal, until: Some(until) })
     }
+}
+
+/// The claim `notify`: a list of patterns. Whatever else it is allows nothing.
+fn objects(claims: &Map<String, Value>) -> Arc<[String]> {
+    let listed = claims.get("notify").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let patterns: Option<Vec<String>> = listed.iter().map(|pattern| pattern.as_str().map(str::to_owned)).collect();
+    patterns.unwrap_or_default().into()
 }
 
 fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Result<&'a str, Error> {

@@ -67,6 +67,9 @@ impl Config {
             issuer.jwks.iter_mut().for_each(resolve);
             issuer.public_key.iter_mut().for_each(resolve);
         }
+        for hook in self.notify.hooks.values_mut() {
+            hook.acl.iter_mut().for_each(resolve);
+        }
     }
 }
 

@@ -170,6 +170,7 @@ mod tests {
             issuer: Arc::from("i"),
             subject: Arc::from(subject),
             grants: Arc::from(grants),
+            objects: Arc::from([]),
         }
     }
 

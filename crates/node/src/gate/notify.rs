@@ -28,7 +28,12 @@ pub(super) fn admit(principal: &Principal, request: &mut v1::NotifyMessage) -> R
         return Err(Error::new("notify.principal_too_long", Class::Refused, "the caller's subject is too long")
             .hint(format!("With its application it may have {MAX_USER} bytes.")));
     }
-    request.caller = Some(v1::NotifyCaller { app: caller.app, principal: caller.principal });
+    // Users are limited by what their tokens list where their application wants that; others are not.
+    let claims = match principal {
+        Principal::User { objects, .. } => Some(v1::NotifyClaims { objects: objects.to_vec() }),
+        _ => None,
+    };
+    request.caller = Some(v1::NotifyCaller { app: caller.app, principal: caller.principal, claims });
     Ok(())
 }
 
@@ -50,12 +55,16 @@ enum Need {
 fn need(message: &Message) -> Need {
     match message {
         Message::Up(_) => Need::Read,
-        Message::Publish(_) | Message::ObjectList(_) | Message::ClientList(_) => Need::Application,
+        Message::TraceList(list) if list.alone => Need::Node,
+        Message::Publish(_) | Message::ObjectList(_) | Message::ClientList(_) | Message::TraceList(_) => {
+            Need::Application
+        }
         Message::Reset(reset) if !reset.everything => Need::Application,
-        Message::Reset(_) => Need::Operator,
+        Message::Reset(_) | Message::Rotate(_) => Need::Operator,
         Message::ForwardUp(_)
         | Message::ForwardDown(_)
         | Message::ChannelClosed(_)
+        | Message::ChannelClaims(_)
         | Message::Match(_)
         | Message::Notify(_) => Need::Node,
         Message::Down(_)
@@ -63,6 +72,9 @@ fn need(message: &Message) -> Need {
         | Message::ObjectListReply(_)
         | Message::ClientListReply(_)
         | Message::ResetDone(_)
+        | Message::Rotated(_)
+        | Message::TraceListReply(_)
+        | Message::ChannelClaimsReply(_)
         | Message::Matched(_)
         | Message::Notified(_)
         | Message::Forwarded(_) => Need::Nothing,
@@ -93,12 +105,19 @@ mod tests {
 
     fn user(grants: &[Grant]) -> Principal {
         let app = AppName::parse("a").unwrap();
-        Principal::User { app, issuer: Arc::from("i"), subject: Arc::from("s"), grants: Arc::from(grants) }
+        Principal::User {
+            app,
+            issuer: Arc::from("i"),
+            subject: Arc::from("s"),
+            grants: Arc::from(grants),
+            objects: Arc::from([]),
+        }
     }
 
     /// Who asks, as it is said behind the gate, or the refusal's code.
     fn admitted(principal: &Principal, message: Message) -> String {
-        let forged = v1::NotifyCaller { app: "forged".into(), principal: "forged".into() };
+        let claims = Some(v1::NotifyClaims { objects: vec!["*".into()] });
+        let forged = v1::NotifyCaller { app: "forged".into(), principal: "forged".into(), claims };
         let mut request = v1::NotifyMessage { caller: Some(forged), message: Some(message) };
         match admit(principal, &mut request) {
             Ok(()) => request.caller.map(|caller| format!("{} {}", caller.app, caller.principal)).unwrap_or_default(),

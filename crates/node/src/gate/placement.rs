@@ -141,7 +141,13 @@ mod tests {
 
     fn user(grants: &[Grant]) -> Principal {
         let app = AppName::parse("a").unwrap();
-        Principal::User { app, issuer: Arc::from("i"), subject: Arc::from("s"), grants: Arc::from(grants) }
+        Principal::User {
+            app,
+            issuer: Arc::from("i"),
+            subject: Arc::from("s"),
+            grants: Arc::from(grants),
+            objects: Arc::from([]),
+        }
     }
 
     /// The namespace after the gate, or the refusal's code.

@@ -1,5 +1,7 @@
 //! Channels of the clients that are connected to this node.
 
+use super::hooks::Claims;
+use super::traces::Traces;
 use crate::metrics;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -25,24 +27,31 @@ pub(super) struct Channels {
     node: u64,
     next: AtomicU64,
     open: Mutex<BTreeMap<u64, Open>>,
+    traces: Traces,
 }
 
 struct Open {
     app: String,
+    claims: Claims,
     downs: mpsc::Sender<Down>,
 }
 
 impl Channels {
     /// Numbers are never used twice, not even by another process of this node: they begin somewhere at random.
     pub(super) fn new(node: u64, seed: u64) -> Channels {
-        Channels { node, next: AtomicU64::new(seed >> 1), open: Mutex::default() }
+        Channels { node, next: AtomicU64::new(seed >> 1), open: Mutex::default(), traces: Traces::default() }
     }
 
-    pub(super) fn open(&self, app: &str) -> (Channel, mpsc::Receiver<Down>) {
+    /// What was sent by these channels, and when.
+    pub(super) fn traces(&self) -> &Traces {
+        &self.traces
+    }
+
+    pub(super) fn open(&self, app: &str, claims: Claims) -> (Channel, mpsc::Receiver<Down>) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (downs, receiver) = mpsc::channel(WAITING);
         let mut open = self.open.lock();
-        open.insert(number, Open { app: app.to_owned(), downs });
+        open.insert(number, Open { app: app.to_owned(), claims, downs });
         metrics::notify_channels(open.len());
         (Channel { node: self.node, number }, receiver)
     }
@@ -53,10 +62,21 @@ impl Channels {
         metrics::notify_channels(open.len());
     }
 
+    /// What the token says by which a channel of this node was opened; `None` if there is no such channel.
+    pub(super) fn claims(&self, channel: Channel) -> Option<Claims> {
+        let open = self.open.lock();
+        open.get(&channel.number).filter(|_| channel.node == self.node).map(|open| open.claims.clone())
+    }
+
     /// Gives a message to a channel of this node; `false` if there is no such channel.
     pub(super) fn send(&self, channel: Channel, message: Box<v1::NotifyDown>) -> bool {
         let open = self.open.lock();
         let Some(found) = open.get(&channel.number).filter(|_| channel.node == self.node) else { return false };
+        for notification in &message.notifications {
+            if let Some(times) = notification.times {
+                self.traces.sent(&found.app, &notification.object, notification.version, times);
+            }
+        }
         match found.downs.try_send(Down::Message(message)) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Full(_)) => {

@@ -1,6 +1,12 @@
 //! The feed: publications go in, the bridge takes them out.
+//!
+//! All bridges of an incarnation are one consumer group. Another incarnation may mean another feed, whose entries have the
+//! numbers of others that were dealt with before: it has a group of its own, and an acknowledgement goes to the group that
+//! the entry was delivered to (F3).
 
 use super::hub::Hub;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_notify::bridge::Input;
@@ -10,8 +16,6 @@ use tokio::sync::mpsc;
 
 /// Where publications lie: no application can reach it.
 pub(super) const TOPIC: &[u8] = b".notify/publications";
-/// All bridges are one consumer group.
-const GROUP: &[u8] = b"bridges";
 /// Entries of one answer.
 const AT_ONCE: u32 = 512;
 /// How long a consumer waits for the first entry.
@@ -23,6 +27,53 @@ const REDELIVER: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Entries that one acknowledgement names.
 const ACKS: usize = 1_024;
+
+/// The consumer group of all bridges of an incarnation.
+pub(super) fn group(incarnation: u64) -> String {
+    match incarnation {
+        // Before there was one for each.
+        0 => "bridges".to_owned(),
+        incarnation => format!("bridges-{incarnation}"),
+    }
+}
+
+/// Entries that the bridge has, by the numbers that it knows them by: no two incarnations share one.
+#[derive(Default)]
+pub(super) struct Taken {
+    taken: Mutex<Entries>,
+}
+
+/// As many as the feed has delivered and heard nothing of.
+#[derive(Default)]
+struct Entries {
+    last: u64,
+    by_entry: BTreeMap<(u64, u64), u64>,
+    entries: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Taken {
+    /// The bridge's number of an entry; what is delivered again keeps it. Whatever earlier incarnations had is forgotten.
+    fn take(&self, incarnation: u64, number: u64) -> u64 {
+        let Entries { last, by_entry, entries } = &mut *self.taken.lock();
+        while let Some(((_, _), id)) = by_entry.first_key_value().filter(|((earlier, _), _)| *earlier < incarnation) {
+            entries.remove(id);
+            by_entry.pop_first();
+        }
+        *by_entry.entry((incarnation, number)).or_insert_with(|| {
+            *last += 1;
+            entries.insert(*last, (incarnation, number));
+            *last
+        })
+    }
+
+    /// The bridge is done with an entry; whose it was, unless that is forgotten.
+    fn done(&self, id: u64) -> Option<(u64, u64)> {
+        let mut taken = self.taken.lock();
+        let entry = taken.entries.remove(&id)?;
+        taken.by_entry.remove(&entry);
+        Some(entry)
+    }
+}
 
 /// The way of acknowledgements from the bridge.
 pub(super) fn acks() -> (mpsc::UnboundedSender<u64>, mpsc::UnboundedReceiver<u64>) {
@@ -36,9 +87,14 @@ pub(super) async fn consume(hub: Arc<Hub>) {
         return;
     }
     loop {
+        // Without a session with the cell the incarnation may be an old one, whose group is not to come back.
+        if hub.cell.subscribe().wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        let Ok(incarnation) = hub.kept().map(|kept| kept.incarnation) else { return };
         let consume = v1::Consume {
             topic: TOPIC.into(),
-            group: GROUP.into(),
+            group: group(incarnation).into(),
             limit: AT_ONCE,
             wait_ms: WAIT.as_millis() as u32,
             redeliver_ms: REDELIVER.as_millis() as u32,
@@ -46,8 +102,8 @@ pub(super) async fn consume(hub: Arc<Hub>) {
         let Ok(stored) = hub.stored() else { return };
         match stored.feed(Message::Consume(consume)).await {
             Ok(Message::Deliveries(v1::Deliveries { deliveries })) => {
-                let entries = deliveries.into_iter().map(|delivery| (delivery.number, delivery.entry)).collect();
-                hub.bridge(Input::Fed(entries)).await;
+                let taken = |delivery: v1::Delivery| (hub.taken.take(incarnation, delivery.number), delivery.entry);
+                hub.bridge(Input::Fed(deliveries.into_iter().map(taken).collect())).await;
             }
             Ok(_) => tokio::time::sleep(PAUSE).await,
             Err(error) => {
@@ -60,12 +116,35 @@ pub(super) async fn consume(hub: Arc<Hub>) {
 
 /// Acknowledges what the bridge is done with; what is not acknowledged comes again and changes nothing.
 pub(super) async fn acknowledge(hub: Arc<Hub>, mut acked: mpsc::UnboundedReceiver<u64>) {
-    let mut numbers = Vec::new();
-    while acked.recv_many(&mut numbers, ACKS).await > 0 {
-        let ack = v1::Ack { topic: TOPIC.into(), group: GROUP.into(), numbers: std::mem::take(&mut numbers) };
-        let Ok(stored) = hub.stored() else { return };
-        if let Err(error) = stored.feed(Message::Ack(ack)).await {
-            tracing::debug!(%error, "notify: entries were not acknowledged");
+    let mut ids = Vec::new();
+    while acked.recv_many(&mut ids, ACKS).await > 0 {
+        let mut by_group: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for (incarnation, number) in ids.drain(..).filter_map(|id| hub.taken.done(id)) {
+            by_group.entry(incarnation).or_default().push(number);
         }
+        for (incarnation, numbers) in by_group {
+            let ack = v1::Ack { topic: TOPIC.into(), group: group(incarnation).into(), numbers };
+            let Ok(stored) = hub.stored() else { return };
+            if let Err(error) = stored.feed(Message::Ack(ack)).await {
+                tracing::debug!(%error, "notify: entries were not acknowledged");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_another_incarnation_are_others() {
+        let taken = Taken::default();
+        let (one, two) = (taken.take(5, 1), taken.take(5, 2));
+        assert_eq!(taken.take(5, 1), one, "it is delivered again");
+        assert_eq!((taken.done(one), taken.done(one)), (Some((5, 1)), None));
+        let new = taken.take(6, 2);
+        assert_ne!(new, two);
+        assert_eq!(taken.done(two), None, "what an earlier feed had is not acknowledged to this one");
+        assert_eq!(taken.done(new), Some((6, 2)));
     }
 }

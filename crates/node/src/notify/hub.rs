@@ -2,9 +2,11 @@
 
 use super::channels::Channels;
 use super::exchange::Asked;
+use super::feeding::Taken;
+use super::hooks::Judges;
 use super::lines::Lines;
 use super::ranges::{Served, Through};
-use super::realm::Kept;
+use super::realm::{Entered, Kept};
 use super::{APP, Told};
 use crate::clock::Clock;
 use crate::driver::Handle;
@@ -25,6 +27,9 @@ use tokio::task::{JoinHandle, JoinSet};
 
 /// How long a request to the store may take: longer than an election; after it the machine hears of an error.
 const STORE: Duration = Duration::from_secs(10);
+
+/// How long a node that stops waits for others to take its ranges: a few round trips, and less than a shutdown may take.
+const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// The machines' inputs.
 pub(super) struct Machines {
@@ -52,14 +57,16 @@ pub(super) struct Hub {
     pub(super) way: Way,
     pub(super) cell: watch::Sender<Option<Cell>>,
     pub(super) kept: watch::Sender<Option<Arc<Kept>>>,
-    /// One enters a realm at a time; the generation of the file that was entered last.
-    pub(super) entered: tokio::sync::Mutex<u64>,
+    /// One enters a realm at a time; what was entered last.
+    pub(super) entered: tokio::sync::Mutex<Entered>,
     pub(super) owner: OnceLock<Owner>,
     pub(super) lookup: OnceLock<Lookup>,
     pub(super) served: Served,
     pub(super) channels: Channels,
     pub(super) asked: Asked,
     pub(super) lines: Lines,
+    pub(super) judges: Judges,
+    pub(super) taken: Taken,
     /// Absent once it is stopped.
     tasks: Mutex<Option<JoinSet<()>>>,
 }
@@ -72,6 +79,7 @@ impl Hub {
         placed: Placed,
         clock: Arc<dyn Clock>,
         seed: u64,
+        judges: Judges,
     ) -> Arc<Hub> {
         Arc::new(Hub {
             way: Way::new(cells, APP, told.node),
@@ -83,12 +91,14 @@ impl Hub {
             through: Arc::new(Through::new(placed)),
             cell: watch::Sender::new(None),
             kept: watch::Sender::new(None),
-            entered: tokio::sync::Mutex::new(0),
+            entered: tokio::sync::Mutex::default(),
             owner: OnceLock::new(),
             lookup: OnceLock::new(),
             served: Served::default(),
             asked: Asked::default(),
             lines: Lines::default(),
+            judges,
+            taken: Taken::default(),
             tasks: Mutex::new(Some(JoinSet::new())),
         })
     }
@@ -122,7 +132,22 @@ impl Hub {
         handle
     }
 
-    pub(super) fn retire(&self) {
+    /// Lets others have the ranges, as long as there are others and they take them; then lets clients go.
+    pub(super) async fn retire(&self) {
+        let alone = self.stored().map_or(true, |stored| stored.other_addresses().is_empty());
+        if let Some(owner) = self.owner.get().filter(|_| !alone) {
+            match tokio::time::timeout(HAND_OVER, owner.drain()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "notify: ranges were not handed over"),
+                Err(_) => {
+                    tracing::warn!("notify: nobody took all ranges in time; they wait for the end of their leases")
+                }
+            }
+        }
+        self.leave();
+    }
+
+    fn leave(&self) {
         if let Some(owner) = self.owner.get() {
             owner.leave();
         }
@@ -130,7 +155,7 @@ impl Hub {
     }
 
     pub(super) async fn stop(&self) {
-        self.retire();
+        self.leave();
         let tasks = self.tasks.lock().take();
         if let Some(mut tasks) = tasks {
             tasks.shutdown().await;

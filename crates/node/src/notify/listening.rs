@@ -1,6 +1,7 @@
 //! A client's channel: its messages to the registrar that owns its place, and the registrar's back to it.
 
 use super::channels::Down;
+use super::hooks::Claims;
 use super::hub::Hub;
 use crate::connection::{Requests, Responder};
 use std::sync::Arc;
@@ -30,8 +31,9 @@ pub(super) async fn serve(
     mut responder: Responder,
 ) {
     let Some(mut rest) = rest else { return responder.fail(one_frame()) };
+    let claims = claims_of(caller.claims);
     let caller = Caller { app: caller.app, principal: caller.principal };
-    let (channel, mut downs) = hub.channels.open(&caller.app);
+    let (channel, mut downs) = hub.channels.open(&caller.app, claims);
     let _gone = Gone { hub: hub.clone(), caller: caller.clone(), channel };
     let ups = async {
         let mut up = first;
@@ -96,8 +98,9 @@ pub struct Spoken {
 impl Spoken {
     /// Opens a channel; what is said goes up by a task of its own.
     pub(super) fn open(hub: &Arc<Hub>, caller: v1::NotifyCaller) -> Spoken {
+        let claims = claims_of(caller.claims);
         let caller = Caller { app: caller.app, principal: caller.principal };
-        let (channel, downs) = hub.channels.open(&caller.app);
+        let (channel, downs) = hub.channels.open(&caller.app, claims);
         let gone = Gone { hub: hub.clone(), caller: caller.clone(), channel };
         let (ups, mut queue) = mpsc::channel(SAID);
         let up = hub.clone();
@@ -156,7 +159,7 @@ impl Hub {
 
     async fn pass_once(&self, caller: &Caller, place: KeyHash, message: Message) -> bool {
         let Some(address) = self.owner_of(place) else { return false };
-        let named = v1::NotifyCaller { app: caller.app.clone(), principal: caller.principal.clone() };
+        let named = v1::NotifyCaller { app: caller.app.clone(), principal: caller.principal.clone(), claims: None };
         if address == self.told.address {
             return match message {
                 Message::ForwardUp(forward) => self.up_forwarded(named, forward).await.taken,
@@ -167,16 +170,45 @@ impl Hub {
         self.forward(&address, Some(named), message).await.unwrap_or(false)
     }
 
-    /// Lets another node take a message; whether it did.
-    async fn forward(&self, address: &str, caller: Option<v1::NotifyCaller>, message: Message) -> Result<bool, Error> {
+    /// Asks another node something that has one answer.
+    pub(super) async fn ask_node(
+        &self,
+        address: &str,
+        caller: Option<v1::NotifyCaller>,
+        message: Message,
+    ) -> Result<Message, Error> {
         let body = Body::Notify(v1::NotifyMessage { caller, message: Some(message) });
         let peers = self.stored()?.peers().clone();
         match peers.begin(address, body, FORWARD).await?.next().await.transpose()? {
-            Some(Body::Notify(v1::NotifyMessage { message: Some(Message::Forwarded(forwarded)), .. })) => {
-                Ok(forwarded.taken)
-            }
-            _ => Err(Error::new("notify.malformed", Class::Failed, "the answer is none to a forwarded message")),
+            Some(Body::Notify(v1::NotifyMessage { message: Some(message), .. })) => Ok(message),
+            _ => Err(malformed()),
         }
+    }
+
+    /// Lets another node take a message; whether it did.
+    async fn forward(&self, address: &str, caller: Option<v1::NotifyCaller>, message: Message) -> Result<bool, Error> {
+        match self.ask_node(address, caller, message).await? {
+            Message::Forwarded(forwarded) => Ok(forwarded.taken),
+            _ => Err(malformed()),
+        }
+    }
+
+    /// What the token says by which a channel of another node was opened; `None` if nobody knows.
+    pub(super) async fn ask_claims(&self, channel: Channel) -> Option<Claims> {
+        let address = self.stored().ok()?.address_of(NodeId(channel.node))?;
+        let asked = Message::ChannelClaims(v1::ChannelClaims { channel: Some(to_message(channel)) });
+        match self.ask_node(&address, None, asked).await.ok()? {
+            Message::ChannelClaimsReply(v1::ChannelClaimsReply { known: true, claims }) => Some(claims_of(claims)),
+            _ => None,
+        }
+    }
+
+    /// Answers a registrar elsewhere what a channel's token says.
+    pub(super) fn channel_claims(&self, asked: v1::ChannelClaims) -> v1::ChannelClaimsReply {
+        let found = asked.channel.and_then(|channel| self.channels.claims(of_message(channel)));
+        let known = found.is_some();
+        let claims = found.flatten().map(|objects| v1::NotifyClaims { objects: objects.to_vec() });
+        v1::ChannelClaimsReply { known, claims }
     }
 
     /// A client's message arrived where its place may be owned.
@@ -231,6 +263,14 @@ impl Hub {
             }
         });
     }
+}
+
+fn claims_of(claims: Option<v1::NotifyClaims>) -> Claims {
+    claims.map(|claims| claims.objects.into())
+}
+
+fn malformed() -> Error {
+    Error::new("notify.malformed", Class::Failed, "another node's answer is of another kind than the question")
 }
 
 fn to_message(Channel { node, number }: Channel) -> v1::NotifyChannel {

@@ -1,12 +1,12 @@
 //! Performs what the machines want. Nothing here waits.
 
 use super::exchange::{Call, Origin};
+use super::hooks::Question;
 use super::hub::{Hub, To};
 use crate::driver::Perform;
 use crate::metrics;
 use std::sync::Arc;
 use tidings_notify::names::Guard;
-use tidings_notify::registrar::Verdict;
 use tidings_notify::{Outcome, RequestId};
 use tidings_notify::{bridge, matcher, registrar};
 use tidings_wire::v1;
@@ -72,8 +72,13 @@ impl Perform<registrar::Output> for ForRegistrar {
             Output::ToMatcher { id, key, call } => {
                 self.hub.route(key, Origin::Registrar(id), Call::Register(call));
             }
-            // No hook is configured: whoever may listen may hear of every object of its application.
-            Output::Authorize { id, .. } => self.say(Input::Authorized { id, verdict: Verdict::Yes }),
+            Output::Authorize { id, client, channel, object, sending } => {
+                let hub = self.hub.clone();
+                self.hub.spawn(async move {
+                    let verdict = hub.judge(Question { client, channel, object, sending }).await;
+                    hub.registrar(Input::Authorized { id, verdict }).await;
+                });
+            }
             Output::Confirm { id, guard } => {
                 let held = self.hub.holds(Some(guard));
                 self.say(Input::Confirmed { id, held });
@@ -91,6 +96,10 @@ impl Perform<matcher::Output> for ForMatcher {
             Output::ToRegistrar { id, key, notify } => {
                 let origin = if notify.hint { Origin::Nobody } else { Origin::Matcher(id) };
                 self.hub.route(key, origin, Call::Notify(notify));
+            }
+            Output::Behind { object, version, latest, times } => {
+                metrics::notify_behind();
+                self.hub.channels.traces().behind(object.app(), object.name(), version, latest, times);
             }
             Output::Store { id, request } => self.hub.store(To::Matcher, id, request),
         }
@@ -122,8 +131,8 @@ fn measure(message: &v1::NotifyDown) {
     for notification in &message.notifications {
         metrics::notify_sent(notification.unknown > 0);
         if let Some(times) = &notification.times {
-            let v1::NotifyTimes { published_us, bridge_us, matcher_us, registrar_us, sent_us } = *times;
-            let stages = [("feed", published_us, bridge_us), ("bridge", bridge_us, matcher_us)];
+            let v1::NotifyTimes { published_us, feed_us, matcher_us, registrar_us, sent_us, .. } = *times;
+            let stages = [("feed", published_us, feed_us), ("bridge", feed_us, matcher_us)];
             let rest = [("matcher", matcher_us, registrar_us), ("registrar", registrar_us, sent_us)];
             for (stage, from, to) in stages.into_iter().chain(rest).filter(|(_, from, to)| *from > 0 && *to > 0) {
                 metrics::notify_stage(stage, std::time::Duration::from_micros(to.saturating_sub(from)));

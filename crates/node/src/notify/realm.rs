@@ -2,6 +2,7 @@
 //!
 //! It is read through the cell's consistent cache: nobody can change it while a node may still use what it was.
 
+use super::feeding;
 use super::hub::Hub;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
@@ -30,6 +31,13 @@ const BEGIN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(2);
 /// How often a change of the file is tried against others'.
 const ATTEMPTS: usize = 16;
+/// Keys that are accepted: the newest, and those before it whose tokens clients still have.
+const KEYS: usize = 3;
+/// Until a new key is used, so that every node knows it when the first token under it comes back.
+const SPREADS: Duration = Duration::from_secs(30);
+/// After an incarnation was raised, nobody consumes for the one before any more: longer than a consumer waits, and than a
+/// node can be without hearing of it.
+const UNUSED: Duration = Duration::from_secs(120);
 /// Channels that are closed in a moment when the realm changes, and how long that is: their clients come back at once.
 const AT_ONCE: usize = 100;
 const MOMENT: Duration = Duration::from_millis(100);
@@ -44,23 +52,62 @@ pub(super) struct Kept {
     /// Generations of applications that were reset.
     #[serde(default)]
     generations: BTreeMap<String, u32>,
-    /// Oldest first: tokens are made with the last, and all verify.
+    /// Oldest first; all verify.
     keys: Vec<TokenKey>,
+    /// Incarnations whose consumer groups the feed still has to forget: it keeps entries for each.
+    #[serde(default = "nameless")]
+    past: Vec<u64>,
+}
+
+/// A file from before there was a group for each incarnation.
+fn nameless() -> Vec<u64> {
+    vec![0]
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct TokenKey {
     id: u32,
     secret: String,
+    /// When it was made, in milliseconds since 1970.
+    #[serde(default)]
+    made_ms: u64,
+}
+
+/// What of the file the machines were told last.
+#[derive(Default)]
+pub(super) struct Entered {
+    /// The file's generation.
+    generation: u64,
+    /// The key that tokens are made with.
+    signer: u32,
 }
 
 impl Kept {
-    fn new(store: u64) -> Result<Kept, Error> {
-        let mut secret = [0; 32];
-        getrandom::fill(&mut secret)
-            .map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))?;
-        let keys = vec![TokenKey { id: 1, secret: BASE64.encode(secret) }];
-        Ok(Kept { incarnation: store.max(1), store, generations: BTreeMap::new(), keys })
+    fn new(store: u64, now: Wall) -> Result<Kept, Error> {
+        let (generations, incarnation) = (BTreeMap::new(), store.max(1));
+        let mut kept = Kept { incarnation, store, generations, keys: Vec::new(), past: Vec::new() };
+        kept.rotate(&secret()?, now);
+        Ok(kept)
+    }
+
+    /// F8: another key; the oldest beyond [`KEYS`] is retired.
+    fn rotate(&mut self, secret: &str, now: Wall) {
+        let id = self.keys.last().map_or(1, |newest| newest.id.saturating_add(1));
+        self.keys.push(TokenKey { id, secret: secret.to_owned(), made_ms: now.millis() });
+        let retired = self.keys.len().saturating_sub(KEYS);
+        self.keys.drain(..retired);
+    }
+
+    /// Whether the newest key has served for so long.
+    fn is_stale(&self, every: Duration, now: Wall) -> bool {
+        let age = self.keys.last().map(|newest| now.millis().saturating_sub(newest.made_ms));
+        age.is_none_or(|age| u128::from(age) >= every.as_millis())
+    }
+
+    /// The key that tokens are made with: the newest that every node knows by now.
+    fn signer(&self, now: Wall) -> u32 {
+        let known = |key: &&TokenKey| key.made_ms + SPREADS.as_millis() as u64 <= now.millis();
+        self.keys.iter().rev().find(known).or(self.keys.first()).map_or(0, |key| key.id)
     }
 
     fn of(file: &File) -> Result<Kept, Error> {
@@ -79,15 +126,19 @@ impl Kept {
         Realm { incarnation: self.incarnation, generations: self.generations.clone() }
     }
 
-    fn keys(&self) -> Keys {
+    /// The keys as a registrar wants them: the last is for new tokens.
+    fn keys(&self, signer: u32) -> Keys {
+        let (last, others): (Vec<_>, Vec<_>) = self.keys.iter().partition(|key| key.id == signer);
+        let all = others.into_iter().chain(last);
         let secrets: Vec<(u32, Vec<u8>)> =
-            self.keys.iter().filter_map(|key| Some((key.id, BASE64.decode(&key.secret).ok()?))).collect();
+            all.filter_map(|key| Some((key.id, BASE64.decode(&key.secret).ok()?))).collect();
         Keys::new(secrets.iter().map(|(id, secret)| (*id, secret.as_slice())))
     }
 
     /// Everything that is stored is gone, or as good as gone. By the wall clock, so that one that was used before the cell
     /// itself was restored is not used again.
     pub(super) fn raise_incarnation(&mut self, now: Wall) {
+        self.past.push(self.incarnation);
         self.incarnation = (self.incarnation + 1).max(now.millis());
     }
 
@@ -95,6 +146,13 @@ impl Kept {
     pub(super) fn raise_generation(&mut self, app: &str) {
         *self.generations.entry(app.to_owned()).or_default() += 1;
     }
+}
+
+fn secret() -> Result<String, Error> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret)
+        .map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))?;
+    Ok(BASE64.encode(secret))
 }
 
 /// Keeps the realm known, one session after the other.
@@ -118,6 +176,8 @@ async fn session(hub: &Arc<Hub>) -> Result<(), Error> {
     loop {
         hub.enter(&file.contents_and_stat().await?).await?;
         hub.follow_store().await;
+        hub.follow_keys().await;
+        hub.leave_groups().await;
         tokio::select! {
             event = watch.next() => if event.is_none() {
                 return Ok(());
@@ -132,7 +192,7 @@ async fn open(hub: &Arc<Hub>, cell: &Cell) -> Result<Handle, Error> {
     let open = || cell.open(PATH).read().events(Events::CONTENTS);
     match open().await {
         Err(error) if error.code == "cell.no_node" => {
-            let kept = Kept::new(hub.store_incarnation().await?)?;
+            let kept = Kept::new(hub.store_incarnation().await?, hub.clock.now().wall)?;
             let created = cell.open(PATH).write().create_file(kept.bytes()).await?;
             drop(created);
             open().await
@@ -172,17 +232,24 @@ impl Hub {
     async fn enter(&self, file: &File) -> Result<(), Error> {
         let mut entered = self.entered.lock().await;
         let generation = file.stat().content_generation;
-        if generation <= *entered {
+        if generation < entered.generation {
             return Ok(());
         }
         let kept = Kept::of(file)?;
+        let signer = kept.signer(self.clock.now().wall);
+        if generation > entered.generation || signer != entered.signer {
+            self.registrar(registrar::Input::Keys(kept.keys(signer))).await;
+            entered.signer = signer;
+        }
+        if generation == entered.generation {
+            return Ok(());
+        }
         let before = self.kept.borrow().clone();
         let realm = kept.realm();
-        self.registrar(registrar::Input::Keys(kept.keys())).await;
         self.registrar(registrar::Input::Realm(realm.clone())).await;
         self.matcher(matcher::Input::Realm(realm.clone())).await;
         self.bridge(bridge::Input::Realm(realm)).await;
-        *entered = generation;
+        entered.generation = generation;
         if let Some(before) = before {
             self.dismiss(&before, &kept);
         }
@@ -223,6 +290,53 @@ impl Hub {
         }
     }
 
+    /// F8: makes a new key when the newest has served its time. All nodes try; the first one does it.
+    async fn follow_keys(&self) {
+        let (every, now) = (self.told.config.rotate_keys_every.into(), self.clock.now().wall);
+        if !self.kept().is_ok_and(|kept| kept.is_stale(every, now)) {
+            return;
+        }
+        if let Err(error) = self.add_key(|kept| kept.is_stale(every, now)).await {
+            tracing::warn!(%error, "notify: no new key for tokens yet");
+        }
+    }
+
+    /// F8: makes a new key for tokens; clients whose tokens a retired key made start anew.
+    pub(super) async fn rotate_keys(&self) -> Result<v1::KeysRotated, Error> {
+        let kept = self.add_key(|_| true).await?;
+        let accepted: Vec<u32> = kept.keys.iter().map(|key| key.id).collect();
+        Ok(v1::KeysRotated { key: accepted.last().copied().unwrap_or(0), accepted })
+    }
+
+    async fn add_key(&self, wanted: impl Fn(&Kept) -> bool) -> Result<Kept, Error> {
+        let (secret, now) = (secret()?, self.clock.now().wall);
+        let changed = self.change_realm(|kept| {
+            if wanted(kept) {
+                kept.rotate(&secret, now);
+            }
+        });
+        let kept = changed.await?;
+        tracing::info!(key = kept.keys.last().map(|key| key.id), "notify: there is a new key for tokens");
+        Ok(kept)
+    }
+
+    /// Lets the feed forget consumer groups of earlier incarnations, where its leader is, once nobody consumes for them any
+    /// more.
+    async fn leave_groups(&self) {
+        let (Ok(kept), Ok(stored)) = (self.kept(), self.stored()) else { return };
+        if self.clock.now().wall.millis() < kept.incarnation.saturating_add(UNUSED.as_millis() as u64) {
+            return;
+        }
+        for past in &kept.past {
+            if stored.leave(feeding::TOPIC, feeding::group(*past).as_bytes()).await.is_err() {
+                return;
+            }
+            if let Err(error) = self.change_realm(|kept| kept.past.retain(|other| other != past)).await {
+                return tracing::debug!(%error, "notify: a group that was left is not noted");
+            }
+        }
+    }
+
     async fn store_incarnation(&self) -> Result<u64, Error> {
         match self.stored()?.ask(StoreMessage::Status(v1::StoreStatus {})).await? {
             StoreMessage::StatusReply(status) => Ok(status.incarnation),
@@ -250,5 +364,27 @@ impl Hub {
         }
         Err(Error::new("notify.busy", Class::Unreachable, "others change Notify's realm at the same time")
             .hint("Try again."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_keys_are_kept_and_a_new_one_is_used_when_all_know_it() {
+        let at = |ms: u64| Wall(ms * 1_000);
+        let spreads = SPREADS.as_millis() as u64;
+        let mut kept = Kept::new(1, at(1_000)).unwrap();
+        assert_eq!(kept.signer(at(1_000)), 1, "there is no other");
+        kept.rotate("two", at(50_000));
+        assert_eq!((kept.signer(at(50_000)), kept.signer(at(50_000 + spreads))), (1, 2));
+        assert!(
+            !kept.is_stale(Duration::from_secs(10), at(59_999)) && kept.is_stale(Duration::from_secs(10), at(60_000))
+        );
+        kept.rotate("three", at(60_000));
+        kept.rotate("four", at(60_001));
+        assert_eq!(kept.keys.iter().map(|key| key.id).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(kept.signer(at(60_001)), 2);
     }
 }

@@ -11,7 +11,7 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use tidings_base::Error;
+use tidings_base::{Class, Error};
 use tidings_wire::v1::notify_message::Message;
 use tidings_wire::{Body, v1};
 use utoipa::ToSchema;
@@ -72,6 +72,41 @@ pub(super) struct ObjectInfo {
     registrations: u32,
     /// The version is on its way to clients.
     pending: bool,
+    /// The last version that was published after a later one, and so ignored; null = none.
+    behind: Option<u64>,
+}
+
+/// The latest notifications of an object.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Traces {
+    /// The earliest first.
+    traces: Vec<Trace>,
+}
+
+/// Where a notification was when, in microseconds since 1970; 0 = it was not there.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct Trace {
+    version: u64,
+    /// The node that saw it.
+    node: u64,
+    /// Not null: it was ignored, since this later version was known.
+    behind: Option<u64>,
+    published_us: u64,
+    feed_us: u64,
+    bridge_us: u64,
+    matcher_us: u64,
+    registrar_us: u64,
+    sent_us: u64,
+}
+
+impl From<v1::NotifyTrace> for Trace {
+    fn from(trace: v1::NotifyTrace) -> Trace {
+        let v1::NotifyTrace { version, times, node, behind } = trace;
+        let v1::NotifyTimes { published_us, feed_us, bridge_us, matcher_us, registrar_us, sent_us } =
+            times.unwrap_or_default();
+        let behind = (behind > 0).then_some(behind);
+        Trace { version, node, behind, published_us, feed_us, bridge_us, matcher_us, registrar_us, sent_us }
+    }
 }
 
 /// Clients of the application.
@@ -164,6 +199,32 @@ pub(super) async fn publish_many(
     publish(&app, caller, &path, publications.collect()).await
 }
 
+/// Takes events of the application in its own format, which the nodes' configuration translates; answered after all of
+/// them are durable.
+#[utoipa::path(post, path = "/v1/notify-events/{app}", operation_id = "notify_publish_events", tag = "notify",
+    request_body = serde_json::Value, params(("app" = String, Path, description = "The application")),
+    responses((status = 204, description = "Durable"), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn publish_events(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    JsonBody(body): JsonBody<serde_json::Value>,
+) -> Result<StatusCode, Refusal> {
+    let name = path.text(APPLICATION)?;
+    let format = app.config.notify.formats.get(name.as_str()).ok_or_else(|| {
+        Error::new("notify.no_format", Class::NotFound, "no format of events is configured for this application")
+            .hint("Let the operator set `notify.formats`, or publish with `POST /v1/notify/{app}`.")
+    })?;
+    let events = match &body {
+        serde_json::Value::Array(events) => events.as_slice(),
+        event => std::slice::from_ref(event),
+    };
+    let publications = events.iter().map(|event| format.read(event)).collect::<Result<_, Error>>()?;
+    publish(&app, caller, &path, publications).await
+}
+
 async fn list_objects(app: &App, caller: Caller, path: &Segments, list: v1::ObjectList) -> Result<Objects, Refusal> {
     match ask(app, caller, path, Message::ObjectList(list)).await? {
         Message::ObjectListReply(reply) => {
@@ -173,6 +234,7 @@ async fn list_objects(app: &App, caller: Caller, path: &Segments, list: v1::Obje
                 source: Text(info.source),
                 registrations: info.registrations,
                 pending: info.pending,
+                behind: (info.behind > 0).then_some(info.behind),
             });
             Ok(Objects { objects: objects.collect(), more: reply.more })
         }
@@ -205,6 +267,29 @@ pub(super) async fn objects(
 pub(super) async fn object(State(app): State<App>, caller: Caller, path: Segments) -> Result<Json<Objects>, Refusal> {
     let list = v1::ObjectList { object: path.bytes(OBJECT), limit: 1 };
     Ok(Json(list_objects(&app, caller, &path, list).await?))
+}
+
+/// The latest notifications of an object, and where each was when, as far as nodes remember.
+#[utoipa::path(get, path = "/v1/notify-traces/{app}/{object}", operation_id = "notify_traces", tag = "notify",
+    params(("app" = String, Path, description = "The application"), ("object" = String, Path, description = "The object"),
+        ("limit" = Option<u32>, Query, description = "At most so many, the latest; 100 if left out")),
+    responses((status = 200, body = Traces), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn traces(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    mut query: Query,
+) -> Result<Json<Traces>, Refusal> {
+    let limit = query.take_number("limit")?.unwrap_or_default();
+    query.finish()?;
+    let list = v1::TraceList { object: path.bytes(OBJECT), limit, alone: false };
+    match ask(&app, caller, &path, Message::TraceList(list)).await? {
+        Message::TraceListReply(reply) => {
+            Ok(Json(Traces { traces: reply.traces.into_iter().map(Trace::from).collect() }))
+        }
+        answer => Err(other(answer)),
+    }
 }
 
 /// Clients, online or not.

@@ -46,6 +46,7 @@ use tidings_wire::error;
 use tidings_wire::v1::admin_message::Message as Admin;
 use tidings_wire::v1::cell_message::Message as CellMessage;
 use tidings_wire::v1::frame::Body;
+use tidings_wire::v1::store_command::Command;
 use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::v1::{self, feed_message};
 use tokio::time::Instant;
@@ -303,7 +304,7 @@ impl Services for NodeServices {
 
     async fn retire(&self) {
         if let Some(notify) = &self.notify {
-            notify.retire();
+            notify.retire().await;
         }
         // While there is a cell to give the lock back to.
         if let Some(placed) = &self.placed {
@@ -397,6 +398,13 @@ impl Stored {
         self.store.log().address(node)
     }
 
+    /// Where the other members are reached.
+    pub(crate) fn other_addresses(&self) -> Vec<String> {
+        let here = self.peers.node();
+        let members = self.store.log().status().members.into_iter();
+        members.filter(|member| member.node != here).map(|member| member.address).collect()
+    }
+
     /// The way to the other nodes.
     pub(crate) fn peers(&self) -> &Arc<Peers> {
         &self.peers
@@ -409,6 +417,13 @@ impl Stored {
             Body::Feed(v1::FeedMessage { message: Some(message) }) => Ok(message),
             _ => Err(Error::new("store.malformed", Class::Failed, "the feed's answer is none of the feed")),
         }
+    }
+
+    /// Makes a topic forget a consumer group, if this node leads.
+    pub(crate) async fn leave(&self, topic: &[u8], group: &[u8]) -> Result<(), Error> {
+        let leave = v1::FeedLeave { topic: topic.to_vec().into(), group: group.to_vec().into() };
+        let left = self.store.request(Request::Operate(Command::FeedLeave(leave)), None).await;
+        left.map(drop).map_err(|refused| refused.error)
     }
 
     /// One message to the store, one message back.

@@ -3,7 +3,7 @@
 use super::{Matcher, Output, Step, Timer, Waiter};
 use crate::mutant::Mutant;
 use crate::names::{ClientKey, ObjectKey};
-use crate::rows::{self, MATCHER, PENDING, Span, StoreReply, StoreResult, VERSION};
+use crate::rows::{self, BEHIND, MATCHER, PENDING, Span, StoreReply, StoreResult, VERSION};
 use crate::{CallId, Outcome, backoff};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -33,13 +33,15 @@ pub(super) struct Want {
     suppress: bool,
     /// Answers only when everybody has been told: no marker stands for it.
     hold: bool,
+    /// Nothing later was known when it came.
+    fresh: bool,
     times: Option<v1::NotifyTimes>,
 }
 
 impl Want {
     /// A marker was found: F12, nothing is suppressed.
     pub(super) fn recovered(version: u64) -> Want {
-        Want { version, source: Bytes::new(), suppress: false, hold: false, times: None }
+        Want { version, source: Bytes::new(), suppress: false, hold: false, fresh: false, times: None }
     }
 
     /// A version was written. F12: its maker is left out only where every earlier version is known to have been
@@ -47,7 +49,12 @@ impl Want {
     pub(super) fn published(publication: v1::Publication, settled: bool, mutant: Option<Mutant>) -> Want {
         let v1::Publication { version, source, times, .. } = publication;
         let suppress = !source.is_empty() && (settled || mutant == Some(Mutant::AlwaysSuppress));
-        Want { version, source, suppress, hold: false, times }
+        Want { version, source, suppress, hold: false, fresh: false, times }
+    }
+
+    /// The same, known to have come before anything later.
+    pub(super) fn fresh(self, fresh: bool) -> Want {
+        Want { fresh, ..self }
     }
 
     fn notify(&self, realm: v1::NotifyRealm, client: &ClientKey, object: &ObjectKey) -> v1::ClientNotify {
@@ -207,6 +214,7 @@ impl Matcher {
             self.drop_job(object, Outcome::Failed, out);
             return false;
         };
+        self.compare(object, stored, out);
         let Some(job) = self.jobs.get_mut(object) else { return false };
         if stored > job.want.version {
             // Its own marker brings the later version to everybody but its maker. Where there is one, F12 wants it
@@ -223,6 +231,39 @@ impl Matcher {
             waiters.into_iter().for_each(|waiter| self.answer(waiter, Outcome::Done, 0, out));
         }
         true
+    }
+
+    /// Notices a version that came after what is stored. What came after it, as it should, may have been stored first.
+    fn compare(&mut self, object: &ObjectKey, stored: u64, out: &mut Outbox<Output>) {
+        let Some(job) = self.jobs.get_mut(object) else { return };
+        let (version, times, fresh) = (job.want.version, job.want.times, std::mem::take(&mut job.want.fresh));
+        if fresh && stored > version && self.latest_under_way(object) < stored {
+            self.behind(object, version, stored, times, out);
+        }
+    }
+
+    /// A version came after a later one that is known: it changes nothing, and people can see that it came.
+    pub(super) fn behind(
+        &mut self,
+        object: &ObjectKey,
+        version: u64,
+        latest: u64,
+        times: Option<v1::NotifyTimes>,
+        out: &mut Outbox<Output>,
+    ) {
+        // F1: stamped by a version like its neighbours, so that the picture of the latest one stays.
+        let cells = vec![rows::cell(BEHIND, latest, version.to_be_bytes().to_vec())];
+        let row = rows::row(self.incarnation(), object.as_bytes());
+        self.store(Step::Tidying, rows::write(MATCHER, row, cells), out);
+        out.put(Output::Behind { object: object.clone(), version, latest, times });
+    }
+
+    /// The latest version of an object that is being stored or propagated; 0 = none is.
+    pub(super) fn latest_under_way(&self, object: &ObjectKey) -> u64 {
+        let arriving = self.arriving.get(object).map_or(0, |(_, latest)| *latest);
+        let job = self.jobs.get(object);
+        let job = job.map_or(0, |job| job.next.as_ref().map_or(job.want.version, |(next, _)| next.version));
+        arriving.max(job)
     }
 
     fn tell(&mut self, now: Now, object: &ObjectKey, client: ClientKey, out: &mut Outbox<Output>) {

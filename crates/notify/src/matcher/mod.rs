@@ -122,6 +122,17 @@ pub enum Output {
         /// What to say.
         notify: Box<v1::ClientNotify>,
     },
+    /// A version was published after a later one, and is ignored: to be counted.
+    Behind {
+        /// The object.
+        object: ObjectKey,
+        /// What was published.
+        version: u64,
+        /// What is known.
+        latest: u64,
+        /// Where it was when.
+        times: Option<v1::NotifyTimes>,
+    },
     /// Ask the store.
     Store {
         /// Comes back with the answer.
@@ -139,7 +150,7 @@ enum Step {
     /// F6: the version is read.
     Reading { request: RequestId, guard: Guard, object: ObjectKey, then: Option<StoreRequest> },
     /// The version is written, with its marker.
-    Publishing { waiter: Waiter, object: ObjectKey, publication: v1::Publication, scratch: bool },
+    Publishing { waiter: Waiter, object: ObjectKey, publication: v1::Publication, scratch: bool, fresh: bool },
     /// The fast path reads the clients.
     Hinting { object: ObjectKey, publication: v1::Publication },
     /// A job reads its next page.
@@ -179,6 +190,8 @@ pub struct Matcher {
     steps: BTreeMap<StoreId, Step>,
     jobs: BTreeMap<ObjectKey, Job>,
     calls: BTreeMap<CallId, (ObjectKey, ClientKey)>,
+    /// Objects whose versions are being written: how many, and the latest.
+    arriving: BTreeMap<ObjectKey, (usize, u64)>,
     next_id: u64,
 }
 
@@ -194,6 +207,7 @@ impl Matcher {
             steps: BTreeMap::new(),
             jobs: BTreeMap::new(),
             calls: BTreeMap::new(),
+            arriving: BTreeMap::new(),
             next_id: 0,
         }
     }
@@ -313,9 +327,27 @@ impl Matcher {
             let step = Step::Hinting { object: object.clone(), publication: publication.clone() };
             self.store(step, rows::scan(MATCHER, span, jobs::PAGE, &[]), out);
         }
+        let latest = self.latest_under_way(&object);
+        let fresh = latest <= version && !call.scratch;
+        // What comes from scratch was in time, and held up on its way.
+        if latest > version && !call.scratch {
+            self.behind(&object, version, latest, publication.times, out);
+        }
+        let (count, highest) = self.arriving.entry(object.clone()).or_default();
+        (*count, *highest) = (*count + 1, version.max(*highest));
         let waiter = Waiter { request, guard };
-        let step = Step::Publishing { waiter, object, publication, scratch: call.scratch };
+        let step = Step::Publishing { waiter, object, publication, scratch: call.scratch, fresh };
         self.store(step, rows::write(MATCHER, row, cells), out);
+    }
+
+    /// A version was written, or could not be.
+    fn arrived(&mut self, object: &ObjectKey) {
+        if let Some((count, _)) = self.arriving.get_mut(object) {
+            *count -= 1;
+            if *count == 0 {
+                self.arriving.remove(object);
+            }
+        }
     }
 
     // ---- ranges -----------------------------------------------------------------------------------------------------
@@ -394,7 +426,10 @@ impl Matcher {
                 Some(Step::Registering { request, .. } | Step::Reading { request, .. }) => {
                     self.refuse(request, Outcome::Moved, out);
                 }
-                Some(Step::Publishing { waiter, .. }) => self.refuse(waiter.request, Outcome::Moved, out),
+                Some(Step::Publishing { waiter, object, .. }) => {
+                    self.arrived(&object);
+                    self.refuse(waiter.request, Outcome::Moved, out);
+                }
                 // The rest of a range that was cut is still to be scanned.
                 Some(Step::Recovering(held)) if !range.covers(held.range) => {
                     self.timers.set(Timer::Rescan, Mono(0));
@@ -444,12 +479,16 @@ impl Matcher {
             (Step::Registering { request, .. } | Step::Reading { request, .. }, _) => {
                 self.refuse(request, Outcome::Failed, out);
             }
-            (Step::Publishing { waiter, object, publication, scratch }, Ok(_)) => {
+            (Step::Publishing { waiter, object, publication, scratch, fresh }, Ok(_)) => {
+                self.arrived(&object);
                 let recovered = self.held.find(object.hash()).is_some_and(|held| held.recovered);
                 let want = jobs::Want::published(publication, recovered && !scratch, self.options.mutant);
-                self.enqueue(now, object, want, Some(waiter), out);
+                self.enqueue(now, object, want.fresh(fresh), Some(waiter), out);
             }
-            (Step::Publishing { waiter, .. }, Err(_)) => self.refuse(waiter.request, Outcome::Failed, out),
+            (Step::Publishing { waiter, object, .. }, Err(_)) => {
+                self.arrived(&object);
+                self.refuse(waiter.request, Outcome::Failed, out);
+            }
             (Step::Hinting { object, publication }, Ok(StoreReply::Rows(rows))) => {
                 self.hint(&object, &publication, &rows, out);
             }

@@ -1,7 +1,7 @@
 //! Notifications: pushed at once, logged, and sent again from memory until they are acknowledged (§4.2.3, F9).
 
-use super::state::{After, Client};
-use super::{AskId, Options, Output, Registrar, Timer, Verdict};
+use super::state::{After, Client, State};
+use super::{Ask, AskId, Options, Output, Registrar, Timer, Verdict};
 use crate::mutant::Mutant;
 use crate::names::{ClientKey, Guard, MAX_VERSION};
 use crate::rows::{self, LOG};
@@ -12,6 +12,14 @@ use tidings_wire::v1;
 
 /// Notifications of one message; the rest follow when these are acknowledged.
 const MAX_NOTIFICATIONS: usize = 256;
+
+/// What rides along with news of an object, as far as they are still of this version; of none, if it is 0.
+#[derive(Clone, Debug, Default)]
+pub(super) struct News {
+    version: u64,
+    payload: Bytes,
+    times: v1::NotifyTimes,
+}
 
 impl Registrar {
     /// A matcher's notification.
@@ -60,7 +68,8 @@ impl Registrar {
             client.resent = 0;
             let mut times = notify.times.unwrap_or_default();
             times.registrar_us = now.wall.0;
-            self.offer(now, key, client, object, Some((notify.payload, times)), out);
+            let news = News { version: notify.version, payload: notify.payload, times };
+            self.offer(now, key, client, object, news, out);
         }
     }
 
@@ -71,42 +80,48 @@ impl Registrar {
         key: &ClientKey,
         client: &mut Client,
         object: u32,
-        extra: Option<(Bytes, v1::NotifyTimes)>,
+        news: News,
         out: &mut Outbox<Output>,
     ) {
         if client.channel.is_none() {
             return;
         }
-        if self.options.authorize_sends {
-            return self.ask_to_send(now, key, client, &[object], out);
+        if self.options.hooks.ask(key.app()) {
+            return self.ask_to_send(now, key, client, [(object, news)], out);
         }
-        let mut notifications = self.notifications(client, object);
-        if let (Some(first), Some((payload, times))) = (notifications.first_mut(), extra) {
-            (first.payload, first.times) = (payload, Some(times));
-        }
+        let notifications = self.notifications(client, object, news);
         self.push(now, key, client, notifications, Vec::new(), out);
     }
 
-    fn ask_to_send(&mut self, now: Now, key: &ClientKey, client: &Client, objects: &[u32], out: &mut Outbox<Output>) {
-        for object in objects {
+    fn ask_to_send(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &Client,
+        all: impl IntoIterator<Item = (u32, News)>,
+        out: &mut Outbox<Output>,
+    ) {
+        let Some(channel) = client.channel else { return };
+        for (object, news) in all {
             let id = AskId(self.id());
-            let name = Bytes::copy_from_slice(self.names.name(*object));
-            self.asks.insert(id, (key.clone(), name.clone(), true));
-            out.put(Output::Authorize { id, client: key.clone(), object: name, sending: true });
+            let object = Bytes::copy_from_slice(self.names.name(object));
+            self.asks.insert(id, Ask { client: key.clone(), object: object.clone(), news: Some(news) });
+            out.put(Output::Authorize { id, client: key.clone(), channel, object, sending: true });
         }
         self.wait(now, key, client);
     }
 
     pub(super) fn authorized(&mut self, now: Now, id: AskId, verdict: Verdict, out: &mut Outbox<Output>) {
-        let Some((key, object, sending)) = self.asks.remove(&id) else { return };
-        if !sending {
+        let Some(Ask { client: key, object, news }) = self.asks.remove(&id) else { return };
+        let Some(news) = news else {
             return self.authorized_registration(now, &key, id, object, verdict, out);
-        }
+        };
         let Some(mut client) = self.clients.remove(&key) else { return };
-        let known = self.names.find(&object).filter(|object| client.reg(*object).is_some() && client.is_ready());
+        let ready = client.state == State::Ready;
+        let known = self.names.find(&object).filter(|object| client.reg(*object).is_some() && ready);
         match (known, verdict) {
             (Some(id), Verdict::Yes) => {
-                let notifications = self.notifications(&client, id);
+                let notifications = self.notifications(&client, id, news);
                 self.push(now, &key, &mut client, notifications, Vec::new(), out);
             }
             (Some(_), Verdict::No) => {
@@ -124,10 +139,15 @@ impl Registrar {
     }
 
     /// What is to be said of an object.
-    fn notifications(&self, client: &Client, object: u32) -> Vec<v1::Notification> {
+    fn notifications(&self, client: &Client, object: u32, news: News) -> Vec<v1::Notification> {
         let name = Bytes::copy_from_slice(self.names.name(object));
         let known = client.reg(object).and_then(|reg| reg.unacked());
-        let known = known.map(|version| v1::Notification { object: name.clone(), version, ..Default::default() });
+        let known = known.map(|version| match news {
+            News { version: of, payload, times } if of == version => {
+                v1::Notification { object: name.clone(), version, payload, times: Some(times), ..Default::default() }
+            }
+            _ => v1::Notification { object: name.clone(), version, ..Default::default() },
+        });
         let unknown = client.unknown.iter().find(|(other, _)| *other == object);
         let unknown =
             unknown.map(|(_, seqno)| v1::Notification { object: name, unknown: *seqno, ..Default::default() });
@@ -179,10 +199,10 @@ impl Registrar {
         out: &mut Outbox<Output>,
     ) {
         let current = self.names.name(object) == status.object && client.reg(object).is_some();
-        let mut notifications = if current { self.notifications(client, object) } else { Vec::new() };
-        if self.options.authorize_sends && !notifications.is_empty() {
+        let mut notifications = if current { self.notifications(client, object, News::default()) } else { Vec::new() };
+        if self.options.hooks.ask(key.app()) && !notifications.is_empty() {
             notifications.clear();
-            self.ask_to_send(now, key, client, &[object], out);
+            self.ask_to_send(now, key, client, [(object, News::default())], out);
         }
         client.resent = 0;
         self.push(now, key, client, notifications, vec![status], out);
@@ -193,10 +213,12 @@ impl Registrar {
         let mut objects: Vec<u32> = client.unacked().take(MAX_NOTIFICATIONS).collect();
         objects.sort_unstable();
         objects.dedup();
-        if self.options.authorize_sends && client.channel.is_some() {
-            return self.ask_to_send(now, key, client, &objects, out);
+        if self.options.hooks.ask(key.app()) {
+            let all = objects.into_iter().map(|object| (object, News::default()));
+            return self.ask_to_send(now, key, client, all, out);
         }
-        let notifications = objects.into_iter().flat_map(|object| self.notifications(client, object)).collect();
+        let all = objects.into_iter();
+        let notifications = all.flat_map(|object| self.notifications(client, object, News::default())).collect();
         self.push(now, key, client, notifications, Vec::new(), out);
     }
 

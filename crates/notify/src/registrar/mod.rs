@@ -22,9 +22,9 @@ mod surface;
 mod up;
 mod writing;
 
-pub use surface::{AskId, Input, Options, Output, Verdict};
+pub use surface::{AskId, Hooks, Input, Options, Output, Verdict};
 
-use crate::held::{Held, HeldRange};
+use crate::held::Held;
 use crate::mutant::Mutant;
 use crate::names::{Caller, Channel, ClientKey, Guard, client_hash};
 use crate::rows::{Realm, StoreId, StoreRequest, StoreResult};
@@ -32,6 +32,7 @@ use crate::token::Keys;
 use crate::{CallId, Outcome, RequestId};
 use bytes::Bytes;
 use interned::Names;
+use scan::Look;
 use state::{Batch, Client, State, Work};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidings_base::bounded::BoundedMap;
@@ -53,7 +54,7 @@ enum Step {
     /// The ids of a user are counted before a new one is given.
     Counting(hello::Newcomer),
     /// Rows of a range are looked through.
-    Scanning(HeldRange),
+    Scanning(Look),
     /// F10: a client is being collected.
     Collecting(ClientKey),
 }
@@ -71,6 +72,17 @@ enum Timer {
     Collect,
     /// Look through all rows again: something was dropped.
     Rescan,
+    /// F3: take all registrations to their matchers again.
+    Scrub,
+}
+
+/// A question to the application.
+#[derive(Clone, Debug)]
+struct Ask {
+    client: ClientKey,
+    object: Bytes,
+    /// What is to be sent if it may be; `None` = it is about a registration.
+    news: Option<deliver::News>,
 }
 
 /// The registrar machine.
@@ -90,11 +102,11 @@ pub struct Registrar {
     steps: BTreeMap<StoreId, Step>,
     calls: BTreeMap<CallId, (ClientKey, u32)>,
     confirms: BTreeMap<CallId, ClientKey>,
-    asks: BTreeMap<AskId, (ClientKey, Bytes, bool)>,
+    asks: BTreeMap<AskId, Ask>,
     /// Registrations on their way to matchers.
     pending: usize,
     loading: usize,
-    parked: VecDeque<(HeldRange, Bytes)>,
+    parked: VecDeque<(Look, Bytes)>,
     next_id: u64,
 }
 
@@ -213,8 +225,7 @@ impl Registrar {
     /// Does what waits, writes what became of it, and lets the client go if nothing holds it.
     fn run(&mut self, now: Now, key: &ClientKey, out: &mut Outbox<Output>) {
         let Some(mut client) = self.clients.remove(key) else { return };
-        while client.is_ready() {
-            let Some(work) = client.queue.pop_front() else { break };
+        while let Some(work) = client.next_work() {
             self.work(now, key, &mut client, work, out);
         }
         self.flush(now, key, &mut client, out);
@@ -237,6 +248,7 @@ impl Registrar {
             Work::Notify { request, guard, notify } => self.notify(now, key, client, (request, guard), *notify, out),
             Work::Collect => self.collect(now, key, client, out),
             Work::Look => self.look(now, key, client, out),
+            Work::Scrub => self.scrub(now, key, client, out),
         }
     }
 
@@ -285,14 +297,14 @@ impl Registrar {
         let keys: Vec<ClientKey> = self.clients.keys().filter(|key| range.contains(key.hash())).cloned().collect();
         keys.iter().for_each(|key| self.abandon(key, Outcome::Moved, out));
         self.confirms.retain(|_, key| !range.contains(key.hash()));
-        self.asks.retain(|_, (key, ..)| !range.contains(key.hash()));
+        self.asks.retain(|_, ask| !range.contains(ask.client.hash()));
         self.counting.retain(|(key, _)| !range.contains(*key));
-        self.parked.retain(|(held, _)| !range.overlaps(held.range));
+        self.parked.retain(|(look, _)| !range.overlaps(look.held.range));
         let mut cut = false;
         self.steps.retain(|_, step| match step {
             Step::Loading(key) | Step::Writing(key) | Step::Collecting(key) => !range.contains(key.hash()),
             Step::Counting(newcomer) => !range.contains(newcomer.key.hash()),
-            Step::Scanning(held) => {
+            Step::Scanning(Look { held, .. }) => {
                 cut |= range.overlaps(held.range) && !range.covers(held.range);
                 !range.overlaps(held.range)
             }
@@ -306,7 +318,7 @@ impl Registrar {
     fn enter(&mut self, realm: Realm, out: &mut Outbox<Output>) {
         let Some(old) = self.realm.clone() else {
             self.realm = Some(realm);
-            return self.scan_all(out);
+            return self.scan_all(false, out);
         };
         if old == realm || self.is(Mutant::IncarnationIgnored) {
             return;
@@ -329,7 +341,7 @@ impl Registrar {
             Step::Counting(_) | Step::Scanning(_) => false,
         });
         self.realm = Some(realm);
-        self.scan_all(out);
+        self.scan_all(false, out);
     }
 
     // ---- messages ---------------------------------------------------------------------------------------------------
@@ -405,7 +417,7 @@ impl Registrar {
             Some(Step::Loading(key)) => self.loaded(now, &key, result, out),
             Some(Step::Writing(key)) => self.written(now, &key, result.is_ok(), out),
             Some(Step::Counting(newcomer)) => self.counted(now, newcomer, result, out),
-            Some(Step::Scanning(held)) => self.scanned(now, held, result, out),
+            Some(Step::Scanning(look)) => self.scanned(now, look, result, out),
             Some(Step::Collecting(key)) => self.collecting(now, &key, result, out),
             None => {}
         }
@@ -433,11 +445,12 @@ impl Machine for Registrar {
             Input::Gained { range, lease } => {
                 self.forget(range, out);
                 for held in self.held.gain(range, lease) {
-                    self.scan(held, None, out);
+                    self.scan(Look { held, scrub: false }, None, out);
                 }
                 if self.timers.at(&Timer::Sweep).is_none() {
                     self.timers.set(Timer::Sweep, now.mono + self.options.offline_after / 4);
                     self.timers.set(Timer::Collect, now.mono + self.options.collect_every);
+                    self.timers.set(Timer::Scrub, now.mono + self.options.scrub_every);
                 }
             }
             Input::Lost { range } => {
@@ -467,10 +480,14 @@ impl Machine for Registrar {
                 Timer::Propagate(key) => self.propagate_again(now, &key, out),
                 Timer::Sweep => self.sweep(now, out),
                 Timer::Collect => {
-                    self.scan_all(out);
+                    self.scan_all(false, out);
                     self.timers.set(Timer::Collect, now.mono + self.options.collect_every);
                 }
-                Timer::Rescan => self.scan_all(out),
+                Timer::Rescan => self.scan_all(false, out),
+                Timer::Scrub => {
+                    self.scan_all(true, out);
+                    self.timers.set(Timer::Scrub, now.mono + self.options.scrub_every);
+                }
             }
         }
     }

@@ -18,23 +18,39 @@ const MAX_LOADING: usize = 256;
 /// Until what was dropped is looked for.
 const RESCAN_PAUSE: Duration = Duration::from_millis(500);
 
+/// A look through the rows of a range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub held: HeldRange,
+    /// F3: every client's registrations go to their matchers again.
+    pub scrub: bool,
+}
+
 impl Registrar {
-    pub(super) fn scan(&mut self, held: HeldRange, from: Option<Bytes>, out: &mut Outbox<Output>) {
+    pub(super) fn scan(&mut self, look: Look, from: Option<Bytes>, out: &mut Outbox<Output>) {
         if self.realm.is_none() || self.is(Mutant::NoRecovery) {
             return;
         }
-        let mut span = Span::of_range(self.incarnation(), held.range);
+        let mut span = Span::of_range(self.incarnation(), look.held.range);
         if let Some(from) = from {
             span.start = from;
         }
-        self.store(Step::Scanning(held), rows::scan(REGISTRAR, span, PAGE, &[]), out);
+        self.store(Step::Scanning(look), rows::scan(REGISTRAR, span, PAGE, &[]), out);
     }
 
-    pub(super) fn scan_all(&mut self, out: &mut Outbox<Output>) {
-        self.steps.retain(|_, step| !matches!(step, Step::Scanning(_)));
+    /// Begins anew with all ranges; a scrub that was under way goes on with it.
+    pub(super) fn scan_all(&mut self, scrub: bool, out: &mut Outbox<Output>) {
+        let mut scrub = scrub || self.parked.iter().any(|(look, _)| look.scrub);
+        self.steps.retain(|_, step| match step {
+            Step::Scanning(look) => {
+                scrub |= look.scrub;
+                false
+            }
+            _ => true,
+        });
         self.parked.clear();
         let all: Vec<HeldRange> = self.held.all().copied().collect();
-        all.into_iter().for_each(|held| self.scan(held, None, out));
+        all.into_iter().for_each(|held| self.scan(Look { held, scrub }, None, out));
     }
 
     pub(super) fn rescan_later(&mut self, now: Now) {
@@ -43,17 +59,20 @@ impl Registrar {
         }
     }
 
-    pub(super) fn scanned(&mut self, now: Now, held: HeldRange, result: StoreResult, out: &mut Outbox<Output>) {
+    pub(super) fn scanned(&mut self, now: Now, look: Look, result: StoreResult, out: &mut Outbox<Output>) {
         let Ok(StoreReply::Rows(rows)) = result else {
             return self.rescan_later(now);
         };
         for row in &rows.rows {
             if let Some(key) = ClientKey::parse(rows::key_of_row(&row.row)) {
                 self.found(now, &key, row, out);
+                if look.scrub {
+                    self.give(now, &key, Work::Scrub, out);
+                }
             }
         }
         if let Some(next) = rows.next {
-            self.parked.push_back((held, next));
+            self.parked.push_back((look, next));
         }
         self.unpark(out);
     }
@@ -61,9 +80,9 @@ impl Registrar {
     /// Goes on with pages that wait, as far as there is room.
     pub(super) fn unpark(&mut self, out: &mut Outbox<Output>) {
         while self.loading < MAX_LOADING {
-            let Some((held, next)) = self.parked.pop_front() else { return };
-            if self.held.lease(held.range.start) == Some(held.lease) {
-                self.scan(held, Some(next), out);
+            let Some((look, next)) = self.parked.pop_front() else { return };
+            if self.held.lease(look.held.range.start) == Some(look.held.lease) {
+                self.scan(look, Some(next), out);
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::rows::{self, LOG, PENDING_OF, UNK};
 use crate::{CallId, Outcome, backoff};
 use bytes::Bytes;
 use std::time::Duration;
-use tidings_base::{Mono, Now, Outbox};
+use tidings_base::{Now, Outbox};
 use tidings_wire::v1;
 
 /// How long a matcher may be silent.
@@ -31,8 +31,7 @@ impl Registrar {
         registered: bool,
         out: &mut Outbox<Output>,
     ) {
-        let pending = Pending { seqno, registered, call: None, sent: Mono(0), failures: 0 };
-        match client.pending.insert(object, pending) {
+        match client.pending.insert(object, Pending::new(seqno, registered)) {
             Some(old) => drop(old.call.map(|call| self.calls.remove(&call))),
             None if self.pending >= self.options.max_pending && client.state == State::Ready => {
                 // §4.2.5: under pressure entries are dropped, and found again by their markers.
@@ -45,6 +44,24 @@ impl Registrar {
                 self.names.hold(&name);
                 self.pending += 1;
             }
+        }
+        self.propagate(now, key, client, out);
+    }
+
+    /// F3: takes what is complete to its matchers again, under its own numbers: whatever copy is there stays, whatever is
+    /// not comes back. What there is no room for waits for the next time.
+    pub(super) fn scrub(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
+        if !client.created {
+            return;
+        }
+        let room = self.options.max_pending.saturating_sub(self.pending);
+        let complete = client.regs.iter().filter(|reg| !client.pending.contains_key(&reg.object));
+        let complete: Vec<(u32, u64)> = complete.map(|reg| (reg.object, reg.seqno)).take(room).collect();
+        for (object, seqno) in complete {
+            let name = Bytes::copy_from_slice(self.names.name(object));
+            self.names.hold(&name);
+            self.pending += 1;
+            client.pending.insert(object, Pending { scrub: true, ..Pending::new(seqno, true) });
         }
         self.propagate(now, key, client, out);
     }
@@ -131,7 +148,15 @@ impl Registrar {
             self.propagate(now, key, client, out);
             return self.collect_on(key, client, out);
         }
-        client.put(rows::gone(rows::column(PENDING_OF, &name), pending.seqno));
+        if pending.scrub {
+            let known = client.reg(object).map_or(u64::MAX, |reg| reg.version.max(reg.acked));
+            if version <= known {
+                self.names.release(object);
+                return self.propagate(now, key, client, out);
+            }
+        } else {
+            client.put(rows::gone(rows::column(PENDING_OF, &name), pending.seqno));
+        }
         let posts = pending.registered && client.reg(object).is_some() && !self.is(Mutant::NoPostPropagation);
         if posts && version == 0 {
             let seqno = self.seqno(key);

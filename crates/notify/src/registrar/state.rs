@@ -65,9 +65,17 @@ impl Reg {
 pub(super) struct Pending {
     pub seqno: u64,
     pub registered: bool,
+    /// F3: it was confirmed before, and no marker stands for it; only news of the object come of it.
+    pub scrub: bool,
     pub call: Option<CallId>,
     pub sent: Mono,
     pub failures: u32,
+}
+
+impl Pending {
+    pub fn new(seqno: u64, registered: bool) -> Pending {
+        Pending { seqno, registered, scrub: false, call: None, sent: Mono(0), failures: 0 }
+    }
 }
 
 /// What to do when a row write is stable.
@@ -124,6 +132,8 @@ pub(super) enum Work {
     Collect,
     /// F5: it was found with something to do.
     Look,
+    /// F3: take its registrations to their matchers again.
+    Scrub,
 }
 
 /// A client in memory.
@@ -195,9 +205,22 @@ impl Client {
         }
     }
 
-    /// Whether it can do more work.
+    /// Whether it can do more work of any kind.
     pub fn is_ready(&self) -> bool {
         self.state == State::Ready && self.asking.is_none()
+    }
+
+    /// What it can do next. While the application is asked about a message, what does not depend on it goes on: a hook
+    /// that hangs holds up no news of other objects.
+    pub fn next_work(&mut self) -> Option<Work> {
+        match (self.state, &self.asking) {
+            (State::Ready, None) => self.queue.pop_front(),
+            (State::Ready, Some(_)) => {
+                let at = self.queue.iter().position(|work| matches!(work, Work::Notify { .. }))?;
+                self.queue.remove(at)
+            }
+            _ => None,
+        }
     }
 
     /// Whether nothing holds it in memory.
@@ -242,6 +265,11 @@ impl Client {
         self.digest.remove(hash);
         self.unknown.retain(|(other, _)| *other != object);
         true
+    }
+
+    /// Registrations that have not reached their matchers yet, as far as the client is concerned.
+    pub fn incomplete(&self) -> u32 {
+        self.pending.values().filter(|pending| !pending.scrub).count() as u32 + u32::from(self.shed)
     }
 
     /// Every name that it holds, as often as it does.
@@ -312,8 +340,7 @@ impl Client {
                 if let Some(reg) = self.reg_mut(object) {
                     reg.acked = reg.acked.max(known);
                 }
-                let pending = Pending { seqno: cell.timestamp, registered, call: None, sent: Mono(0), failures: 0 };
-                self.pending.insert(object, pending);
+                self.pending.insert(object, Pending::new(cell.timestamp, registered));
             }
         }
         self.durable = (self.op.unwrap_or(0), self.digest);

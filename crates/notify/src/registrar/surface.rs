@@ -6,6 +6,7 @@ use crate::rows::{Realm, StoreId, StoreRequest, StoreResult};
 use crate::token::Keys;
 use crate::{CallId, Outcome, RequestId};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tidings_base::{KeyHash, KeyRange, LeaseNumber};
 use tidings_wire::v1;
@@ -35,10 +36,11 @@ pub struct Options {
     pub max_ids: u32,
     /// Registrations that are on their way to matchers; beyond it they are dropped and found again by their markers.
     pub max_pending: usize,
-    /// Whether the application is asked before an object is registered.
-    pub authorize_registrations: bool,
-    /// Whether the application is asked before a notification is sent.
-    pub authorize_sends: bool,
+    /// F3: how often every registration is taken to its matcher again, so that a loss that nobody noticed does not last;
+    /// 24 h.
+    pub scrub_every: Duration,
+    /// Who is asked before an object is registered and before a notification is sent.
+    pub hooks: Hooks,
     #[doc(hidden)]
     pub mutant: Option<Mutant>,
 }
@@ -57,9 +59,31 @@ impl Default for Options {
             max_registrations: 50_000,
             max_ids: 256,
             max_pending: 100_000,
-            authorize_registrations: false,
-            authorize_sends: false,
+            scrub_every: Duration::from_secs(24 * 3_600),
+            hooks: Hooks::None,
             mutant: None,
+        }
+    }
+}
+
+/// Which applications are asked what their clients may register and hear.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Hooks {
+    /// None.
+    #[default]
+    None,
+    /// Every one.
+    All,
+    /// These.
+    Of(BTreeSet<String>),
+}
+
+impl Hooks {
+    pub(super) fn ask(&self, app: &str) -> bool {
+        match self {
+            Hooks::None => false,
+            Hooks::All => true,
+            Hooks::Of(apps) => apps.contains(app),
         }
     }
 }
@@ -188,6 +212,8 @@ pub enum Output {
         id: AskId,
         /// The client.
         client: ClientKey,
+        /// The connection that asks, or that is to be told.
+        channel: Channel,
         /// The object.
         object: Bytes,
         /// Before a notification; otherwise before a registration.

@@ -1,7 +1,7 @@
 //! A client's messages: changes of registrations in the order of their numbers, acks, and what they are answered with.
 
 use super::state::{After, Asking, Client, Reg};
-use super::{AskId, Output, Registrar, Verdict};
+use super::{Ask, AskId, Output, Registrar, Verdict};
 use crate::digest;
 use crate::mutant::Mutant;
 use crate::names::{Channel, ClientKey, MAX_NAME, MAX_VERSION};
@@ -51,7 +51,8 @@ impl Registrar {
         if client.op.is_none() {
             client.op = Some(up.first.saturating_sub(1));
         }
-        let names = if self.options.authorize_registrations { self.unasked(client, &up) } else { BTreeSet::new() };
+        let asks = self.options.hooks.ask(key.app());
+        let names = if asks { self.unasked(client, &up) } else { BTreeSet::new() };
         if names.is_empty() {
             return self.apply(now, key, client, channel, up, &BTreeMap::new(), out);
         }
@@ -59,8 +60,8 @@ impl Registrar {
         for object in names {
             let id = AskId(self.id());
             asking.waiting.insert(id);
-            self.asks.insert(id, (key.clone(), object.clone(), false));
-            out.put(Output::Authorize { id, client: key.clone(), object, sending: false });
+            self.asks.insert(id, Ask { client: key.clone(), object: object.clone(), news: None });
+            out.put(Output::Authorize { id, client: key.clone(), channel, object, sending: false });
         }
         client.asking = Some(Box::new(asking));
     }

@@ -153,7 +153,7 @@ impl Registrar {
             session: client.session,
             echo: client.durable.0,
             digest: client.present.then(|| client.durable.1.into()),
-            pending: client.pending.len() as u32 + u32::from(client.shed),
+            pending: client.incomplete(),
             ..Default::default()
         }
     }

@@ -4,7 +4,7 @@ use crate::desk::{APP, Desk, client_key};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use tidings_base::{KeyRange, LeaseNumber};
-use tidings_notify::matcher::{Input, Matcher, Options};
+use tidings_notify::matcher::{Input, Matcher, Options, Output};
 use tidings_notify::mutant::Mutant;
 use tidings_notify::names::ClientKey;
 use tidings_notify::rows::StoreRequest;
@@ -229,4 +229,40 @@ fn hints_leave_before_the_version_is_stable() {
     assert_eq!(desk.answers().len(), 1, "only the registration is answered");
     desk.release_all();
     assert!(!desk.tells()[0].1.hint);
+}
+
+/// Versions that were found to be behind others.
+fn behind(desk: &mut Desk<Matcher>) -> Vec<(u64, u64)> {
+    let (found, rest) = desk.take().into_iter().partition(|out| matches!(out, Output::Behind { .. }));
+    desk.out = rest;
+    let versions = |out| match out {
+        Output::Behind { version, latest, .. } => (version, latest),
+        _ => unreachable!(),
+    };
+    Vec::into_iter(found).map(versions).collect()
+}
+
+#[test]
+fn versions_that_go_backwards_are_ignored_and_noticed() {
+    let mut desk = desk(None);
+    desk.publish(1, b"o", 7, b"");
+    desk.publish(2, b"o", 7, b"");
+    assert_eq!(behind(&mut desk), []);
+    desk.publish(3, b"o", 2, b"");
+    assert_eq!(behind(&mut desk), [(2, 7)]);
+    assert_eq!(desk.answers().len(), 3, "it is accepted all the same");
+    let row = desk.writes.iter().rev().find(|write| write.cells[0].column == b"behind"[..]).expect("people can see it");
+    assert_eq!((row.cells[0].timestamp, row.cells[0].value.as_deref()), (7, Some(&2u64.to_be_bytes()[..])));
+    // What is published in order may be stored out of order.
+    desk.hold = true;
+    desk.publish(4, b"p", 5, b"");
+    desk.publish(5, b"p", 6, b"");
+    desk.release_all();
+    assert_eq!(behind(&mut desk), []);
+    // And the other way round.
+    desk.hold = true;
+    desk.publish(6, b"p", 9, b"");
+    desk.publish(7, b"p", 8, b"");
+    desk.release_all();
+    assert_eq!(behind(&mut desk), [(8, 9)]);
 }

@@ -7,13 +7,15 @@ use tidings_base::KeyRange;
 use tidings_notify::Outcome;
 use tidings_notify::mutant::Mutant;
 use tidings_notify::names::Caller;
-use tidings_notify::registrar::{Input, Options, Output, Registrar, Verdict};
+use tidings_notify::registrar::{Hooks, Input, Options, Output, Registrar, Verdict};
 use tidings_notify::rows::{Realm, StoreRequest};
 use tidings_wire::v1;
 use tidings_wire::v1::NotifyRefused as Refused;
 
 fn desk(mutant: Option<Mutant>) -> Desk<Registrar> {
-    Desk::registrar(Options { mutant, ..Default::default() })
+    // Nobody answers scrubs here, and clients that wait for an answer are not collected.
+    let scrub_every = Duration::from_secs(365 * 24 * 3_600);
+    Desk::registrar(Options { mutant, scrub_every, ..Default::default() })
 }
 
 fn none() -> Bytes {
@@ -374,7 +376,7 @@ fn ids_of_a_principal_are_capped() {
 
 #[test]
 fn hooks_decide_and_what_they_do_not_know_is_deferred() {
-    let options = Options { authorize_registrations: true, authorize_sends: true, ..Default::default() };
+    let options = Options { hooks: Hooks::All, ..Default::default() };
     let mut desk = Desk::registrar(options);
     let grant = desk.hello(1, 11, &none()).unwrap();
     let answer = |desk: &mut Desk<Registrar>, verdict| {
@@ -411,6 +413,109 @@ fn hooks_decide_and_what_they_do_not_know_is_deferred() {
     assert!(answer(&mut desk, Verdict::No) >= 1);
     assert_eq!(failures(&mut desk), [v1::RegistrationFailure::Permanent]);
     assert!(!desk.match_all(0)[0].registered);
+}
+
+/// Answers every question to the application; how many there were.
+fn judge(desk: &mut Desk<Registrar>, verdict: Verdict) -> usize {
+    let (asks, rest) = desk.take().into_iter().partition(|out| matches!(out, Output::Authorize { .. }));
+    desk.out = rest;
+    for ask in &asks {
+        if let Output::Authorize { id, .. } = ask {
+            desk.give(Input::Authorized { id: *id, verdict });
+        }
+    }
+    Vec::<Output>::len(&asks)
+}
+
+#[test]
+fn a_hook_that_hangs_holds_up_no_news_of_other_objects() {
+    let mut desk = Desk::registrar(Options { hooks: Hooks::All, ..Default::default() });
+    let grant = desk.hello(1, 11, &none()).unwrap();
+    desk.register(&grant, 1, 1, b"y");
+    assert_eq!(judge(&mut desk, Verdict::Yes), 1);
+    desk.match_all(1);
+    judge(&mut desk, Verdict::Yes);
+    desk.downs();
+    // Nobody answers this one for now.
+    desk.register(&grant, 1, 2, b"x");
+    let hangs = desk.take();
+    let key = desk.key_of(&grant);
+    assert_eq!(desk.notify(&key, b"y", 5, false), Some(Outcome::Done));
+    assert_eq!(judge(&mut desk, Verdict::Yes), 1);
+    assert_eq!(notifications(desk.downs()), [(5, false)]);
+    desk.out.extend(hangs);
+    assert_eq!(judge(&mut desk, Verdict::Yes), 1);
+    assert_eq!(desk.match_all(0)[0].object, b"x"[..]);
+}
+
+#[test]
+fn what_rides_along_waits_for_the_hook_and_is_dropped_with_a_later_version() {
+    let mut desk =
+        Desk::registrar(Options { hooks: Hooks::Of([crate::desk::APP.into()].into()), ..Default::default() });
+    let grant = desk.hello(1, 11, &none()).unwrap();
+    desk.register(&grant, 1, 1, b"x");
+    judge(&mut desk, Verdict::Yes);
+    desk.match_all(1);
+    judge(&mut desk, Verdict::Yes);
+    desk.downs();
+    let key = desk.key_of(&grant);
+    let hint = |desk: &mut Desk<Registrar>, version, payload: &'static str| {
+        let notify = v1::ClientNotify {
+            realm: crate::desk::wire_realm(),
+            client: Some(key.to_message()),
+            object: Bytes::from_static(b"x"),
+            version,
+            hint: true,
+            payload: payload.into(),
+            ..Default::default()
+        };
+        let request = tidings_notify::RequestId(0);
+        desk.give(Input::Notify { request, lease: lease(), notify: Box::new(notify) });
+    };
+    hint(&mut desk, 7, "seven");
+    assert_eq!(judge(&mut desk, Verdict::Yes), 1);
+    let sent: Vec<v1::Notification> = desk.downs().into_iter().flat_map(|down| down.notifications).collect();
+    assert_eq!((sent[0].version, &sent[0].payload[..], sent[0].times.is_some()), (7, &b"seven"[..], true));
+    hint(&mut desk, 8, "eight");
+    let earlier = desk.take();
+    hint(&mut desk, 9, "nine");
+    desk.take();
+    desk.out = earlier;
+    judge(&mut desk, Verdict::Yes);
+    let sent: Vec<v1::Notification> = desk.downs().into_iter().flat_map(|down| down.notifications).collect();
+    assert_eq!((sent[0].version, sent[0].payload.is_empty()), (9, true));
+}
+
+#[test]
+fn f3_a_scrub_takes_registrations_to_their_matchers_again() {
+    let every = Duration::from_secs(60);
+    let mut desk = Desk::registrar(Options { scrub_every: every, ..Default::default() });
+    let grant = desk.hello(1, 11, &none()).unwrap();
+    desk.register(&grant, 1, 1, b"x");
+    let first = desk.match_all(3);
+    desk.ack(&grant, 1, b"x", 3, 0);
+    desk.downs();
+    // Whatever its matcher knows: what the client has is nothing new, and what nobody knows is not told again.
+    for known in [3, 0] {
+        desk.pass(every.as_millis() as u64);
+        let again = desk.match_all(known);
+        assert_eq!(
+            again.iter().map(|call| (call.seqno, call.registered)).collect::<Vec<_>>(),
+            [(first[0].seqno, true)]
+        );
+        assert_eq!((notifications(desk.downs()), desk.machine.pending()), (vec![], 0));
+    }
+    // A version that was missed is told.
+    desk.pass(every.as_millis() as u64);
+    desk.match_all(9);
+    assert_eq!(notifications(desk.downs()), [(9, false)]);
+    // Clients that are offline are looked after, too.
+    desk.ack(&grant, 1, b"x", 9, 0);
+    desk.give(Input::Closed(channel(1)));
+    assert_eq!(desk.machine.clients(), 0);
+    desk.pass(every.as_millis() as u64);
+    assert_eq!(desk.match_all(9).len(), 1);
+    assert_eq!(desk.machine.clients(), 0);
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl World {
                 matcher::Output::ToRegistrar { id, key, notify } => {
                     self.call(Happening::Notify(who, id, key, notify));
                 }
+                matcher::Output::Behind { .. } => {}
                 matcher::Output::Store { id, request } => self.ask_store(who, id, request),
             }
         }

@@ -291,8 +291,7 @@ impl World {
             collect_unpersisted_after: Duration::from_secs(3),
             collect_every: Duration::from_secs(2),
             max_pending: 8,
-            authorize_registrations: self.plan.hooks,
-            authorize_sends: self.plan.hooks,
+            hooks: if self.plan.hooks { registrar::Hooks::All } else { registrar::Hooks::None },
             mutant,
             ..Default::default()
         };

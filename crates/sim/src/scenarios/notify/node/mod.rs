@@ -113,8 +113,7 @@ impl Node {
             collect_unpersisted_after: Duration::from_secs(20),
             collect_every: Duration::from_secs(15),
             max_pending: habits.room,
-            authorize_registrations: habits.hooks,
-            authorize_sends: habits.hooks,
+            hooks: if habits.hooks { registrar::Hooks::All } else { registrar::Hooks::None },
             mutant,
             ..Default::default()
         };
@@ -293,6 +292,7 @@ impl Node {
                     self.matched(request, outcome, version, out);
                 }
                 matcher::Output::ToRegistrar { id, key, notify } => self.call_registrar(now, id, key, *notify, out),
+                matcher::Output::Behind { .. } => {}
                 matcher::Output::Store { id, request } => self.ask_store(now, Who::Matcher(id), request, out),
             }
         }

@@ -238,7 +238,7 @@ impl Node {
         let caller = caller(device);
         let Some(owner) = self.ranges.find(client_hash(&caller.app, &caller.principal)) else { return };
         let channel = to_message(Channel { node: u64::from(self.host.0), number });
-        let caller = v1::NotifyCaller { app: caller.app, principal: caller.principal };
+        let caller = v1::NotifyCaller { app: caller.app, principal: caller.principal, claims: None };
         send(out, owner, Some(caller), Message::ForwardUp(v1::ForwardUp { channel, up: Some(up) }));
     }
 

@@ -1,0 +1,107 @@
+//! The latest notifications, and where each was when: kept in memory for whoever looks, and written to the log.
+
+use super::hub::Hub;
+use bytes::Bytes;
+use futures::future::join_all;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use tidings_wire::v1;
+use tidings_wire::v1::notify_message::Message;
+
+/// Notifications that a node remembers, of all applications: the latest seconds under load, about 1 MB.
+const KEPT: usize = 4_096;
+/// What a list has at most, and unless it says otherwise.
+const MAX_LISTED: usize = 1_000;
+const LISTED: usize = 100;
+
+/// The latest notifications of a node.
+#[derive(Default)]
+pub(super) struct Traces {
+    latest: Mutex<VecDeque<Seen>>,
+}
+
+struct Seen {
+    app: String,
+    object: Bytes,
+    trace: v1::NotifyTrace,
+}
+
+impl Traces {
+    /// A version is sent to a client of this node for the first time.
+    pub(super) fn sent(&self, app: &str, object: &Bytes, version: u64, times: v1::NotifyTimes) {
+        let v1::NotifyTimes { published_us, feed_us, bridge_us, matcher_us, registrar_us, sent_us } = times;
+        let name = String::from_utf8_lossy(object);
+        tracing::debug!(
+            app, object = %name, version, published_us, feed_us, bridge_us, matcher_us, registrar_us, sent_us,
+            "notify: a version is sent"
+        );
+        self.keep(app, object.clone(), v1::NotifyTrace { version, times: Some(times), node: 0, behind: 0 });
+    }
+
+    /// A version was published after a later one.
+    pub(super) fn behind(&self, app: &str, object: &[u8], version: u64, latest: u64, times: Option<v1::NotifyTimes>) {
+        let name = String::from_utf8_lossy(object);
+        tracing::debug!(app, object = %name, version, latest, "notify: a version is ignored: a later one is known");
+        self.keep(app, Bytes::copy_from_slice(object), v1::NotifyTrace { version, times, node: 0, behind: latest });
+    }
+
+    fn keep(&self, app: &str, object: Bytes, trace: v1::NotifyTrace) {
+        let mut latest = self.latest.lock();
+        if latest.len() >= KEPT {
+            latest.pop_front();
+        }
+        latest.push_back(Seen { app: app.to_owned(), object, trace });
+    }
+
+    /// The latest of an object, the earliest of them first.
+    fn of(&self, app: &str, object: &[u8], limit: usize) -> Vec<v1::NotifyTrace> {
+        let latest = self.latest.lock();
+        let of_object = latest.iter().rev().filter(|seen| seen.app == app && seen.object == object);
+        let mut traces: Vec<v1::NotifyTrace> = of_object.take(limit).map(|seen| seen.trace).collect();
+        traces.reverse();
+        traces
+    }
+}
+
+impl Hub {
+    /// The latest notifications of an object, as all nodes that answer have seen them.
+    pub(super) async fn traces(&self, caller: v1::NotifyCaller, list: v1::TraceList) -> v1::TraceListReply {
+        let limit = if list.limit == 0 { LISTED } else { (list.limit as usize).min(MAX_LISTED) };
+        let mut traces = self.channels.traces().of(&caller.app, &list.object, limit);
+        traces.iter_mut().for_each(|trace| trace.node = self.told.node);
+        if !list.alone {
+            let asked = Message::TraceList(v1::TraceList { alone: true, ..list });
+            let others = self.stored().map(|stored| stored.other_addresses()).unwrap_or_default();
+            let asking = others.iter().map(|address| self.ask_node(address, Some(caller.clone()), asked.clone()));
+            // A node that does not answer has nothing to tell.
+            for answer in join_all(asking).await {
+                if let Ok(Message::TraceListReply(reply)) = answer {
+                    traces.extend(reply.traces);
+                }
+            }
+            traces.sort_by_key(|trace| trace.times.map_or(0, |times| times.published_us));
+            traces.drain(..traces.len().saturating_sub(limit));
+        }
+        v1::TraceListReply { traces }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_of_each_object_are_kept() {
+        let traces = Traces::default();
+        let object = Bytes::from_static(b"o");
+        for version in 1..=KEPT as u64 + 3 {
+            traces.sent("a", &object, version, v1::NotifyTimes::default());
+        }
+        traces.behind("a", b"o", 2, 9, None);
+        traces.sent("b", &object, 1, v1::NotifyTimes::default());
+        let versions: Vec<(u64, u64)> = traces.of("a", b"o", 2).iter().map(|t| (t.version, t.behind)).collect();
+        assert_eq!(versions, [(KEPT as u64 + 3, 0), (2, 9)]);
+        assert_eq!(traces.of("a", b"o", usize::MAX).len(), KEPT - 1);
+        assert!(traces.of("a", b"p", 9).is_empty());
+    }
+}

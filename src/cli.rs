@@ -4,6 +4,7 @@ pub mod cell;
 pub mod member;
 pub mod notify;
 pub mod place;
+pub mod sketch;
 mod typed;
 
 pub use typed::{Typed, parse, quoted};
@@ -55,6 +56,9 @@ pub enum Command {
     /// Tell clients of the latest versions of objects
     #[command(subcommand)]
     Notify(notify::Notify),
+    /// Verified reads from servers that may be wrong
+    #[command(subcommand)]
+    Sketch(sketch::Sketch),
     /// Rows of the store
     #[command(subcommand)]
     Store(Store),

@@ -15,6 +15,7 @@ mod remote;
 mod serve;
 mod signals;
 mod sim;
+mod sketch;
 mod status;
 mod store;
 
@@ -38,6 +39,7 @@ pub fn run(command: Command) -> Result<ExitCode, Error> {
         Command::App(command) => app::run(command),
         Command::Place(command) => place::run(command),
         Command::Notify(command) => notify::run(command),
+        Command::Sketch(command) => sketch::run(command),
         Command::Store(command) => store::run(command),
         Command::Feed(command) => feed::run(command),
         Command::Sim(args) => sim::run(args),

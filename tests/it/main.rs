@@ -15,3 +15,4 @@ mod process;
 mod security;
 mod serving;
 mod simulation;
+mod sketch;

@@ -36,6 +36,8 @@ pub struct Config {
     pub most_requests: usize,
     /// The most connections.
     pub most_connections: usize,
+    /// The most bytes of answers that clients have not taken yet: whoever reads slowly holds a page in memory.
+    pub most_untaken: usize,
     /// What each client address may cause in pages that nothing is remembered of.
     pub allowance: Option<Allowance>,
     /// How long an origin has for a fast answer; then all are asked.
@@ -64,6 +66,7 @@ impl Config {
             longest_body: 1 << 20,
             most_requests: 1_024,
             most_connections: 10_000,
+            most_untaken: 256 << 20,
             allowance: Some(Allowance { burst: 256, every: Duration::from_millis(20) }),
             patience: Duration::from_secs(1),
             give_up: Duration::from_secs(10),

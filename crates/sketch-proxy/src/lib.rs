@@ -1,4 +1,4 @@
-//! The sketcher in front of web servers that know nothing of it.
+//! `tidings sketch run`: the sketcher in front of web servers that know nothing of it.
 //!
 //! ```text
 //!   browser ─ HTTP/1.1 or HTTP/2 ─▶ serve ─ Ask ─▶ engine { Sketcher, Group } ─ fetch ─▶ upstream: one origin, or all

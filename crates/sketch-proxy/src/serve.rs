@@ -6,23 +6,35 @@ use crate::upstream::Held;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tidings_base::KeyHash;
 use tidings_sketch::group;
 use tidings_sketch::http::{BadRequest, Page, VERIFIED, Wanted};
 use tidings_sketch::sketcher::{How, Refusal};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-type Answer = Response<http_body_util::combinators::BoxBody<Bytes, Infallible>>;
+type Content = BoxBody<Bytes, Infallible>;
+type Answer = Response<Content>;
+
+/// What all connections share.
+struct Door {
+    engine: Arc<Engine>,
+    config: Config,
+    /// Bytes of answers that clients have not taken yet.
+    room: Arc<Semaphore>,
+}
 
 /// After a failed accept (such as for want of descriptors) others get the time to go away.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -30,12 +42,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Takes connections until it is dropped.
 pub(crate) async fn accept(listener: TcpListener, engine: Arc<Engine>, config: Config) {
     let seats = Arc::new(Semaphore::new(config.most_connections));
-    let config = Arc::new(config);
+    let room = Arc::new(Semaphore::new(config.most_untaken));
+    let door = Arc::new(Door { engine, config, room });
     loop {
         let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let connection = connection(stream, peer, Arc::clone(&engine), Arc::clone(&config));
+                let connection = connection(stream, peer, Arc::clone(&door));
                 tokio::spawn(async move {
                     connection.await;
                     drop(seat);
@@ -49,30 +62,32 @@ pub(crate) async fn accept(listener: TcpListener, engine: Arc<Engine>, config: C
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, engine: Arc<Engine>, config: Arc<Config>) {
+async fn connection(stream: TcpStream, peer: SocketAddr, door: Arc<Door>) {
+    let slow = door.config.slow_client;
     // Latency, not correctness.
     let _ = stream.set_nodelay(true);
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(config.slow_client);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(config.slow_client)).max_concurrent_streams(128);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(slow);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(slow)).max_concurrent_streams(128);
     let service = service_fn(move |request| {
-        let (engine, config) = (Arc::clone(&engine), Arc::clone(&config));
-        async move { Ok::<_, Infallible>(answer(request, peer.ip(), &engine, &config).await) }
+        let door = Arc::clone(&door);
+        async move { Ok::<_, Infallible>(answer(request, peer.ip(), &door).await) }
     });
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%peer, %error, "a connection ended");
     }
 }
 
-async fn answer(request: Request<Incoming>, peer: IpAddr, engine: &Arc<Engine>, config: &Config) -> Answer {
+async fn answer(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let answer = dealt_with(request, peer, engine, config).await;
+    let answer = dealt_with(request, peer, door).await;
     let verified = answer.headers().get(VERIFIED).and_then(|value| value.to_str().ok()).unwrap_or("-");
     tracing::info!(target: "access", %peer, %method, path, status = answer.status().as_u16(), verified);
     answer
 }
 
-async fn dealt_with(request: Request<Incoming>, peer: IpAddr, engine: &Arc<Engine>, config: &Config) -> Answer {
+async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
+    let Door { engine, config, room } = door;
     let (parts, body) = request.into_parts();
     let too_long = body.size_hint().lower() > config.longest_body as u64;
     let collected = Limited::new(body, config.longest_body).collect();
@@ -92,7 +107,7 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, engine: &Arc<Engin
     };
     let question: Question = Arc::new((admitted.forwarded, admitted.key));
     match engine.ask(question, admitted.kind, client).await {
-        Ok((page, how)) => page_as_wanted(&page, how, &admitted.wanted),
+        Ok((page, how)) => page_as_wanted(&page, how, &admitted.wanted, room),
         Err(why) => refused(why),
     }
 }
@@ -129,12 +144,16 @@ fn refusal(status: StatusCode, why: &str) -> Answer {
 }
 
 /// Rule D: the page was verified whole; now conditions, ranges and HEAD.
-fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted) -> Answer {
+fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc<Semaphore>) -> Answer {
     let reply = wanted.of(page);
     // Bodies are shorter than memory is large, so these fit.
     let (from, to) = (reply.content.start as usize, reply.content.end as usize);
     let content = if reply.send { page.body.slice(from..to) } else { Bytes::new() };
     let whole = reply.send && to - from == page.body.len();
+    let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
+    let Ok(taken) = Arc::clone(room).try_acquire_many_owned(length) else {
+        return refused(Refusal::Busy);
+    };
     let mut headers: HeaderMap = page.fields.iter().cloned().collect();
     if page.status == StatusCode::OK {
         insert(&mut headers, header::ETAG, &page.etag());
@@ -153,19 +172,15 @@ fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted) -> Answer {
         How::Unverified => "no",
     };
     insert(&mut headers, VERIFIED, verified);
-    let mut answer = Response::new(body(content, page, whole, &mut headers));
+    let mut answer =
+        Response::new(Untaken { content: body(content, page, whole, &mut headers), _taken: taken }.boxed());
     *answer.status_mut() = reply.status;
     *answer.headers_mut() = headers;
     answer
 }
 
 /// The content, and behind a whole page its trailers, which need a coding without a length.
-fn body(
-    content: Bytes,
-    page: &Page<Held>,
-    whole: bool,
-    headers: &mut HeaderMap,
-) -> http_body_util::combinators::BoxBody<Bytes, Infallible> {
+fn body(content: Bytes, page: &Page<Held>, whole: bool, headers: &mut HeaderMap) -> Content {
     if !whole || page.trailers.is_empty() {
         return Full::new(content).boxed();
     }
@@ -175,6 +190,32 @@ fn body(
     }
     let trailers: HeaderMap = page.trailers.iter().cloned().collect();
     Full::new(content).with_trailers(async move { Some(Ok(trailers)) }).boxed()
+}
+
+/// An answer on its way: its bytes are counted until the client has them, or is gone.
+struct Untaken {
+    content: Content,
+    _taken: OwnedSemaphorePermit,
+}
+
+impl Body for Untaken {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.content).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.content.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.content.size_hint()
+    }
 }
 
 fn has_length(status: StatusCode) -> bool {

@@ -102,6 +102,29 @@ async fn sizes_and_rates_are_bounded() {
     assert_eq!(site.get("/short").await.status, 200, "what is remembered is served");
 }
 
+#[tokio::test]
+async fn pages_that_nobody_takes_are_bounded() {
+    let site = Site::start(&[Sin::None; 3], |config| {
+        config.longest_body = 16 << 20;
+        config.most_untaken = 20 << 20;
+    })
+    .await;
+    site.put("/long", &"x".repeat(16 << 20));
+    let mut slow = TcpStream::connect(site.proxy.address()).await.unwrap();
+    slow.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let mut first = [0; 12];
+    slow.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first[9..], b"200", "it begins, and goes on as the client takes it");
+    assert_eq!(site.get("/long").await.status, 503);
+    assert_eq!(site.get("/short").await.status, 404, "others have room");
+    drop(slow);
+    let patience = tokio::time::Instant::now() + Duration::from_secs(30);
+    while site.get("/long").await.status != 200 {
+        assert!(tokio::time::Instant::now() < patience, "who has gone holds nothing");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// Sends bytes as they are, and returns the first line of what comes back.
 async fn raw(site: &Site, bytes: &str) -> String {
     let mut stream = TcpStream::connect(site.proxy.address()).await.unwrap();

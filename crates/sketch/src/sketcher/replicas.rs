@@ -74,12 +74,11 @@ impl Replicas {
 
     /// One of those that are not ejected.
     pub(super) fn choose(&mut self, now: Mono) -> ReplicaId {
-        let free = (0..self.conduct.len()).filter(|at| !self.ejected(*at, now));
-        let free: Vec<usize> = free.collect();
         // At most f are ejected, and a group has more members than that.
-        let all: Vec<usize> = (0..self.conduct.len()).collect();
-        let among = if free.is_empty() { &all } else { &free };
-        ReplicaId(among[self.unforeseen.below(among.len() as u64) as usize] as u16)
+        let free = self.conduct.len() - self.ejected_count(now);
+        let drawn = self.unforeseen.below(free.max(1) as u64) as usize;
+        let chosen = (0..self.conduct.len()).filter(|at| !self.ejected(*at, now)).nth(drawn);
+        ReplicaId(chosen.unwrap_or(0) as u16)
     }
 
     /// Its fast answer was the remembered one, or was ahead of it.
@@ -111,9 +110,13 @@ impl Replicas {
         self.conduct[at].ejected_until.is_some_and(|until| now < until)
     }
 
+    fn ejected_count(&self, now: Mono) -> usize {
+        (0..self.conduct.len()).filter(|at| self.ejected(*at, now)).count()
+    }
+
     fn was_bad(&mut self, now: Mono, replica: ReplicaId, count: impl FnOnce(&mut Conduct)) {
         let at = usize::from(replica.0);
-        let ejected = (0..self.conduct.len()).filter(|at| self.ejected(*at, now)).count();
+        let ejected = self.ejected_count(now);
         let Some(conduct) = self.conduct.get_mut(at) else { return };
         count(conduct);
         conduct.recent = conduct.recent << 1 | 1;

@@ -21,6 +21,8 @@ pub struct ClientConfig {
     pub node: Option<NodeId>,
     /// How to check the server's certificate, and which to show. `https` without it trusts nobody.
     pub tls: Option<Tls>,
+    /// What frames travel by. gRPC: services have it, and it is the quicker one.
+    pub carrier: Carrier,
     /// What connects, for the server's logs.
     pub agent: String,
     /// How long a call may take when it says nothing itself. 10 s: longer than an election and a retry, shorter than
@@ -45,6 +47,16 @@ pub struct ClientConfig {
     pub on_operation: Option<Arc<dyn Fn(Operation) + Send + Sync>>,
 }
 
+/// What frames travel by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carrier {
+    /// One gRPC stream.
+    #[default]
+    Grpc,
+    /// A WebSocket, as browsers and devices have it; for now only to addresses that are not encrypted.
+    WebSocket,
+}
+
 /// The TLS side of a client.
 #[derive(Clone, Default)]
 pub struct Tls {
@@ -65,6 +77,7 @@ impl ClientConfig {
             app: None,
             node: None,
             tls: None,
+            carrier: Carrier::default(),
             agent: concat!("tidings-client/", env!("CARGO_PKG_VERSION")).into(),
             deadline: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),

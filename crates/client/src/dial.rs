@@ -1,15 +1,17 @@
 //! Making one connection.
 
-use crate::config::{Address, ClientConfig};
+use crate::config::{Address, Carrier, ClientConfig};
 use crate::grpc::{Outlet, status_of};
-use crate::link::{Admission, Driver, Handler, Link, Operation, RefuseAll};
+use crate::link::{Admission, Carrier as Carries, Driver, Handler, Link, Operation, RefuseAll};
+use crate::ws::{self, Form, WsCarrier};
 use futures::future::BoxFuture;
-use http::{HeaderValue, Method, Request, header};
+use http::{HeaderMap, HeaderValue, Method, Request, header};
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_wire::session::{Config, Side};
 use tidings_wire::{APP_HEADER, GRPC_PATH, NODE_HEADER, error, v1, version};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tower::{Service, ServiceExt};
@@ -27,6 +29,25 @@ pub(crate) async fn dial(address: &Address, config: &ClientConfig) -> Result<Arc
 }
 
 async fn connect(address: &Address, config: &ClientConfig) -> Result<Arc<Link>, Error> {
+    match config.carrier {
+        Carrier::Grpc => begin(by_grpc(address, config).await?, config).await,
+        Carrier::WebSocket => begin(by_websocket(address, config).await?, config).await,
+    }
+}
+
+async fn by_websocket(address: &Address, config: &ClientConfig) -> Result<WsCarrier<TcpStream>, Error> {
+    if address.tls {
+        let message = format!("{address} is encrypted, and this library has no WebSockets for that yet");
+        return Err(Error::new("client.bad_tls", Class::Invalid, message).hint("Use gRPC, the default carrier."));
+    }
+    let mut said = HeaderMap::new();
+    say_who(config, &mut said)?;
+    let socket = ws::socket_saying(&address.authority, ws::PATH, Form::Binary, said);
+    let socket = socket.await.map_err(|e| unreachable(address, e.message))?;
+    Ok(WsCarrier::new(socket, Form::Binary))
+}
+
+async fn by_grpc(address: &Address, config: &ClientConfig) -> Result<impl Carries + use<>, Error> {
     let mut channel = endpoint(address, config)?.connect().await.map_err(|e| unreachable(address, causes(&e)))?;
     let (outlet, outgoing) = Outlet::new();
     let request = request(config, tonic::body::Body::new(outgoing))?;
@@ -38,7 +59,11 @@ async fn connect(address: &Address, config: &ClientConfig) -> Result<Arc<Link>, 
     if response.headers().contains_key("grpc-status") {
         return Err(status_of(response.headers()));
     }
-    let carrier = outlet.connector(response.into_body());
+    Ok(outlet.connector(response.into_body()))
+}
+
+/// Shakes hands by this carrier.
+async fn begin(carrier: impl Carries + 'static, config: &ClientConfig) -> Result<Arc<Link>, Error> {
     let link = Link::new(Side::Connector);
     let (tell, ready) = oneshot::channel();
     let session = Config { limits: config.limits, patience: config.patience, ..Config::connector() };
@@ -69,6 +94,12 @@ fn request(config: &ClientConfig, body: tonic::body::Body) -> Result<Request<ton
     let headers = request.headers_mut();
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    say_who(config, headers)?;
+    Ok(request)
+}
+
+/// Who connects, and the application to act in.
+fn say_who(config: &ClientConfig, headers: &mut HeaderMap) -> Result<(), Error> {
     if let Some(credential) = &config.credential {
         let mut value = HeaderValue::from_str(&format!("Bearer {credential}")).map_err(|_| {
             Error::new("client.bad_credential", Class::Invalid, "the key holds characters that no key has")
@@ -85,7 +116,7 @@ fn request(config: &ClientConfig, body: tonic::body::Body) -> Result<Request<ton
     if let Some(node) = config.node {
         headers.insert(NODE_HEADER, HeaderValue::from(node.0));
     }
-    Ok(request)
+    Ok(())
 }
 
 fn endpoint(address: &Address, config: &ClientConfig) -> Result<Endpoint, Error> {

@@ -32,5 +32,5 @@ pub mod placement;
 pub mod ws;
 
 pub use client::{Client, Connection, ConnectionEvent, Request, Retry};
-pub use config::{ClientConfig, DEFAULT_PORT, Tls};
+pub use config::{Carrier, ClientConfig, DEFAULT_PORT, Tls};
 pub use link::{Answers, Link};

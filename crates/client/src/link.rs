@@ -55,8 +55,12 @@ pub(crate) enum Reader {
     /// One frame.
     Once(oneshot::Sender<Result<Body, Error>>, OwnedSemaphorePermit),
     /// Several. The channel needs no bound of its own: credit bounds what can be in it.
-    Many(mpsc::UnboundedSender<Result<(Body, bool), Error>>, OwnedSemaphorePermit),
+    Many(mpsc::UnboundedSender<Result<Piece, Box<Error>>>, OwnedSemaphorePermit),
 }
+
+/// A frame of a long operation, and whether more follow. Boxed: a queue has room for many from its beginning, and most
+/// are idle.
+type Piece = (Box<Body>, bool);
 
 struct Queue {
     commands: Vec<Command>,

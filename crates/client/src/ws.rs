@@ -2,7 +2,7 @@
 
 use crate::link::{Carrier, Driver, HIGH_WATER, Link, Received, RefuseAll};
 use futures::{Sink, Stream};
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +18,9 @@ use tokio_tungstenite::tungstenite::error::CapacityError;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, WebSocketConfig};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+/// Where nodes take WebSockets.
+pub const PATH: &str = "/v1/frames";
 
 /// The read buffer of a connection. The default of the library is sixteen times this, and slower.
 pub const READ_BUFFER: usize = 8 << 10;
@@ -73,11 +76,22 @@ pub async fn connect(authority: &str, path: &str, form: Form, credential: Option
 
 /// A bare socket that has agreed on the sub-protocol and sends what it is told, for tests of bad behaviour.
 pub async fn socket(authority: &str, path: &str, form: Form) -> Result<WebSocketStream<TcpStream>, Error> {
+    socket_saying(authority, path, form, HeaderMap::new()).await
+}
+
+/// The same, which says more in its headers.
+pub(crate) async fn socket_saying(
+    authority: &str,
+    path: &str,
+    form: Form,
+    said: HeaderMap,
+) -> Result<WebSocketStream<TcpStream>, Error> {
     let failed = |why: String| Error::new("client.unreachable", Class::Unreachable, why);
     let stream = TcpStream::connect(authority).await.map_err(|e| failed(e.to_string()))?;
     stream.set_nodelay(true).map_err(|e| failed(e.to_string()))?;
     let mut request = format!("ws://{authority}{path}").into_client_request().map_err(|e| failed(e.to_string()))?;
     let protocol = HeaderValue::from_static(form.sub_protocol());
+    request.headers_mut().extend(said);
     request.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
     let config = socket_config(limits::NODE_FRAME as u32, form);
     let (socket, _) =

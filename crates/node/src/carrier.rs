@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use std::sync::Arc;
 
 /// Where WebSockets connect.
-pub const WEBSOCKET_PATH: &str = "/v1/frames";
+pub const WEBSOCKET_PATH: &str = tidings_client::ws::PATH;
 
 /// The routes of all carriers. Requests carry an `Arc<Peer>` and, if they showed who they are, an `Identity`.
 pub fn routes(connections: Arc<Connections>) -> Router {

@@ -3,7 +3,7 @@
 use super::carrier::{Carrier, HIGH_WATER, Received};
 use super::flow::Flow;
 use super::operation::{Operation, Requests, Responder};
-use super::{Command, Link, MAX_BACKLOG, Reader};
+use super::{Command, Link, MAX_BACKLOG, Piece, Reader};
 use futures::future::{AbortHandle, Abortable, Aborted, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::collections::{BTreeMap, VecDeque};
@@ -80,7 +80,7 @@ pub struct Driver<C, H> {
     /// Room of operations that were given up here and that the other side has not ended yet.
     given_up: BTreeMap<OpId, OwnedSemaphorePermit>,
     flows: BTreeMap<OpId, Arc<Flow>>,
-    requests: BTreeMap<OpId, mpsc::UnboundedSender<(tidings_wire::Body, bool)>>,
+    requests: BTreeMap<OpId, mpsc::UnboundedSender<Piece>>,
     /// Handlers' futures that have not run yet.
     fresh: Vec<(OpId, BoxFuture<'static, ()>)>,
     /// What handlers go on with, and how to stop it. Idle connections have none and keep no room for it.
@@ -168,7 +168,7 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
                 Output::Continued { op, body, more } => {
                     if let Some(requests) = self.requests.get(&op) {
                         // A handler that reads no further is free to.
-                        let _ = requests.send((body, more));
+                        let _ = requests.send((Box::new(body), more));
                     }
                 }
                 Output::Granted { op, frames } => {
@@ -198,7 +198,7 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
         if more {
             match self.readers.get(&op) {
                 Some(Reader::Many(frames, _)) => {
-                    let _ = frames.send(Ok((body, true)));
+                    let _ = frames.send(Ok((Box::new(body), true)));
                 }
                 Some(Reader::Once(..)) => {
                     if let Some(Reader::Once(answer, permit)) = self.readers.remove(&op) {
@@ -214,7 +214,7 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
         self.end_flow(op);
         match self.readers.remove(&op) {
             Some(Reader::Many(frames, _)) => {
-                let _ = frames.send(Ok((body, false)));
+                let _ = frames.send(Ok((Box::new(body), false)));
             }
             Some(Reader::Once(answer, _)) => {
                 let _ = answer.send(Ok(body));
@@ -227,7 +227,7 @@ impl<C: Carrier, H: Handler> Driver<C, H> {
         self.end_flow(op);
         let permit = match self.readers.remove(&op) {
             Some(Reader::Many(frames, permit)) => {
-                let _ = frames.send(Err(error));
+                let _ = frames.send(Err(Box::new(error)));
                 permit
             }
             Some(Reader::Once(answer, permit)) => {

@@ -1,6 +1,6 @@
 //! The two directions of a long operation: sending under credit, reading and granting.
 
-use super::{Command, Link, READER_PATIENCE};
+use super::{Command, Link, Piece, READER_PATIENCE};
 use futures::Stream;
 use futures::task::AtomicWaker;
 use std::future::poll_fn;
@@ -166,7 +166,7 @@ pub(super) fn initial_credit(link: &Link) -> u32 {
 pub struct Answers {
     link: Arc<Link>,
     op: OpId,
-    frames: mpsc::UnboundedReceiver<Result<(Body, bool), Error>>,
+    frames: mpsc::UnboundedReceiver<Result<Piece, Box<Error>>>,
     /// A frame that was looked at before the stream was handed out.
     first: Option<Body>,
     used: u32,
@@ -177,7 +177,7 @@ impl Answers {
     pub(super) fn new(
         link: Arc<Link>,
         op: OpId,
-        frames: mpsc::UnboundedReceiver<Result<(Body, bool), Error>>,
+        frames: mpsc::UnboundedReceiver<Result<Piece, Box<Error>>>,
     ) -> Answers {
         Answers { link, op, frames, first: None, used: 0, ended: false }
     }
@@ -206,15 +206,15 @@ impl Answers {
         Poll::Ready(Some(match frame {
             Some(Ok((body, true))) => {
                 self.consumed();
-                Ok(body)
+                Ok(*body)
             }
             Some(Ok((body, false))) => {
                 self.ended = true;
-                Ok(body)
+                Ok(*body)
             }
             Some(Err(error)) => {
                 self.ended = true;
-                Err(error)
+                Err(*error)
             }
             None => {
                 self.ended = true;

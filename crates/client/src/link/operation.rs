@@ -1,7 +1,7 @@
 //! An operation that the other side began, as its handler sees it.
 
 use super::flow::{Gone, Outflow, initial_credit};
-use super::{Command, Link, TrySendError};
+use super::{Command, Link, Piece, TrySendError};
 use std::sync::Arc;
 use tidings_base::{Error, OpId};
 use tidings_wire::session::Input;
@@ -92,14 +92,14 @@ impl Drop for Responder {
 pub struct Requests {
     link: Arc<Link>,
     op: OpId,
-    frames: mpsc::UnboundedReceiver<(Body, bool)>,
+    frames: mpsc::UnboundedReceiver<Piece>,
     /// The first frame counts: it came with `more`.
     used: u32,
     ended: bool,
 }
 
 impl Requests {
-    pub(super) fn new(link: Arc<Link>, op: OpId, frames: mpsc::UnboundedReceiver<(Body, bool)>) -> Requests {
+    pub(super) fn new(link: Arc<Link>, op: OpId, frames: mpsc::UnboundedReceiver<Piece>) -> Requests {
         Requests { link, op, frames, used: 1, ended: false }
     }
 
@@ -109,6 +109,7 @@ impl Requests {
             return Ok(None);
         }
         let (body, more) = self.frames.recv().await.ok_or(Gone)?;
+        let body = *body;
         self.ended = !more;
         self.used += 1;
         if more && self.used >= (initial_credit(&self.link) / 2).max(1) {

@@ -31,6 +31,7 @@ pub mod driver;
 pub mod gate;
 pub mod gateway;
 pub mod group;
+pub mod hindrance;
 pub mod keys;
 pub mod logs;
 pub mod memory;
@@ -60,6 +61,7 @@ use crate::connection::{ConnectionConfig, Connections, GateDispatcher};
 use crate::data_dir::DataDir;
 use crate::gateway::Gateway;
 use crate::group::StoreGroup;
+use crate::hindrance::Hindrance;
 use crate::keys::KeyStore;
 use crate::placement::sidecar::Sidecar;
 use crate::port::{Admission, Port};
@@ -103,12 +105,17 @@ pub struct Node {
 impl Node {
     /// Starts a node: opens its data directory, binds its port, serves.
     pub async fn start(config: Config) -> Result<Node, Error> {
+        Node::start_hindered(config, Hindrance::default()).await
+    }
+
+    /// Starts a node that is made worse than it is, for measurements.
+    pub async fn start_hindered(config: Config, hindrance: Hindrance) -> Result<Node, Error> {
         config.validate()?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let trust = Trust::load(&config)?;
         let data = DataDir::open(&config.data)?;
         let port = Port::bind(&config, clock.clone()).await?;
-        let services = Arc::new(start_services(&config, &data, port.address(), clock.clone()).await?);
+        let services = Arc::new(start_services(&config, &hindrance, &data, port.address(), clock.clone()).await?);
         let keys = Arc::new(services.stored().clone());
         let auth = Authenticator::new(trust, keys, clock.clone());
         Node::serve(config, clock, port, services, auth, Some(data))
@@ -242,6 +249,7 @@ impl Node {
 /// Opens the cell's group and the store's in the data directory.
 async fn start_services(
     config: &Config,
+    hindrance: &Hindrance,
     data: &DataDir,
     bound: SocketAddr,
     clock: Arc<dyn Clock>,
@@ -249,8 +257,8 @@ async fn start_services(
     let peers = Arc::new(Peers::new(config)?);
     check_entry(config, data)?;
     // Both are looked at before either is begun.
-    let (mut cell, mut store) =
-        (group_config(config, data, bound, GroupId::CELL)?, group_config(config, data, bound, GroupId::STORE)?);
+    let group = |group| group_config(config, hindrance, data, bound, group);
+    let (mut cell, mut store) = (group(GroupId::CELL)?, group(GroupId::STORE)?);
     if data.is_new()? {
         data.enter(config.entry.unwrap_or(Entry::Found))?;
     }
@@ -282,7 +290,8 @@ async fn start_services(
         data_centre: config.data_centre.clone(),
         config: config.notify.clone(),
     };
-    let services = NodeServices::new(cell, store, peers, clock.clone()).with_placement(told)?.with_notify(notify)?;
+    let services = NodeServices::new(cell, store, peers, clock.clone()).hindered(hindrance);
+    let services = services.with_placement(told)?.with_notify(notify)?;
     Ok(services.with_spares(spares, config.cell.replace_after.into(), clock))
 }
 
@@ -291,7 +300,13 @@ fn no_randomness(e: getrandom::Error) -> Error {
 }
 
 /// What a group of this node is told: all of them have the same members at first.
-fn group_config(config: &Config, data: &DataDir, bound: SocketAddr, group: GroupId) -> Result<GroupConfig, Error> {
+fn group_config(
+    config: &Config,
+    hindrance: &Hindrance,
+    data: &DataDir,
+    bound: SocketAddr,
+    group: GroupId,
+) -> Result<GroupConfig, Error> {
     let failed = |what: String| Error::new("node.bad_data_dir", Class::Failed, what);
     let log = data.log_of(group)?;
     let disk = RealDisk::open(&log).map_err(|e| failed(format!("cannot open {}: {e}", log.display())))?;
@@ -313,7 +328,7 @@ fn group_config(config: &Config, data: &DataDir, bound: SocketAddr, group: Group
             election: config.timings.election.into(),
             ..Timings::default()
         },
-        ..GroupConfig::new(group, config.node_id(), members, Arc::new(disk))
+        ..GroupConfig::new(group, config.node_id(), members, hindrance.disk(disk))
     })
 }
 

@@ -27,6 +27,7 @@ use crate::clock::Clock;
 use crate::connection::{Requests, Responder};
 use crate::gate::{Answers, Services};
 use crate::group::{Refused, StoreGroup};
+use crate::hindrance::{Hindered, Hindrance};
 use crate::notify::{self, Notify, Spoken};
 use crate::placement::{Placement, Told};
 use crate::principal::{AppName, Principal};
@@ -92,7 +93,7 @@ impl NodeServices {
     /// Services on these members' cell and store.
     pub fn new(cell: CellGroup, store: StoreGroup, peers: Arc<Peers>, clock: Arc<dyn Clock>) -> NodeServices {
         let cells = Cells::new(cell, peers.clone());
-        let stored = Stored { store, peers };
+        let stored = Stored { store, peers, hindered: None };
         let apps = Apps::new(Arc::new(stored.clone()), clock.clone());
         let made = Mutex::default();
         let (placed, notify, watchers) = (None, None, Vec::new());
@@ -101,6 +102,12 @@ impl NodeServices {
         let watching = tokio::spawn(roll_call::watch(logs, services.stored.peers.clone()));
         services.watchers.push(AbortOnDrop(watching.abort_handle()));
         services
+    }
+
+    /// The same services, whose rows go wrong as planned.
+    pub(crate) fn hindered(mut self, hindrance: &Hindrance) -> NodeServices {
+        self.stored.hindered = hindrance.store(&self.stored.store);
+        self
     }
 
     /// The same services with placement, whose state is in the cell.
@@ -335,6 +342,8 @@ async fn held(answer: impl Future<Output = Result<v1::CellMessage, Refused>>, re
 pub struct Stored {
     store: StoreGroup,
     peers: Arc<Peers>,
+    /// Only where that is measured.
+    hindered: Option<Hindered>,
 }
 
 impl Stored {
@@ -428,6 +437,11 @@ impl Stored {
 
     /// One message to the store, one message back.
     pub(crate) async fn ask(&self, message: StoreMessage) -> Result<StoreMessage, Error> {
+        if let Some(hindered) = &self.hindered
+            && let Some(answer) = hindered.ask(&message).await
+        {
+            return answer;
+        }
         let request = Body::Store(v1::StoreMessage { message: Some(message) });
         match one(self.anywhere(request).await?)? {
             Body::Store(v1::StoreMessage { message: Some(message) }) => Ok(message),

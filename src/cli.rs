@@ -1,5 +1,6 @@
 //! What can be typed. Names are stable: scripts depend on them.
 
+pub mod bench;
 pub mod cell;
 pub mod member;
 pub mod notify;
@@ -72,6 +73,12 @@ pub enum Command {
     /// Serve from memory, without a store: what `bench wire` measures against
     #[command(hide = true)]
     BenchServer(Serve),
+    /// Serve with a slow disk or rows that fail: what `bench notify` measures against
+    #[command(hide = true)]
+    BenchNode(bench::BenchNode),
+    /// Many clients of Notify in one process: what nodes are killed under
+    #[command(hide = true)]
+    BenchCrowd(bench::BenchCrowd),
     /// Print completions for a shell
     Completions {
         /// The shell to complete for
@@ -374,6 +381,7 @@ pub enum BenchPart {
     Cell,
     Placement,
     Tables,
+    Notify,
 }
 
 impl BenchPart {
@@ -384,6 +392,7 @@ impl BenchPart {
             BenchPart::Cell => "cell",
             BenchPart::Placement => "placement",
             BenchPart::Tables => "tables",
+            BenchPart::Notify => "notify",
         }
     }
 }

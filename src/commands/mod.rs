@@ -45,6 +45,8 @@ pub fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Sim(args) => sim::run(args),
         Command::Bench(args) => bench::run(args),
         Command::BenchServer(args) => serve::run_without_store(args),
+        Command::BenchNode(args) => bench::notify::node::run(args),
+        Command::BenchCrowd(args) => bench::notify::crowd::run(args),
         Command::Completions { shell } => completions::run(shell),
     };
     done.map(|()| ExitCode::SUCCESS)

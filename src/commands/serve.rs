@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::Error;
+use tidings_node::hindrance::Hindrance;
 use tidings_node::memory::MemoryServices;
 use tidings_node::{Config, Node, SystemClock, config, logs};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -25,11 +26,16 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs a node until SIGINT or SIGTERM; a second one ends it at once.
 pub fn run(args: Serve) -> Result<(), Error> {
+    run_hindered(args, Hindrance::default())
+}
+
+/// The same with a node that is made worse than it is.
+pub fn run_hindered(args: Serve, hindrance: Hindrance) -> Result<(), Error> {
     let config = prepare(args)?;
     runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
         let insecure = config.insecure_listen.then_some(config.listen).filter(|listen| !listen.ip().is_loopback());
-        let node = Node::start(config.clone()).await?;
+        let node = Node::start_hindered(config.clone(), hindrance).await?;
         output::line(format_args!("tidings {} listening on {}", env!("CARGO_PKG_VERSION"), node.url()));
         if let Some(listen) = insecure {
             output::line(format_args!("insecure: whoever reaches {listen} may do everything"));

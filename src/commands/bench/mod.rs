@@ -6,6 +6,7 @@
 mod cell;
 mod cluster;
 mod members;
+pub mod notify;
 mod placement;
 mod rate;
 mod report;
@@ -21,6 +22,7 @@ use crate::output::{self, broken};
 use report::{Figures, Report};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tidings_base::{Class, Error};
 
 /// How much is measured.
@@ -40,6 +42,8 @@ pub struct Effort {
     pub placement: placement::Sizes,
     /// What tables are measured with.
     pub tables: tables::Sizes,
+    /// What Notify is measured with.
+    pub notify: notify::Sizes,
 }
 
 const FULL: Effort = Effort {
@@ -50,6 +54,7 @@ const FULL: Effort = Effort {
     cell: cell::Sizes::FULL,
     placement: placement::Sizes::FULL,
     tables: tables::Sizes::FULL,
+    notify: notify::Sizes::FULL,
 };
 const QUICK: Effort = Effort {
     repetitions: 2,
@@ -59,6 +64,7 @@ const QUICK: Effort = Effort {
     cell: cell::Sizes::QUICK,
     placement: placement::Sizes::QUICK,
     tables: tables::Sizes::QUICK,
+    notify: notify::Sizes::QUICK,
 };
 
 /// Runs the named benches and prints one report.
@@ -70,7 +76,7 @@ pub fn run(args: Bench) -> Result<(), Error> {
         .tempdir_in(args.dir.clone().unwrap_or_else(default_dir))
         .map_err(|error| broken("cannot make a directory to measure in", error))?;
     let machine = probe::machine(place.path())?;
-    if args.parts.iter().any(|part| matches!(part, BenchPart::Store | BenchPart::Cell)) {
+    if args.parts.iter().any(|part| matches!(part, BenchPart::Store | BenchPart::Cell | BenchPart::Notify)) {
         refuse_memory(place.path(), &machine.file_system)?;
     }
     if machine.build != "optimised" {
@@ -89,6 +95,10 @@ pub fn run(args: Bench) -> Result<(), Error> {
             BenchPart::Cell => cell::run(place.path(), effort, &mut figures)?,
             BenchPart::Placement => placement::run(place.path(), effort, &mut figures)?,
             BenchPart::Tables => tables::run(effort, &mut figures)?,
+            BenchPart::Notify => {
+                let fsync = Duration::from_micros(machine.fsync_p50_us);
+                notify::run(place.path(), effort, fsync, &mut figures)?;
+            }
         }
     }
     let bench = parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(" ");
@@ -147,6 +157,9 @@ fn config(quick: bool, effort: Effort) -> Map<String, Value> {
     config.insert("placement_lookups".into(), effort.placement.lookups.into());
     config.insert("placement_deaths".into(), effort.placement.deaths.into());
     config.insert("tables_records".into(), effort.tables.records.into());
+    config.insert("notify_listeners".into(), notify::load::LISTENERS.into());
+    config.insert("notify_objects".into(), (notify::load::LISTENERS * notify::load::OBJECTS).into());
+    config.insert("notify_connections".into(), effort.notify.connections.into());
     config
 }
 

@@ -44,6 +44,15 @@ impl Server {
         Server::run(&["bench-server", "--log", "warn"], &args)?.wait_ready()
     }
 
+    /// Starts a node whose syncs take so much longer, and in which an eighth of the matchers' rows may fail.
+    pub fn hindered(config: &Path, data: &Path, each_sync: Duration, fail_an_eighth: bool) -> Result<Server, Error> {
+        let sync = each_sync.as_micros().to_string();
+        let mut args = vec![OsStr::new("--config"), config.as_os_str(), OsStr::new("--data"), data.as_os_str()];
+        args.extend(["--listen", "127.0.0.1:0", "--sync-us", &sync].map(OsStr::new));
+        args.extend(fail_an_eighth.then_some(OsStr::new("--fail-an-eighth")));
+        Server::run(&["bench-node", "--log", "error"], &args)
+    }
+
     fn run(command: &[&str], args: &[&OsStr]) -> Result<Server, Error> {
         let watch = Stopwatch::start();
         let binary = std::env::current_exe().map_err(|error| broken("cannot find this program's own file", error))?;

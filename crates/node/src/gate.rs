@@ -529,6 +529,7 @@ mod tests {
             issuer: Arc::from("i"),
             subject: Arc::from("s"),
             grants: Arc::from([]),
+            objects: Arc::from([]),
         };
         for mut body in [apply(&[]), Body::Admin(v1::AdminMessage { message: None })] {
             assert_eq!(admit(&user, &mut body).err().map(|e| e.code.into_owned()), Some("control.forbidden".into()));

@@ -30,12 +30,12 @@ async fn start(issuer: &TestIssuer, data: &std::path::Path) -> Node {
     Node::start(config).await.expect("the node starts")
 }
 
-/// Registers objects by a channel of one's own; how each ended, once all have.
-async fn statuses(address: SocketAddr, token: &str, objects: &[&str]) -> Vec<(String, Value)> {
+/// Registers objects by a channel of one's own, as a client of this nonce; how each ended, once all have.
+async fn statuses(address: SocketAddr, nonce: u64, token: &str, objects: &[&str]) -> Vec<(String, Value)> {
     let opened = ask(address, token, Method::POST, "/v1/notify-channels/shop", None).await;
     assert_eq!(opened.status, 201, "{}", opened.text());
     let path = format!("/v1/notify-channels/shop/{}", opened.json()["channel"].as_str().unwrap());
-    let hello = json!({ "hello": { "nonce": "9" }, "contact": "1" });
+    let hello = json!({ "hello": { "nonce": nonce.to_string() }, "contact": "1" });
     assert_eq!(ask(address, token, Method::POST, &path, Some(hello)).await.status, 204);
     let mut found: Vec<(String, Value)> = Vec::new();
     let told = async {
@@ -75,11 +75,11 @@ async fn users_register_what_their_tokens_list_and_nothing_else() {
         issuer.sign(&claims)
     };
     let refused = json!("REGISTRATION_FAILURE_PERMANENT");
-    let found = statuses(node.address(), &with(json!(["inbox/ann/*"])), &["inbox/ann/1", "inbox/bob/1"]).await;
+    let found = statuses(node.address(), 1, &with(json!(["inbox/ann/*"])), &["inbox/ann/1", "inbox/bob/1"]).await;
     assert_eq!(found, [("inbox/ann/1".to_owned(), json!(true)), ("inbox/bob/1".to_owned(), refused.clone())]);
     // A claim that is no list allows nothing, nor does a token without one.
-    for token in [with(json!("*")), issuer.sign(&issuer.claims())] {
-        assert_eq!(statuses(node.address(), &token, &["x"]).await, [("x".to_owned(), refused.clone())]);
+    for (nonce, token) in [(2, with(json!("*"))), (3, issuer.sign(&issuer.claims()))] {
+        assert_eq!(statuses(node.address(), nonce, &token, &["x"]).await, [("x".to_owned(), refused.clone())]);
     }
     node.shutdown().await.unwrap();
 }

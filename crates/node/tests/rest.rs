@@ -224,6 +224,8 @@ async fn the_document_is_whole_and_lists_every_route() {
         "GET /v1/notify/{app}/{object}",
         "POST /v1/notify/{app}/{object}",
         "GET /v1/notify-clients/{app}",
+        "POST /v1/notify-events/{app}",
+        "GET /v1/notify-traces/{app}/{object}",
         "POST /v1/notify-channels/{app}",
         "GET /v1/notify-channels/{app}/{channel}",
         "POST /v1/notify-channels/{app}/{channel}",

@@ -534,10 +534,6 @@ impl Config {
         if let Some((name, _)) = counts.iter().find(|(_, value)| *value == 0) {
             return Err(bad(format!("`limits.{name}` is 0, so nobody could use the server")));
         }
-        if l.operation_bytes < u64::from(l.frame_bytes) {
-            return Err(bad(format!("`limits.operation_bytes` is {}, less than one frame", l.operation_bytes))
-                .hint("Use at least as much as `limits.frame_bytes`."));
-        }
         // hyper refuses smaller buffers; frames stay between what strangers and what nodes may send.
         use tidings_wire::limits::{HELLO_FRAME, NODE_FRAME};
         let sizes = [
@@ -549,6 +545,10 @@ impl Config {
             if !(least..=most).contains(&value) {
                 return Err(bad(format!("`limits.{name}` is {value}")).hint(format!("Use {least} to {most} bytes.")));
             }
+        }
+        if l.operation_bytes < u64::from(l.frame_bytes) {
+            return Err(bad(format!("`limits.operation_bytes` is {}, less than one frame", l.operation_bytes))
+                .hint("Use at least as much as `limits.frame_bytes`."));
         }
         self.check_timings()
     }
@@ -563,7 +563,6 @@ impl Config {
             ("stall", t.stall),
             ("body", t.body),
             ("call", t.call),
-            ("key_check", t.key_check),
         ];
         if let Some((name, _)) = times.iter().find(|(_, time)| time.0.is_zero()) {
             return Err(bad(format!("`timings.{name}` is zero, so that nothing would be in time")));

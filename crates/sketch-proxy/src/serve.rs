@@ -173,7 +173,7 @@ fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc<Semap
     };
     insert(&mut headers, VERIFIED, verified);
     let mut answer =
-        Response::new(Untaken { content: body(content, page, whole, &mut headers), _taken: taken }.boxed());
+        Response::new(Untaken { content: body(content, page, whole, &mut headers), rest: Bytes::new(), _taken: taken }.boxed());
     *answer.status_mut() = reply.status;
     *answer.headers_mut() = headers;
     answer
@@ -192,9 +192,15 @@ fn body(content: Bytes, page: &Page<Held>, whole: bool, headers: &mut HeaderMap)
     Full::new(content).with_trailers(async move { Some(Ok(trailers)) }).boxed()
 }
 
-/// An answer on its way: its bytes are counted until the client has them, or is gone.
+/// Of so many bytes the connection takes an answer.
+const PIECE: usize = 64 << 10;
+
+/// An answer on its way: its bytes are counted until the client has them, or is gone. It goes in pieces, since whatever is
+/// given to a connection is as good as gone to us.
 struct Untaken {
     content: Content,
+    /// What the content has given and the connection has not taken.
+    rest: Bytes,
     _taken: OwnedSemaphorePermit,
 }
 
@@ -206,15 +212,30 @@ impl Body for Untaken {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.content).poll_frame(context)
+        if self.rest.is_empty() {
+            match std::task::ready!(Pin::new(&mut self.content).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                None => return Poll::Ready(None),
+            }
+        }
+        let piece = self.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.content.is_end_stream()
+        self.rest.is_empty() && self.content.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.content.size_hint()
+        let (rest, mut hint) = (self.rest.len() as u64, self.content.size_hint());
+        if let Some(most) = hint.upper() {
+            hint.set_upper(most + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
     }
 }
 

@@ -28,7 +28,8 @@ pub fn explain(log: &Group, mut error: Error) -> Error {
     if log.status().members.is_empty() {
         error.message = format!("This node is no member of the {name}'s group, and knows none.");
         error.hint = "Let an operator add it with `tidings member add`, or ask another node.".to_owned();
-        return hopeless_of(error);
+        // It may be founding its cluster at this moment.
+        return error;
     }
     let shown: Vec<String> = members.iter().map(|m| format!("node {} ({})", m.node, m.address)).collect();
     let who = if shown.is_empty() { String::new() } else { format!(": no answer from {}", shown.join(" and ")) };

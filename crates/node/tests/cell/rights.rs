@@ -120,7 +120,7 @@ async fn operators_name_the_application_and_others_only_their_own() {
     assert!(plain.read("/config").await.unwrap().stat.is_none());
     let read = || Message::Keys(v1::CellKeys {});
     assert_eq!(ask_bare(&inside(&blog, "shop"), read()).await.unwrap_err().code, "control.forbidden");
-    assert_eq!(ask_bare(&inside(&keyed.operator, "no/app"), read()).await.unwrap_err().code, "control.refused");
+    assert_eq!(ask_bare(&inside(&keyed.operator, "no/app"), read()).await.unwrap_err().code, "admin.bad_app_name");
     // By REST.
     for (key, app, expected) in
         [(&keyed.operator, "shop", 200), (&keyed.operator, "blog", 404), (&shop, "shop", 200), (&blog, "shop", 403)]

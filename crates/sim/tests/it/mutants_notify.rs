@@ -13,7 +13,7 @@ const MISSED: &[&str] = &["every_client_learns_the_latest_version"];
 const APART: &[&str] =
     &["every_client_learns_the_latest_version", "registrations_follow_intent", "lost_state_becomes_unknown"];
 /// Seeds that are tried behind the known one: what a seed does changes with the product.
-const OTHERS: std::ops::RangeInclusive<u64> = 1..=8;
+const OTHERS: std::ops::RangeInclusive<u64> = 1..=40;
 
 /// A rule, a seed that notices its absence, and by which claims.
 const TABLE: &[(Rule, u64, &[&str])] = &[

@@ -50,12 +50,7 @@ async fn connected(peer: &dyn Peer, range: std::ops::Range<usize>) -> Result<Vec
 }
 
 /// Growth of the node's resident memory for each client that is online and silent.
-pub async fn connections(
-    server: &Server,
-    peer: &dyn Peer,
-    effort: Effort,
-    figures: &mut Figures,
-) -> Result<(), Error> {
+pub async fn connections(server: &Server, peer: &dyn Peer, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
     let files = probe::raise_open_files().saturating_sub(OTHER_FILES);
     let count = effort.notify.connections.min(usize::try_from(files).unwrap_or(usize::MAX));
     if count < effort.notify.connections / 2 {
@@ -69,7 +64,8 @@ pub async fn connections(
     let held = connected(peer, warming..count).await?;
     tokio::time::sleep(SETTLING).await;
     let grown = resident(server.pid())?.saturating_sub(before);
-    let name = format!("notify: resident memory per idle WebSocket client with {REGISTRATIONS} registrations, of {count}");
+    let name =
+        format!("notify: resident memory per idle WebSocket client with {REGISTRATIONS} registrations, of {count}");
     figures.add(&name, "B", Some(Goal::AtMost(12_288.0)), &[grown as f64 / held.len() as f64]);
     drop((warm, held));
     Ok(())
@@ -104,8 +100,8 @@ struct Model {
 
 impl Model {
     fn new() -> Result<Model, Error> {
-        let lease = LeaseNumber::new(1)
-            .ok_or_else(|| Error::new("bench.failed", Class::Failed, "there is no first lease"))?;
+        let lease =
+            LeaseNumber::new(1).ok_or_else(|| Error::new("bench.failed", Class::Failed, "there is no first lease"))?;
         let options = Options { max_ids: u32::MAX, max_pending: usize::MAX, ..Options::default() };
         let mut model = Model { registrar: Registrar::new(options), lease };
         model.give(Input::Keys(Keys::new([(1, &[7; 32][..])])));

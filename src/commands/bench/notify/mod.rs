@@ -66,7 +66,8 @@ pub fn run(place: &Path, effort: Effort, fsync: Duration, figures: &mut Figures)
     let runtime = runtime()?;
     for sync in SYNCS {
         let label = format!("fsync {} ms", sync.as_secs_f64() * 1e3);
-        let server = node::start(&place.join(format!("notify-{}", sync.as_micros())), sync.saturating_sub(fsync), false)?;
+        let server =
+            node::start(&place.join(format!("notify-{}", sync.as_micros())), sync.saturating_sub(fsync), false)?;
         runtime.block_on(rates(&server, &label, effort, figures))?;
     }
     let server = node::start(&place.join("notify-failing"), Duration::ZERO, true)?;

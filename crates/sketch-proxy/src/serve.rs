@@ -172,8 +172,9 @@ fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc<Semap
         How::Unverified => "no",
     };
     insert(&mut headers, VERIFIED, verified);
-    let mut answer =
-        Response::new(Untaken { content: body(content, page, whole, &mut headers), rest: Bytes::new(), _taken: taken }.boxed());
+    let mut answer = Response::new(
+        Untaken { content: body(content, page, whole, &mut headers), rest: Bytes::new(), _taken: taken }.boxed(),
+    );
     *answer.status_mut() = reply.status;
     *answer.headers_mut() = headers;
     answer

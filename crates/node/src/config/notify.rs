@@ -109,8 +109,8 @@ impl Notify {
         if [bridge, matcher, registrar].iter().any(|time| time.0 > LONGEST_GATHER) {
             return Err(bad("`notify.gather` has more than 500 ms"));
         }
-        let apps = self.hooks.keys().chain(self.formats.keys());
-        apps.map(|app| AppName::parse(app).map(drop)).collect::<Result<(), Error>>()?;
+        let mut apps = self.hooks.keys().chain(self.formats.keys());
+        apps.try_for_each(|app| AppName::parse(app).map(drop))?;
         self.hooks.iter().try_for_each(|(app, hook)| hook.check(app))?;
         self.formats.iter().try_for_each(|(app, format)| format.check(app))?;
         self.outlasts(placement.fail_over())

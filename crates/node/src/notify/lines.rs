@@ -52,10 +52,13 @@ impl Stage {
     }
 }
 
+/// The way into a line.
+type Entrance = mpsc::Sender<(Origin, Call)>;
+
 /// The lines, by stage and address.
 #[derive(Default)]
 pub(super) struct Lines {
-    lines: Mutex<BTreeMap<(Stage, String), mpsc::Sender<(Origin, Call)>>>,
+    lines: Mutex<BTreeMap<(Stage, String), Entrance>>,
 }
 
 impl Lines {
@@ -78,7 +81,7 @@ impl Hub {
         self.spawn(async move { hub.answered(origin, refused, 0).await });
     }
 
-    fn line(self: &Arc<Self>, stage: Stage, address: String) -> mpsc::Sender<(Origin, Call)> {
+    fn line(self: &Arc<Self>, stage: Stage, address: String) -> Entrance {
         let mut lines = self.lines.lines.lock();
         let line = lines.entry((stage, address)).or_insert_with_key(|(stage, address)| {
             let (sender, queue) = mpsc::channel(WAITING);

@@ -15,7 +15,7 @@ TIDINGS_SEEDS=200..206 cargo test --workspace --quiet --test it -- --ignored the
 tidings sim store --seeds 1..200
 tidings sim cell --seeds 1..20
 tidings sim cell-directed --seeds 1..6
-tidings sim placement --seeds 2..6
+tidings sim placement --seeds 1..40
 tidings sim placement-directed --seeds 1..6
 tidings sim notify --seeds 1..4
 left=$((minutes * 60 - (SECONDS - begin)))

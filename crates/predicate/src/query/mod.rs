@@ -194,6 +194,26 @@ impl Query {
         parts.chain(self.predicate.iter().map(|predicate| &predicate.0)).try_for_each(Expression::check_live)
     }
 
+    /// Which records are asked for; all that are visible, if there is none.
+    pub fn predicate(&self) -> Option<&Predicate> {
+        self.predicate.as_ref()
+    }
+
+    /// Whether rows of the answer are groups.
+    pub fn is_grouped(&self) -> bool {
+        !self.aggregates.is_empty() || !self.group_by.is_empty()
+    }
+
+    /// Whether each record makes its row by itself, in the order of keys: nothing has to be held until the end.
+    pub fn is_streamed(&self) -> bool {
+        self.order.is_empty() && !self.is_grouped()
+    }
+
+    /// How many rows at most.
+    pub fn limit(&self) -> Option<usize> {
+        self.limit
+    }
+
     /// Whether a record belongs to the answer: the reader's predicate holds, and the writer's if the record has one.
     pub fn selects(&self, scope: &Scope<'_>, writer: Option<&Predicate>) -> bool {
         // The writer's predicate comes first: the reader's is not even evaluated over what is hidden.
@@ -261,8 +281,8 @@ fn by_place(left: &[u8], right: &[u8]) -> Ordering {
 
 /// The answer of a query, as far as its records have come.
 #[derive(Debug)]
-pub struct Collector<'q> {
-    query: &'q Query,
+pub struct Collector {
+    query: Query,
     held: Held,
 }
 
@@ -272,12 +292,11 @@ enum Held {
     Groups(Groups),
 }
 
-impl<'q> Collector<'q> {
+impl Collector {
     /// An answer without records.
-    pub fn new(query: &'q Query) -> Collector<'q> {
-        let grouped = !query.aggregates.is_empty() || !query.group_by.is_empty();
-        let held = if grouped { Held::Groups(Groups::new(query)) } else { Held::Rows(Rows::default()) };
-        Collector { query, held }
+    pub fn new(query: &Query) -> Collector {
+        let held = if query.is_grouped() { Held::Groups(Groups::new(query)) } else { Held::Rows(Rows::default()) };
+        Collector { query: query.clone(), held }
     }
 
     /// Whether further records of a scan, which come in the order of their keys, cannot change the answer: it has no order
@@ -294,15 +313,15 @@ impl<'q> Collector<'q> {
     /// Adds a record that [`Query::selects`] let through, with what was looked up for it.
     pub fn add(&mut self, scope: &Scope<'_>) -> Result<(), Trouble> {
         match &mut self.held {
-            Held::Rows(rows) => rows.add(self.query, scope),
-            Held::Groups(groups) => groups.add(self.query, scope),
+            Held::Rows(rows) => rows.add(&self.query, scope),
+            Held::Groups(groups) => groups.add(&self.query, scope),
         }
     }
 
     /// Takes in the answer of the same query over other records: those of another partition.
-    pub fn absorb(&mut self, other: Collector<'q>) -> Result<(), Trouble> {
+    pub fn absorb(&mut self, other: Collector) -> Result<(), Trouble> {
         match (&mut self.held, other.held) {
-            (Held::Rows(rows), Held::Rows(other)) => rows.absorb(self.query, other),
+            (Held::Rows(rows), Held::Rows(other)) => rows.absorb(&self.query, other),
             (Held::Groups(groups), Held::Groups(other)) => groups.absorb(other),
             (Held::Rows(_), Held::Groups(_)) | (Held::Groups(_), Held::Rows(_)) => Ok(()),
         }
@@ -311,8 +330,8 @@ impl<'q> Collector<'q> {
     /// The rows, in order.
     pub fn finish(self) -> Result<Vec<Row>, Trouble> {
         let mut rows = match self.held {
-            Held::Rows(rows) => rows.finish(self.query),
-            Held::Groups(groups) => groups.finish(self.query)?,
+            Held::Rows(rows) => rows.finish(&self.query),
+            Held::Groups(groups) => groups.finish(&self.query)?,
         };
         rows.truncate(self.query.limit.unwrap_or(usize::MAX));
         Ok(rows)

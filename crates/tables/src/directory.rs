@@ -1,0 +1,481 @@
+//! The directory of a table, as it lies in one file of the cell: properties, partitions, their lineage and terms (R1).
+//!
+//! Pure functions on the file's contents. Whoever changes it reads the file, calls one of them and writes the result back if
+//! the file has not changed meanwhile (the cell's generation of contents decides); on a conflict it begins again.
+//!
+//! ```text
+//!   create ─▶ [0 ………………………………………]          each with the highest lease it was acquired under, and its term
+//!   split  ─▶ [1 ………… «m») [2 «m» …………]    parents: 0 — sealed by whoever opens a child first
+//!   merge  ─▶ [3 ………………………………………]          parents: 1, 2
+//! ```
+
+use crate::calls::{Access, Caller};
+use crate::names::{PartitionId, TableId, Term};
+use crate::refusal::Refusal;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tidings_base::LeaseNumber;
+use tidings_predicate::{Dialect, Key, Kinds, Predicate};
+
+/// The most partitions of a table: its directory fits a file of the cell (256 KiB) with the longest keys.
+pub const MAX_PARTITIONS: usize = 100;
+/// The most columns of a schema.
+pub const MAX_SCHEMA: usize = 512;
+
+/// What a table is, apart from its records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Properties {
+    /// Who may use it: whoever is authorised at this level or higher.
+    pub access: Access,
+    /// The application that made it: only it may alter or drop it. Set by [`Directory::create`].
+    pub app: String,
+    /// What columns hold; none = anything.
+    pub schema: Option<Schema>,
+    /// A predicate over `old`, `new` (columns, or null), `writer` (of the old record, or null), `key` and `user.` that guards
+    /// every change. None: in tables of the level `user` only a record's writer may replace it.
+    pub may_write: Option<String>,
+    /// R11: whether clients may leave writes unsent.
+    pub lossy: bool,
+    /// The most records.
+    pub max_records: Option<u64>,
+    /// The most bytes of records.
+    pub max_bytes: Option<u64>,
+    /// How long a deleted record's version is kept, in seconds.
+    pub tombstones_s: u64,
+}
+
+impl Default for Properties {
+    fn default() -> Properties {
+        Properties {
+            access: Access::default(),
+            app: String::new(),
+            schema: None,
+            may_write: None,
+            lossy: false,
+            max_records: None,
+            max_bytes: None,
+            // A device that was away for a day still learns which version ended.
+            tombstones_s: 24 * 3600,
+        }
+    }
+}
+
+impl Properties {
+    /// How long a deleted record's version is kept.
+    pub fn tombstones(&self) -> Duration {
+        Duration::from_secs(self.tombstones_s)
+    }
+
+    /// What texts over this table's records may name.
+    pub fn dialect(&self) -> Dialect {
+        let columns = self.schema.iter().flat_map(|schema| &schema.columns);
+        let columns = columns.map(|(name, column)| (name.clone(), column.kinds())).collect();
+        Dialect { columns, ..Dialect::default() }
+    }
+
+    /// Refuses what cannot be a table's properties.
+    pub fn check(&self) -> Result<(), Refusal> {
+        if let Some(text) = &self.may_write {
+            Predicate::compile(text, &Dialect::default())?;
+        }
+        let Some(schema) = &self.schema else { return Ok(()) };
+        if schema.columns.len() > MAX_SCHEMA {
+            return Err(Refusal::Schema(format!("A schema has at most {MAX_SCHEMA} columns.")));
+        }
+        for (name, column) in &schema.columns {
+            if tidings_predicate::is_reserved(name) || name.is_empty() {
+                return Err(Refusal::BadColumns(format!("No column can have the name `{name}`.")));
+            }
+            if column.holds.is_empty() {
+                return Err(Refusal::Schema(format!("The column `{name}` could hold nothing.")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What columns hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Schema {
+    /// Columns by name.
+    pub columns: BTreeMap<String, Column>,
+    /// Whether there may be no other columns.
+    pub closed: bool,
+}
+
+/// One column of a schema.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Column {
+    /// What it may hold.
+    pub holds: BTreeSet<Kind>,
+    /// Whether every record has it.
+    pub required: bool,
+}
+
+/// A kind of value, as a schema names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Null.
+    Null,
+    /// True or false.
+    Bool,
+    /// A whole number.
+    Int,
+    /// A number with a fraction.
+    Double,
+    /// Text.
+    String,
+    /// Bytes.
+    Bytes,
+    /// Values in order.
+    List,
+    /// Values by name.
+    Map,
+}
+
+impl Column {
+    /// What it may hold, as predicates are checked against it.
+    pub fn kinds(&self) -> Kinds {
+        let kind = |kind: &Kind| match kind {
+            Kind::Null => Kinds::NULL,
+            Kind::Bool => Kinds::BOOL,
+            Kind::Int => Kinds::INT,
+            Kind::Double => Kinds::FLOAT,
+            Kind::String => Kinds::STRING,
+            Kind::Bytes => Kinds::BYTES,
+            Kind::List => Kinds::LIST,
+            Kind::Map => Kinds::MAP,
+        };
+        self.holds.iter().map(kind).reduce(|left, right| left | right).unwrap_or(Kinds::DATA)
+    }
+}
+
+/// One partition: the keys from `start` up to, and without, `end`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partition {
+    /// Its number in the table.
+    pub number: u32,
+    /// Its first key; none = from the beginning.
+    #[serde(with = "keys", default)]
+    pub start: Option<Key>,
+    /// The first key behind it; none = to the end.
+    #[serde(with = "keys", default)]
+    pub end: Option<Key>,
+    /// R1: raised above its own and its ancestors' at every acquisition.
+    pub term: Term,
+    /// The lease it was last acquired under; 0 = never.
+    pub lease: u32,
+    /// The partitions that its keys were in before.
+    #[serde(default)]
+    pub parents: Vec<u32>,
+}
+
+impl Partition {
+    /// Whether a key lies in it.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.start.as_ref().is_none_or(|start| start <= key) && self.end.as_ref().is_none_or(|end| key < end)
+    }
+}
+
+/// A table's file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Directory {
+    /// The format of this file.
+    pub format: u32,
+    /// The table, for good.
+    pub id: u64,
+    /// What it is.
+    pub properties: Properties,
+    /// In the order of their keys, without gap or overlap.
+    pub partitions: Vec<Partition>,
+    /// The number of the next partition.
+    pub next: u32,
+}
+
+/// What an owner that acquired a partition serves it with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquired {
+    /// The partition.
+    pub partition: PartitionId,
+    /// Its keys, term and parents.
+    pub entry: Partition,
+    /// The lease it was acquired under.
+    pub lease: LeaseNumber,
+    /// What the table is.
+    pub properties: Properties,
+}
+
+impl Directory {
+    const FORMAT: u32 = 1;
+
+    /// A new table, cut at these keys (none = one partition).
+    pub fn create(
+        id: TableId,
+        caller: &Caller,
+        properties: Properties,
+        mut cuts: Vec<Key>,
+    ) -> Result<Directory, Refusal> {
+        let properties = Properties { app: caller.app.clone(), ..properties };
+        properties.check()?;
+        cuts.sort();
+        cuts.dedup();
+        if cuts.len() >= MAX_PARTITIONS {
+            return Err(Refusal::Invalid(format!("A table has at most {MAX_PARTITIONS} partitions.")));
+        }
+        for cut in &cuts {
+            crate::record::check_key(cut)?;
+        }
+        let starts = std::iter::once(None).chain(cuts.iter().cloned().map(Some));
+        let ends = cuts.iter().cloned().map(Some).chain([None]);
+        let partitions: Vec<Partition> = (0..)
+            .zip(starts.zip(ends))
+            .map(|(number, (start, end))| Partition {
+                number,
+                start,
+                end,
+                term: Term::default(),
+                lease: 0,
+                parents: Vec::new(),
+            })
+            .collect();
+        let next = partitions.len() as u32;
+        Ok(Directory { format: Self::FORMAT, id: id.0, properties, partitions, next })
+    }
+
+    /// Other properties, if the caller may give them. The application stays.
+    pub fn alter(&mut self, caller: &Caller, properties: Properties) -> Result<(), Refusal> {
+        self.may_alter(caller)?;
+        properties.check()?;
+        self.properties = Properties { app: self.properties.app.clone(), ..properties };
+        Ok(())
+    }
+
+    /// Whether the caller may alter or drop the table: its application made it.
+    pub fn may_alter(&self, caller: &Caller) -> Result<(), Refusal> {
+        match caller.app == self.properties.app && caller.access >= Access::App {
+            true => Ok(()),
+            false => Err(Refusal::NotYours),
+        }
+    }
+
+    /// R1: whoever was leased a partition takes it over, at a term of its own. Refused if it was acquired under a higher
+    /// lease already; acquired again under the same one (after a clean move, or a restart) it gets a higher term.
+    pub fn acquire(&mut self, number: u32, lease: LeaseNumber) -> Result<Acquired, Refusal> {
+        let Some(at) = self.partitions.iter().position(|entry| entry.number == number) else {
+            return Err(Refusal::Moved);
+        };
+        let entry = &mut self.partitions[at];
+        if entry.lease > lease.get() {
+            return Err(Refusal::Moved);
+        }
+        entry.lease = lease.get();
+        entry.term = entry.term.next().ok_or_else(used_up)?;
+        let entry = entry.clone();
+        Ok(Acquired { partition: self.partition_id(number), entry, lease, properties: self.properties.clone() })
+    }
+
+    /// Cuts a partition before `at`, on behalf of its owner. The children's terms are above the parent's.
+    pub fn split(&mut self, number: u32, lease: LeaseNumber, term: Term, at: &Key) -> Result<[u32; 2], Refusal> {
+        crate::record::check_key(at)?;
+        let place = self.owned(number, lease, term)?;
+        let parent = &self.partitions[place];
+        if !parent.contains(at) || parent.start.as_ref() == Some(at) {
+            return Err(Refusal::Invalid("A partition is cut between two of its keys.".to_owned()));
+        }
+        if self.partitions.len() >= MAX_PARTITIONS {
+            return Err(Refusal::Invalid(format!("A table has at most {MAX_PARTITIONS} partitions.")));
+        }
+        let child = |number, start: Option<Key>, end: Option<Key>| Partition {
+            number,
+            start,
+            end,
+            term: parent.term,
+            lease: 0,
+            parents: vec![parent.number],
+        };
+        let numbers = [self.next, self.next + 1];
+        let left = child(numbers[0], parent.start.clone(), Some(at.clone()));
+        let right = child(numbers[1], Some(at.clone()), parent.end.clone());
+        self.partitions.splice(place..=place, [left, right]);
+        self.next += 2;
+        Ok(numbers)
+    }
+
+    /// Joins a partition with the one behind it, on behalf of whoever owns both.
+    pub fn merge(&mut self, owned: [(u32, LeaseNumber, Term); 2]) -> Result<u32, Refusal> {
+        let [left, right] = owned.map(|(number, lease, term)| self.owned(number, lease, term));
+        let (left, right) = (left?, right?);
+        if right != left + 1 {
+            return Err(Refusal::Invalid("Only neighbours can be joined.".to_owned()));
+        }
+        let joined = Partition {
+            number: self.next,
+            start: self.partitions[left].start.clone(),
+            end: self.partitions[right].end.clone(),
+            term: self.partitions[left].term.max(self.partitions[right].term),
+            lease: 0,
+            parents: vec![self.partitions[left].number, self.partitions[right].number],
+        };
+        self.partitions.splice(left..=right, [joined]);
+        self.next += 1;
+        Ok(self.next - 1)
+    }
+
+    fn owned(&self, number: u32, lease: LeaseNumber, term: Term) -> Result<usize, Refusal> {
+        let owned = |entry: &Partition| (entry.number, entry.lease, entry.term) == (number, lease.get(), term);
+        self.partitions.iter().position(owned).ok_or(Refusal::Moved)
+    }
+
+    /// The table.
+    pub fn table(&self) -> TableId {
+        TableId(self.id)
+    }
+
+    /// A partition's name.
+    pub fn partition_id(&self, number: u32) -> PartitionId {
+        PartitionId { table: self.table(), number }
+    }
+
+    /// Where a key lies.
+    pub fn find(&self, key: &Key) -> Option<&Partition> {
+        let behind = self.partitions.partition_point(|entry| entry.start.as_ref().is_none_or(|start| start <= key));
+        self.partitions.get(behind.checked_sub(1)?)
+    }
+
+    /// The partitions that have keys from `from` up to, and without, `to`, in order.
+    pub fn within<'a>(&'a self, from: Option<&'a Key>, to: Option<&'a Key>) -> impl Iterator<Item = &'a Partition> {
+        self.partitions.iter().filter(move |entry| {
+            let begins = to.is_none_or(|to| entry.start.as_ref().is_none_or(|start| start < to));
+            let ends = from.is_none_or(|from| entry.end.as_ref().is_none_or(|end| from < end));
+            begins && ends
+        })
+    }
+
+    /// The file's contents.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads a file's contents.
+    pub fn decode(bytes: &[u8]) -> Result<Directory, String> {
+        let directory: Directory = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if directory.format != Self::FORMAT {
+            return Err(format!("the directory of a table has the format {}", directory.format));
+        }
+        let joined = directory.partitions.windows(2).all(|two| two[0].end.is_some() && two[0].end == two[1].start);
+        let (first, last) = (directory.partitions.first(), directory.partitions.last());
+        let whole = first.is_some_and(|first| first.start.is_none()) && last.is_some_and(|last| last.end.is_none());
+        match joined && whole {
+            true => Ok(directory),
+            false => Err("the partitions of a table leave a gap or overlap".to_owned()),
+        }
+    }
+}
+
+fn used_up() -> Refusal {
+    Refusal::Store("The terms of this partition are used up: make the table anew.".to_owned())
+}
+
+/// Keys in JSON: `s` and the text, or `b` and hexadecimal digits.
+mod keys {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use tidings_predicate::Key;
+
+    pub fn serialize<S: Serializer>(key: &Option<Key>, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = key.as_ref().map(|key| match key {
+            Key::String(text) => format!("s{text}"),
+            Key::Bytes(bytes) => bytes.iter().fold("b".to_owned(), |text, byte| text + &format!("{byte:02x}")),
+        });
+        text.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Key>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+        let bad = || serde::de::Error::custom("a key in a directory is neither text nor bytes");
+        if let Some(text) = text.strip_prefix('s') {
+            return Ok(Some(Key::String(text.to_owned())));
+        }
+        let digits = text.strip_prefix('b').ok_or_else(bad)?;
+        let pair = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+        let bytes = (0..digits.len()).step_by(2).map(pair).collect::<Option<Vec<u8>>>();
+        bytes.map(|bytes| Some(Key::Bytes(bytes))).ok_or_else(bad)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_predicate::Packed;
+
+    fn caller(app: &str) -> Caller {
+        let (access, app) = (Access::App, app.to_owned());
+        Caller { access, app, user: String::new(), claims: Packed::empty(), expires: None }
+    }
+
+    fn table(cuts: &[&str]) -> Directory {
+        let cuts = cuts.iter().map(|cut| Key::from(*cut)).collect();
+        Directory::create(TableId(9), &caller("shop"), Properties::default(), cuts).unwrap()
+    }
+
+    fn lease(n: u32) -> LeaseNumber {
+        LeaseNumber::new(n).unwrap()
+    }
+
+    #[test]
+    fn every_acquisition_raises_the_term_and_older_leases_are_refused() {
+        let mut table = table(&[]);
+        let first = table.acquire(0, lease(5)).unwrap();
+        let second = table.acquire(0, lease(5)).unwrap();
+        assert!(second.entry.term > first.entry.term);
+        assert!(table.acquire(0, lease(7)).unwrap().entry.term > second.entry.term);
+        assert_eq!(table.acquire(0, lease(6)), Err(Refusal::Moved));
+        assert_eq!(table.acquire(3, lease(9)), Err(Refusal::Moved));
+    }
+
+    #[test]
+    fn children_are_above_their_parents_and_know_them() {
+        let mut table = table(&[]);
+        let parent = table.acquire(0, lease(1)).unwrap();
+        let (term, at) = (parent.entry.term, Key::from("m"));
+        assert_eq!(table.split(0, lease(2), term, &at), Err(Refusal::Moved));
+        let [left, right] = table.split(0, lease(1), term, &at).unwrap();
+        assert_eq!(table.acquire(0, lease(9)), Err(Refusal::Moved));
+        assert_eq!(table.find(&Key::from("a")).map(|entry| entry.number), Some(left));
+        assert_eq!(table.find(&at).map(|entry| entry.number), Some(right));
+        let owned = [left, right].map(|number| table.acquire(number, lease(3)).unwrap());
+        assert!(owned.iter().all(|child| child.entry.term > term && child.entry.parents == [0]));
+        let highest = owned[0].entry.term.max(owned[1].entry.term);
+        let both = [(left, lease(3), owned[0].entry.term), (right, lease(3), owned[1].entry.term)];
+        let joined = table.merge(both).unwrap();
+        let joined = table.acquire(joined, lease(1)).unwrap();
+        assert!(joined.entry.term > highest && joined.entry.parents == [left, right]);
+        assert_eq!((joined.entry.start, joined.entry.end), (None, None));
+    }
+
+    #[test]
+    fn files_come_back_and_gaps_are_refused() {
+        let mut table = table(&["b", "k"]);
+        table.partitions[1].start = Some(Key::Bytes(vec![0, 255]));
+        table.partitions[0].end = Some(Key::Bytes(vec![0, 255]));
+        assert_eq!(Directory::decode(&table.encode()), Ok(table.clone()));
+        assert_eq!(table.within(Some(&Key::from("a")), Some(&Key::from("c"))).count(), 1);
+        table.partitions.remove(1);
+        assert!(Directory::decode(&table.encode()).is_err());
+    }
+
+    #[test]
+    fn only_the_application_that_made_a_table_may_alter_it() {
+        let mut table = table(&[]);
+        let public = Properties { access: Access::Public, ..Properties::default() };
+        assert_eq!(table.alter(&caller("other"), public.clone()), Err(Refusal::NotYours));
+        assert_eq!(table.alter(&caller("shop"), public), Ok(()));
+        assert_eq!((table.properties.access, table.properties.app.as_str()), (Access::Public, "shop"));
+        let wrong = Properties { may_write: Some("1 +".to_owned()), ..Properties::default() };
+        assert!(matches!(table.alter(&caller("shop"), wrong), Err(Refusal::Query(_))));
+    }
+}

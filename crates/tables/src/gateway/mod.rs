@@ -1,0 +1,636 @@
+//! The gateway: one client's live query made of many partitions; gaps, reinstallation, cursors, expiry (§5, R3, R4, R8).
+//!
+//! ```text
+//!   Watch ─▶ Install to every partition ─▶ frames: in order? ─▶ events ─▶ cursors
+//!              ▲ gap · silence · new lease · new directory ────┘ no
+//! ```
+//! Everything between gateway and processors may be lost, late or twice: positions say what is missing, and the query is
+//! installed again from where the client is.
+
+mod cursor;
+mod watched;
+
+use crate::calls::{Access, Caller, Visible};
+use crate::directory::Directory;
+use crate::live::{Change, Frame, Install, Progress, Reader};
+use crate::mutant::{self, Mutant};
+use crate::names::{Endpoint, GatewayId, PartitionId, Position, QueryId, TableId};
+use crate::refusal::Refusal;
+use cursor::Cursor;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{LeaseNumber, Machine, Mono, Now, Outbox, Timers, Wall};
+use tidings_predicate::query::Ask;
+use tidings_predicate::{Key, Packed};
+use watched::{Begin, Heard, Watched};
+
+/// Seals cursors (R8). The shell has the key; a cursor that was not sealed here opens as `None`.
+pub trait Sealer: Send {
+    /// Encrypts and authenticates.
+    fn seal(&self, open: &[u8]) -> Vec<u8>;
+    /// The bytes that were sealed.
+    fn open(&self, sealed: &[u8]) -> Option<Vec<u8>>;
+}
+
+/// A client's request for a live query.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    /// The table.
+    pub table: TableId,
+    /// What is asked.
+    pub ask: Ask,
+    /// Who asks.
+    pub caller: Caller,
+    /// What it says of itself.
+    pub data: Packed,
+    /// Where to begin.
+    pub start: Start,
+    /// Of what is there already, only what was written since.
+    pub newer_than: Option<Wall>,
+    /// Whom Notify tells of changes while the client is away.
+    pub endpoint: Option<Endpoint>,
+}
+
+/// Where a client begins (R4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// No cursor: with everything.
+    Everything,
+    /// The cursor 0: with nothing that is there already.
+    Nothing,
+    /// A cursor that came with an event.
+    Cursor(Vec<u8>),
+}
+
+/// What a driver brings to a gateway.
+#[derive(Debug)]
+pub enum Input {
+    /// A client asks for a live query; the number is the driver's, and never used again.
+    Watch {
+        /// Names it.
+        number: u64,
+        /// What is asked.
+        watch: Box<Watch>,
+    },
+    /// `update_data`: the client says something else of itself.
+    UpdateData {
+        /// The query.
+        number: u64,
+        /// What it says now.
+        data: Packed,
+    },
+    /// The client has other claims: it authenticated again.
+    UpdateClaims {
+        /// The query.
+        number: u64,
+        /// Who it is now.
+        caller: Box<Caller>,
+    },
+    /// The client wants no more, or is gone.
+    Unwatch {
+        /// The query.
+        number: u64,
+    },
+    /// The client took so many events: there is room for as many.
+    Taken {
+        /// The query.
+        number: u64,
+        /// How many.
+        events: u32,
+    },
+    /// A table's directory, at first and whenever it changed. Before a query of the table.
+    Directory(Arc<Directory>),
+    /// The table is dropped.
+    Dropped(TableId),
+    /// A partition's owner, at first and whenever it or its lease changed.
+    Owner {
+        /// The partition.
+        partition: PartitionId,
+        /// The lease; none = nobody that is known.
+        lease: Option<LeaseNumber>,
+    },
+    /// A processor said something about a query.
+    Frame {
+        /// The query.
+        number: u64,
+        /// What it said.
+        frame: Box<Frame>,
+    },
+    /// A processor said how far queries are.
+    Progress(Box<Progress>),
+}
+
+/// What a driver performs for a gateway.
+#[derive(Debug)]
+pub enum Output {
+    /// Bring this to the owner of its partition; if that fails, nothing need be done: it is repeated.
+    Install(Box<Install>),
+    /// Bring this to the owner of the partition.
+    Update {
+        /// The partition.
+        partition: PartitionId,
+        /// The query.
+        query: QueryId,
+        /// The reader at its next epoch.
+        reader: Box<Reader>,
+    },
+    /// Bring this to the owner of the partition.
+    Remove {
+        /// The partition.
+        partition: PartitionId,
+        /// The query.
+        query: QueryId,
+    },
+    /// Bring this to the owner of the partition.
+    Taken {
+        /// The partition.
+        partition: PartitionId,
+        /// The query.
+        query: QueryId,
+        /// How many frames.
+        frames: u32,
+    },
+    /// Tell the client.
+    Event {
+        /// The query.
+        number: u64,
+        /// What happened.
+        event: Event,
+    },
+    /// Tell the client that its query is over, and forget it.
+    Ended {
+        /// The query.
+        number: u64,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+/// What a client hears of its live query.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// R4 `reset`: what the client has of these keys is replaced by the rows that follow, at once when the last has come.
+    Reset {
+        /// The first key; none = from the beginning.
+        start: Option<Key>,
+        /// The first key behind; none = to the end.
+        end: Option<Key>,
+        /// The rows.
+        rows: Vec<Visible>,
+        /// Whether it is the first piece.
+        first: bool,
+        /// Whether it is the last piece.
+        last: bool,
+    },
+    /// Records entered, changed or left, in order.
+    Changes(Vec<Change>),
+    /// A query with an order, a limit, groups or aggregates: read it again.
+    Again,
+    /// After new data: rows may be of the old and the new data until [`Event::Settled`].
+    Settling,
+    /// All partitions have switched.
+    Settled,
+    /// Everything up to this cursor has been told.
+    Progress {
+        /// Opaque: give it back to begin there.
+        cursor: Vec<u8>,
+    },
+}
+
+/// How a gateway paces itself.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which gateway this is.
+    pub gateway: GatewayId,
+    /// Queries that may be open.
+    pub queries: usize,
+    /// Frames of one query and partition that may be under way.
+    pub window: u32,
+    /// How long a partition may say nothing before its queries are installed again.
+    pub patience: Duration,
+    /// How often a client is given a cursor.
+    pub progress: Duration,
+    /// For tests alone: a rule that is left out.
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
+}
+
+impl Options {
+    /// The usual ones.
+    pub fn new(gateway: GatewayId) -> Options {
+        Options {
+            gateway,
+            queries: 1_000_000,
+            window: 64,
+            // Three progress frames were lost, or their sender.
+            patience: Duration::from_secs(4),
+            progress: Duration::from_secs(1),
+            mutant: None,
+        }
+    }
+}
+
+/// What a gateway waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// Partitions that say nothing are asked again.
+    Silence,
+    /// Clients are given cursors.
+    Progress,
+    /// R8: claims of a query expire.
+    Expiry(u64),
+}
+
+/// Live queries of the clients that are connected here.
+pub struct Gateway {
+    options: Options,
+    sealer: Box<dyn Sealer>,
+    directories: BTreeMap<TableId, Arc<Directory>>,
+    owners: BTreeMap<PartitionId, LeaseNumber>,
+    queries: BTreeMap<u64, Watched>,
+    /// Queries by the partitions they hear.
+    listeners: BTreeMap<PartitionId, BTreeSet<u64>>,
+    /// The position of the last progress frame of each partition.
+    progress: BTreeMap<PartitionId, Position>,
+    timers: Timers<Timer>,
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").field("queries", &self.queries).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// A gateway without queries.
+    pub fn new(options: Options, sealer: Box<dyn Sealer>) -> Gateway {
+        Gateway {
+            options,
+            sealer,
+            directories: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            queries: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            progress: BTreeMap::new(),
+            timers: Timers::new(),
+        }
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        mutant::is(self.options.mutant, mutant)
+    }
+
+    fn watch(&mut self, now: Now, number: u64, watch: Watch, out: &mut Outbox<Output>) {
+        let watched = match self.watched(now, &watch) {
+            Ok(watched) => watched,
+            Err(refusal) => return out.put(Output::Ended { number, refusal }),
+        };
+        if let Some(expires) = watch.caller.expires {
+            let left = Duration::from_micros(expires.0.saturating_sub(now.wall.0));
+            self.timers.set(Timer::Expiry(number), now.mono + left);
+        }
+        self.queries.insert(number, watched);
+        self.spread(now, number, out);
+        for (timer, pause) in [(Timer::Silence, self.options.patience / 4), (Timer::Progress, self.options.progress)] {
+            if self.timers.at(&timer).is_none() {
+                self.timers.set(timer, now.mono + pause);
+            }
+        }
+    }
+
+    fn watched(&self, now: Now, watch: &Watch) -> Result<Watched, Refusal> {
+        let directory = self.directories.get(&watch.table).ok_or(Refusal::UnknownTable)?;
+        if watch.caller.access < directory.properties.access {
+            return Err(Refusal::Access);
+        }
+        if self.queries.len() >= self.options.queries {
+            return Err(Refusal::Busy);
+        }
+        let mut reader = Reader {
+            access: watch.caller.access,
+            data: watch.data.clone(),
+            claims: watch.caller.claims.clone(),
+            epoch: 1,
+        };
+        let mut begin = match &watch.start {
+            Start::Everything => Begin::Everything,
+            Start::Nothing => Begin::Nothing,
+            Start::Cursor(sealed) => {
+                let cursor = Cursor::open(sealed, &*self.sealer, self.is(Mutant::CursorOpen));
+                let cursor = cursor.ok_or(Refusal::BadCursor)?;
+                if cursor.table != watch.table || cursor.ask != cursor::hash_of_ask(&watch.ask) {
+                    return Err(Refusal::BadCursor);
+                }
+                reader.epoch = cursor.epoch + 1;
+                // For another reader the picture at the cursor was another one: everything again.
+                match cursor.reader == cursor::hash_of_reader(&reader.data, &reader.claims) {
+                    true => Begin::After(cursor.positions),
+                    false => Begin::Everything,
+                }
+            }
+        };
+        if watch.caller.expires.is_some_and(|expires| expires <= now.wall) && !self.is(Mutant::ExpiryIgnored) {
+            (reader.claims, begin) = (Packed::empty(), Begin::Everything);
+        }
+        Ok(Watched::new(watch.clone(), reader, begin))
+    }
+
+    /// Brings a query to all partitions of its table, and takes it from those that are no more.
+    fn spread(&mut self, now: Now, number: u64, out: &mut Outbox<Output>) {
+        let Some(watched) = self.queries.get_mut(&number) else { return };
+        let Some(directory) = self.directories.get(&watched.watch.table) else { return };
+        let old = std::mem::take(&mut watched.parts);
+        for entry in &directory.partitions {
+            let part = match old.get(&entry.number) {
+                Some(part) => part.clone(),
+                None => watched.born(entry, &old),
+            };
+            watched.parts.insert(entry.number, part);
+        }
+        let id = |partition: u32| directory.partition_id(partition);
+        let gone: Vec<PartitionId> =
+            old.keys().filter(|old| !watched.parts.contains_key(*old)).map(|old| id(*old)).collect();
+        let new: Vec<PartitionId> =
+            watched.parts.keys().filter(|new| !old.contains_key(*new)).map(|new| id(*new)).collect();
+        gone.into_iter().for_each(|partition| self.unlisten(number, partition));
+        for partition in new {
+            self.listeners.entry(partition).or_default().insert(number);
+            self.install(now, number, partition, out);
+        }
+    }
+
+    fn unlisten(&mut self, number: u64, partition: PartitionId) {
+        if let Some(listeners) = self.listeners.get_mut(&partition) {
+            listeners.remove(&number);
+            if listeners.is_empty() {
+                self.listeners.remove(&partition);
+                self.progress.remove(&partition);
+            }
+        }
+    }
+
+    /// Asks a partition's owner for a query, from where the client is.
+    fn install(&mut self, now: Now, number: u64, partition: PartitionId, out: &mut Outbox<Output>) {
+        let query = self.id(number);
+        let window = self.options.window;
+        let Some(watched) = self.queries.get_mut(&number) else { return };
+        let Some(install) = watched.install(now, query, partition, window) else { return };
+        if self.owners.contains_key(&partition) {
+            out.put(Output::Install(Box::new(install)));
+        }
+    }
+
+    fn id(&self, number: u64) -> QueryId {
+        QueryId { gateway: self.options.gateway, number }
+    }
+
+    fn unwatch(&mut self, number: u64, out: &mut Outbox<Output>) {
+        let Some(watched) = self.queries.remove(&number) else { return };
+        self.timers.cancel(&Timer::Expiry(number));
+        for part in watched.parts.keys() {
+            let partition = PartitionId { table: watched.watch.table, number: *part };
+            self.unlisten(number, partition);
+            out.put(Output::Remove { partition, query: self.id(number) });
+        }
+    }
+
+    fn end(&mut self, number: u64, refusal: Refusal, out: &mut Outbox<Output>) {
+        self.unwatch(number, out);
+        out.put(Output::Ended { number, refusal });
+    }
+
+    /// R4: the reader changed; every partition switches at a position of its own.
+    fn update(&mut self, now: Now, number: u64, change: impl FnOnce(&mut Reader), out: &mut Outbox<Output>) {
+        let query = self.id(number);
+        let Some(watched) = self.queries.get_mut(&number) else { return };
+        let before = watched.reader.clone();
+        change(&mut watched.reader);
+        if before == watched.reader {
+            return;
+        }
+        watched.reader.epoch += 1;
+        if std::mem::replace(&mut watched.settled, false) {
+            out.put(Output::Event { number, event: Event::Settling });
+        }
+        let (reader, table) = (watched.reader.clone(), watched.watch.table);
+        let mut installs = Vec::new();
+        for (part, state) in &mut watched.parts {
+            let partition = PartitionId { table, number: *part };
+            state.asked = now.mono;
+            match state.live {
+                true => out.put(Output::Update { partition, query, reader: Box::new(reader.clone()) }),
+                false => installs.push(partition),
+            }
+        }
+        installs.into_iter().for_each(|partition| self.install(now, number, partition, out));
+    }
+
+    fn frame(&mut self, now: Now, number: u64, frame: Frame, out: &mut Outbox<Output>) {
+        let (partition, query) = (frame.partition, self.id(number));
+        let gaps = !self.is(Mutant::GapIgnored);
+        let Some(watched) = self.queries.get_mut(&number) else { return };
+        match watched.hear(now, frame, gaps) {
+            // Who is not the owner, or not ready, is asked again after a pause: silence sees to it.
+            Heard::Nothing => {}
+            Heard::Gap => self.install(now, number, partition, out),
+            Heard::Ended(refusal) => self.end(number, refusal, out),
+            Heard::Event(event) => {
+                match event {
+                    Some(event) => {
+                        watched.taking.push_back(partition);
+                        out.put(Output::Event { number, event });
+                    }
+                    None => out.put(Output::Taken { partition, query, frames: 1 }),
+                }
+                self.settle(number, out);
+            }
+        }
+    }
+
+    fn settle(&mut self, number: u64, out: &mut Outbox<Output>) {
+        let Some(watched) = self.queries.get_mut(&number) else { return };
+        let epoch = watched.reader.epoch;
+        if !watched.settled && watched.parts.values().all(|part| part.epoch == epoch && part.live) {
+            watched.settled = true;
+            out.put(Output::Event { number, event: Event::Settled });
+        }
+    }
+
+    /// R3: reveals frames that were lost, though nothing followed them.
+    fn heard_progress(&mut self, now: Now, progress: &Progress, out: &mut Outbox<Output>) {
+        let partition = progress.partition;
+        let Some(listeners) = self.listeners.get(&partition).cloned() else { return };
+        let last = self.progress.insert(partition, progress.position);
+        let ignored = self.is(Mutant::TailIgnored);
+        let lost = last.is_some_and(|last| last != progress.previous) && !ignored;
+        for number in listeners {
+            let query = self.id(number);
+            let sent = progress.sent.binary_search_by_key(&query, |(query, _)| *query);
+            let sent = sent.ok().map(|at| progress.sent[at].1);
+            let behind = progress.behind.binary_search(&query).is_ok();
+            let Some(part) = self.queries.get_mut(&number).and_then(|watched| watched.parts.get_mut(&partition.number))
+            else {
+                continue;
+            };
+            if !part.live {
+                continue;
+            }
+            let missed = sent.is_some_and(|sent| part.cursor.is_none_or(|cursor| cursor < sent));
+            if lost || missed && !ignored {
+                self.install(now, number, partition, out);
+                continue;
+            }
+            part.heard = now.mono;
+            if !behind && part.pieces.is_none() {
+                part.cursor = part.cursor.max(Some(progress.position));
+            }
+        }
+    }
+
+    fn silence(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let patience = self.options.patience;
+        let mut again = Vec::new();
+        for (number, watched) in &self.queries {
+            for (part, state) in &watched.parts {
+                // New data that a partition has not switched to in time were lost on their way.
+                let switching = state.live && state.epoch < watched.reader.epoch;
+                let since = if switching || !state.live { state.asked } else { state.heard.max(state.asked) };
+                let pause = if state.live { patience } else { patience / 8 };
+                if now.mono.since(since) > pause {
+                    again.push((*number, PartitionId { table: watched.watch.table, number: *part }));
+                }
+            }
+        }
+        if !self.is(Mutant::NoReinstall) {
+            again.into_iter().for_each(|(number, partition)| self.install(now, number, partition, out));
+        }
+        if !self.queries.is_empty() {
+            self.timers.set(Timer::Silence, now.mono + patience / 8);
+        }
+    }
+
+    /// Gives clients cursors to what they have been told.
+    fn cursors(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let open = self.is(Mutant::CursorOpen);
+        for (number, watched) in &mut self.queries {
+            if let Some(cursor) = watched.cursor() {
+                let cursor = cursor.seal(&*self.sealer, open);
+                out.put(Output::Event { number: *number, event: Event::Progress { cursor } });
+            }
+        }
+        if !self.queries.is_empty() {
+            self.timers.set(Timer::Progress, now.mono + self.options.progress);
+        }
+    }
+
+    /// R8: claims that expired are gone: an `update_data` by the server.
+    fn expire(&mut self, now: Now, number: u64, out: &mut Outbox<Output>) {
+        if self.is(Mutant::ExpiryIgnored) {
+            return;
+        }
+        let Some(watched) = self.queries.get(&number) else { return };
+        let Some(expires) = watched.watch.caller.expires else { return };
+        if expires > now.wall {
+            // The wall clock was set back.
+            let left = Duration::from_micros(expires.0 - now.wall.0);
+            return self.timers.set(Timer::Expiry(number), now.mono + left);
+        }
+        let known = if watched.watch.caller.app.is_empty() { Access::Public } else { Access::App };
+        let needed = self.directories.get(&watched.watch.table).map(|directory| directory.properties.access);
+        if needed.is_none_or(|needed| known < needed) {
+            return self.end(number, Refusal::Access, out);
+        }
+        self.update(now, number, |reader| (reader.access, reader.claims) = (known, Packed::empty()), out);
+    }
+
+    fn owner(&mut self, now: Now, partition: PartitionId, lease: Option<LeaseNumber>, out: &mut Outbox<Output>) {
+        let before = match lease {
+            Some(lease) => self.owners.insert(partition, lease),
+            None => self.owners.remove(&partition),
+        };
+        if lease.is_none() || before == lease || self.is(Mutant::NoReinstall) && before.is_some() {
+            return;
+        }
+        // R3: what the last owner had in memory is gone.
+        self.progress.remove(&partition);
+        for number in self.listeners.get(&partition).cloned().unwrap_or_default() {
+            self.install(now, number, partition, out);
+        }
+    }
+
+    fn directory(&mut self, now: Now, directory: Arc<Directory>, out: &mut Outbox<Output>) {
+        let table = directory.table();
+        self.directories.insert(table, directory);
+        let numbers = self.queries.iter().filter(|(_, watched)| watched.watch.table == table);
+        for number in numbers.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.spread(now, number, out);
+        }
+    }
+
+    fn dropped(&mut self, table: TableId, out: &mut Outbox<Output>) {
+        self.directories.remove(&table);
+        let numbers = self.queries.iter().filter(|(_, watched)| watched.watch.table == table);
+        for number in numbers.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.end(number, Refusal::UnknownTable, out);
+        }
+    }
+
+    fn taken(&mut self, number: u64, events: u32, out: &mut Outbox<Output>) {
+        let query = self.id(number);
+        let Some(watched) = self.queries.get_mut(&number) else { return };
+        for _ in 0..events {
+            let Some(partition) = watched.taking.pop_front() else { return };
+            out.put(Output::Taken { partition, query, frames: 1 });
+        }
+    }
+}
+
+impl Machine for Gateway {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
+        match input {
+            Input::Watch { number, watch } => self.watch(now, number, *watch, out),
+            Input::UpdateData { number, data } => self.update(now, number, |reader| reader.data = data, out),
+            Input::UpdateClaims { number, caller } => {
+                let Some(watched) = self.queries.get_mut(&number) else { return };
+                watched.watch.caller = (*caller).clone();
+                match caller.expires {
+                    Some(expires) => {
+                        let left = Duration::from_micros(expires.0.saturating_sub(now.wall.0));
+                        self.timers.set(Timer::Expiry(number), now.mono + left);
+                    }
+                    None => {
+                        self.timers.cancel(&Timer::Expiry(number));
+                    }
+                }
+                let (access, claims) = (caller.access, caller.claims);
+                self.update(now, number, |reader| (reader.access, reader.claims) = (access, claims), out);
+            }
+            Input::Unwatch { number } => self.unwatch(number, out),
+            Input::Taken { number, events } => self.taken(number, events, out),
+            Input::Directory(directory) => self.directory(now, directory, out),
+            Input::Dropped(table) => self.dropped(table, out),
+            Input::Owner { partition, lease } => self.owner(now, partition, lease, out),
+            Input::Frame { number, frame } => self.frame(now, number, *frame, out),
+            Input::Progress(progress) => self.heard_progress(now, &progress, out),
+        }
+    }
+
+    fn wake(&mut self, now: Now, out: &mut Outbox<Output>) {
+        while let Some(timer) = self.timers.pop_due(now.mono) {
+            match timer {
+                Timer::Silence => self.silence(now, out),
+                Timer::Progress => self.cursors(now, out),
+                Timer::Expiry(number) => self.expire(now, number, out),
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.timers.deadline()
+    }
+}

@@ -1,0 +1,197 @@
+//! One client's live query: where it is in each partition, and what a frame means for it (R3, R4).
+
+use super::cursor::{Cursor, hash_of_ask, hash_of_reader};
+use super::{Event, Watch};
+use crate::directory::Partition;
+use crate::live::{Body, Frame, From, Install, Reader};
+use crate::names::{PartitionId, Position, QueryId};
+use crate::refusal::Refusal;
+use std::collections::{BTreeMap, VecDeque};
+use tidings_base::{Mono, Now};
+use tidings_predicate::Key;
+
+/// Where a client begins.
+#[derive(Clone, Debug)]
+pub(super) enum Begin {
+    Everything,
+    Nothing,
+    After(BTreeMap<u32, Position>),
+}
+
+/// A query in one partition.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    start: Option<Key>,
+    end: Option<Key>,
+    /// Where to begin before there is a cursor.
+    begin: From,
+    /// Up to where the client has been told everything.
+    pub cursor: Option<Position>,
+    /// The data epoch that the client's rows are of.
+    pub epoch: u64,
+    /// Whether the owner has answered the last installation.
+    pub live: bool,
+    pub asked: Mono,
+    pub heard: Mono,
+    /// What comes in pieces: its two positions and epoch, and the next piece.
+    pub pieces: Option<(Position, Position, u64, u32)>,
+}
+
+/// A live query of a client.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub watch: Watch,
+    pub reader: Reader,
+    begin: Begin,
+    pub parts: BTreeMap<u32, Part>,
+    /// Whether all partitions have switched to the reader's data.
+    pub settled: bool,
+    /// Partitions whose frames the client has not taken yet, in order.
+    pub taking: VecDeque<PartitionId>,
+    /// The cursor that the client was given last.
+    given: BTreeMap<u32, Position>,
+}
+
+/// What a frame means.
+pub(super) enum Heard {
+    /// Nothing new, or nothing yet.
+    Nothing,
+    /// Something is missing.
+    Gap,
+    /// The query is over.
+    Ended(Refusal),
+    /// The client hears this; none: only that it is up to date.
+    Event(Option<Event>),
+}
+
+impl Watched {
+    pub fn new(watch: Watch, reader: Reader, begin: Begin) -> Watched {
+        let (parts, given) = (BTreeMap::new(), BTreeMap::new());
+        Watched { watch, reader, begin, parts, settled: true, taking: VecDeque::new(), given }
+    }
+
+    /// The state of a partition that the query did not know; its parents may have been known (R1).
+    pub fn born(&self, entry: &Partition, old: &BTreeMap<u32, Part>) -> Part {
+        let after = |known: &dyn Fn(u32) -> Option<Position>| {
+            let of = |number: u32| known(number).map(|at| (PartitionId { table: self.watch.table, number }, at));
+            match of(entry.number) {
+                Some(own) => Some(vec![own]),
+                None if entry.parents.is_empty() => None,
+                None => entry.parents.iter().map(|parent| of(*parent)).collect(),
+            }
+        };
+        // Only rows of the present data can be gone on from.
+        let current = |number: u32| old.get(&number).filter(|part| part.epoch == self.reader.epoch)?.cursor;
+        let begin = match (&self.begin, old.is_empty()) {
+            (_, false) => after(&current).map_or(From::Everything, From::After),
+            (Begin::Everything, true) => From::Everything,
+            (Begin::Nothing, true) => From::Nothing,
+            (Begin::After(cursor), true) => {
+                after(&|number| cursor.get(&number).copied()).map_or(From::Everything, From::After)
+            }
+        };
+        Part {
+            start: entry.start.clone(),
+            end: entry.end.clone(),
+            begin,
+            cursor: None,
+            epoch: self.reader.epoch,
+            live: false,
+            asked: Mono(0),
+            heard: Mono(0),
+            pieces: None,
+        }
+    }
+
+    /// What a partition's owner is asked.
+    pub fn install(&mut self, now: Now, query: QueryId, partition: PartitionId, window: u32) -> Option<Install> {
+        let part = self.parts.get_mut(&partition.number)?;
+        (part.live, part.asked, part.pieces) = (false, now.mono, None);
+        let from = match part.cursor {
+            // What the client has was seen with other data: it is replaced.
+            _ if part.epoch != self.reader.epoch => From::Everything,
+            Some(cursor) => From::After(vec![(partition, cursor)]),
+            None => part.begin.clone(),
+        };
+        let first = part.cursor.is_none() && matches!(from, From::Everything);
+        Some(Install {
+            query,
+            partition,
+            ask: self.watch.ask.clone(),
+            reader: self.reader.clone(),
+            newer_than: self.watch.newer_than.filter(|_| first),
+            from,
+            window,
+            endpoint: self.watch.endpoint.clone(),
+        })
+    }
+
+    pub fn hear(&mut self, now: Now, frame: Frame, gaps: bool) -> Heard {
+        let Some(part) = self.parts.get_mut(&frame.partition.number) else { return Heard::Nothing };
+        if let Body::Ended(refusal) = frame.body {
+            part.live = false;
+            return match refusal {
+                Refusal::Moved | Refusal::Behind | Refusal::Store(_) | Refusal::Busy => Heard::Nothing,
+                refusal => Heard::Ended(refusal),
+            };
+        }
+        // Of older data than the client has been told of, or of newer than it has: the one is late, the other cannot be.
+        if frame.epoch < part.epoch || frame.epoch > self.reader.epoch {
+            return Heard::Nothing;
+        }
+        let reset = matches!(frame.body, Body::Snapshot(_));
+        let newer = frame.epoch > part.epoch;
+        let cursor = part.cursor.unwrap_or_default();
+        if gaps {
+            let late = part.cursor.is_some_and(|cursor| frame.position < cursor);
+            let again = part.live && !newer && part.pieces.is_none() && frame.position <= cursor;
+            if late && !newer || again && frame.piece == 0 && part.cursor.is_some() {
+                return Heard::Nothing;
+            }
+            let identity = (frame.previous, frame.position, frame.epoch);
+            let expected = part.pieces.is_some_and(|(previous, position, epoch, piece)| {
+                (previous, position, epoch, piece) == (identity.0, identity.1, identity.2, frame.piece)
+            });
+            // R3: something between the cursor and this frame was lost.
+            let missing = !reset && part.cursor.is_some() && frame.previous > cursor;
+            if missing || frame.piece > 0 && !expected {
+                return if part.live { Heard::Gap } else { Heard::Nothing };
+            }
+        }
+        part.heard = now.mono;
+        part.live = true;
+        let first = frame.piece == 0;
+        match frame.more {
+            true => part.pieces = Some((frame.previous, frame.position, frame.epoch, frame.piece + 1)),
+            false => {
+                part.pieces = None;
+                part.cursor = part.cursor.filter(|_| !newer && !reset).max(Some(frame.position));
+                part.epoch = frame.epoch;
+            }
+        }
+        Heard::Event(match frame.body {
+            Body::Changes(changes) if changes.is_empty() => None,
+            Body::Changes(changes) => Some(Event::Changes(changes)),
+            Body::Snapshot(rows) => {
+                let (start, end, last) = (part.start.clone(), part.end.clone(), !frame.more);
+                Some(Event::Reset { start, end, rows, first, last })
+            }
+            Body::Dirty => Some(Event::Again),
+            Body::Ended(_) => None,
+        })
+    }
+
+    /// A cursor, if the client has been told something since the last.
+    pub fn cursor(&mut self) -> Option<Cursor> {
+        let epoch = self.reader.epoch;
+        let part =
+            |(number, part): (&u32, &Part)| part.cursor.filter(|_| part.epoch == epoch).map(|cursor| (*number, cursor));
+        let positions: BTreeMap<u32, Position> = self.parts.iter().map(part).collect::<Option<_>>()?;
+        if positions == self.given {
+            return None;
+        }
+        self.given.clone_from(&positions);
+        let reader = hash_of_reader(&self.reader.data, &self.reader.claims);
+        Some(Cursor { table: self.watch.table, ask: hash_of_ask(&self.watch.ask), reader, epoch, positions })
+    }
+}

@@ -1,0 +1,55 @@
+//! Deliberate faults in the product's place: they prove that the checks would notice. Never part of a normal run.
+
+/// A rule that is left out, by its number in the specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mutant {
+    /// R1: positions begin again with every owner, in the term of the first.
+    TermIgnored,
+    /// R2: writes carry no fence.
+    NoFence,
+    /// R2: an answer leaves whether or not the lease still holds.
+    LeaseIgnored,
+    /// R3: `previous` is not compared with the cursor.
+    GapIgnored,
+    /// R3: progress does not say what was sent.
+    TailIgnored,
+    /// R3: a new lease does not reinstall queries.
+    NoReinstall,
+    /// R4: a snapshot holds what is newer than its position.
+    SnapshotTorn,
+    /// R4: a record that leaves the result is not told.
+    NoLeave,
+    /// R4: a deletion is told whoever could see the record.
+    LeaveToAll,
+    /// R4: a cursor that the log does not reach is taken as if it did.
+    NoReset,
+    /// R4: new data of a reader hold for later changes alone.
+    NoDifference,
+    /// R5: a floor is not looked at.
+    FloorIgnored,
+    /// R6: outcomes are not remembered.
+    OutcomeForgotten,
+    /// R6: an outcome is written after the record, not with it.
+    OutcomeApart,
+    /// R6: what was acknowledged is taken for new.
+    WatermarkIgnored,
+    /// R6: an id used for something else is answered all the same.
+    ForkIgnored,
+    /// R6: operations take effect as they come, whatever they follow.
+    OrderIgnored,
+    /// R7: a conflict shows the record to whoever asks.
+    ConflictShown,
+    /// R8: claims never expire.
+    ExpiryIgnored,
+    /// R8: cursors are handed out as they are.
+    CursorOpen,
+    /// R9: whatever can be read can be watched.
+    LiveUnchecked,
+    /// Visibility is not looked at again when a change is sent.
+    SentUnchecked,
+}
+
+/// Whether this mutant is the one that runs.
+pub(crate) fn is(running: Option<Mutant>, mutant: Mutant) -> bool {
+    running == Some(mutant)
+}

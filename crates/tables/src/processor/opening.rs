@@ -1,0 +1,149 @@
+//! How an owner takes a partition over: the fence first, so that nothing changes behind its back, then the position (R1, R2).
+
+use super::partition::{Parents, Partition, State};
+use super::tables::Table;
+use super::{Output, Processor, Step, StoreReply, StoreRequest, StoreResult, Timer};
+use crate::calls::Stat;
+use crate::directory::Acquired;
+use crate::mutant::Mutant;
+use crate::names::{PartitionId, Position};
+use crate::rows;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tidings_base::{Now, Outbox};
+use tidings_wire::v1;
+
+/// What a partition's row says.
+pub(super) fn meta(records: u64, bytes: u64) -> Bytes {
+    let mut out = BytesMut::with_capacity(16);
+    out.put_u64(records);
+    out.put_u64(bytes);
+    out.freeze()
+}
+
+fn read_meta(reply: &StoreReply) -> Option<(Position, Stat)> {
+    let StoreReply::Row(Some(row)) = reply else { return None };
+    let (position, mut value) = rows::found(row)?;
+    let position = Position::from_u64(position)?;
+    (value.len() >= 16)
+        .then(|| (position, Stat { records: value.get_u64(), bytes: value.get_u64(), position, queries: 0 }))
+}
+
+impl Processor {
+    pub(super) fn gained(&mut self, acquired: Acquired, out: &mut Outbox<Output>) {
+        let id = acquired.partition;
+        self.lose(id, out);
+        let options = &self.shared.options;
+        self.tables
+            .entry(id.table)
+            .or_insert_with(|| Table::new(acquired.properties.clone(), options))
+            .alter(acquired.properties.clone());
+        self.partitions.insert(id, Partition::new(acquired, options));
+        self.open(id, out);
+    }
+
+    /// The first step: from now on nobody before this owner can write.
+    fn open(&mut self, id: PartitionId, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        partition.state = State::Opening(Parents::new());
+        if self.shared.is(Mutant::NoFence) {
+            let request = partition.get(rows::meta(id.number));
+            return self.shared.store(Step::Loading(id), request, out);
+        }
+        let request = partition.apply(Vec::new(), true);
+        self.shared.store(Step::Fencing(id), request, out);
+    }
+
+    /// The store failed: the partition is opened from the beginning, or what it was asked is asked again.
+    pub(super) fn retry(&mut self, now: Now, id: PartitionId, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get(&id) else { return };
+        if !partition.is_open() {
+            return self.open(id, out);
+        }
+        if partition.commit.as_ref().is_some_and(|commit| commit.failed) {
+            self.commit_again(id, out);
+        }
+        self.wio_load(id, out);
+        self.pump(now, id, out);
+    }
+
+    pub(super) fn opened(&mut self, now: Now, step: Step, result: StoreResult, out: &mut Outbox<Output>) {
+        let Some(id) = step.partition() else { return };
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let Ok(reply) = result else {
+            self.shared.timers.set(Timer::Retry(id), now.mono + self.shared.options.retry);
+            return;
+        };
+        let State::Opening(parents) = &mut partition.state else { return };
+        match step {
+            Step::Fencing(_) => {
+                let request = partition.get(rows::meta(id.number));
+                self.shared.store(Step::Loading(id), request, out);
+            }
+            Step::Loading(_) => match read_meta(&reply) {
+                Some((position, stat)) => self.opens(now, id, position, stat, out),
+                None => self.inherit(now, id, out),
+            },
+            Step::Sealing(_, parent) => {
+                let request = partition.get(rows::meta(parent));
+                self.shared.store(Step::Inheriting(id, parent), request, out);
+            }
+            Step::Inheriting(_, parent) => {
+                parents.insert(parent, read_meta(&reply).unwrap_or_default());
+                self.inherit(now, id, out);
+            }
+            _ => {
+                let (position, stat) = (partition.position, partition.stat());
+                self.opens(now, id, position, stat, out);
+            }
+        }
+    }
+
+    /// A partition without history of its own goes on where its parents ended: they are sealed, one after the other.
+    fn inherit(&mut self, now: Now, id: PartitionId, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let State::Opening(known) = &partition.state else { return };
+        let parents = &partition.owned.entry.parents;
+        if let Some(parent) = parents.iter().find(|parent| !known.contains_key(parent)) {
+            // R2: the seal and the note of it are one batch; from then on the parent has no other writes.
+            let sealed = PartitionId { number: *parent, ..id };
+            let cell = v1::Cell { column: rows::SEALED.into(), timestamp: 1, value: Some(Bytes::new()) };
+            let rows = vec![v1::RowWrite { row: rows::meta(*parent), cells: vec![cell] }];
+            let fence = (!self.shared.is(Mutant::NoFence)).then(|| rows::seal(sealed));
+            let group = v1::GroupWrite { group: rows::group(id.table), rows, fence };
+            let request = StoreRequest::Apply(v1::Apply { groups: vec![group] });
+            return self.shared.store(Step::Sealing(id, *parent), request, out);
+        }
+        // How a parent's records are shared out is not known: two halves, for what it is used for.
+        let share = if parents.len() == 1 { 2 } else { 1 };
+        partition.origin =
+            known.iter().map(|(number, (position, _))| (PartitionId { number: *number, ..id }, *position)).collect();
+        partition.position = known.values().map(|(position, _)| *position).max().unwrap_or_default();
+        partition.records = known.values().map(|(_, stat)| stat.records).sum::<u64>() / share;
+        partition.bytes = known.values().map(|(_, stat)| stat.bytes).sum::<u64>() / share;
+        let (position, stat) = (partition.position, partition.stat());
+        if position == Position::ZERO {
+            return self.opens(now, id, position, stat, out);
+        }
+        // Its own children will look here.
+        let cell = rows::cell(position.get(), Some(meta(partition.records, partition.bytes)));
+        let row = v1::RowWrite { row: rows::meta(id.number), cells: vec![cell] };
+        let request = partition.apply(vec![row], !self.shared.is(Mutant::NoFence));
+        self.shared.store(Step::Founding(id), request, out);
+    }
+
+    fn opens(&mut self, now: Now, id: PartitionId, position: Position, stat: Stat, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        partition.state = State::Open;
+        let again = self.shared.is(Mutant::TermIgnored);
+        partition.position = if again { Position::ZERO } else { position };
+        (partition.records, partition.bytes) = (stat.records, stat.bytes);
+        partition.log = super::log::Log::after(partition.position);
+        let (start, end) = (partition.owned.entry.start.as_ref(), partition.owned.entry.end.as_ref());
+        let (start, end) = rows::outcomes(start, end);
+        let request = partition.scan(start, end, self.shared.options.page);
+        let waiting = std::mem::take(&mut partition.waiting);
+        self.shared.store(Step::Sweeping(id), request, out);
+        self.shared.timers.set(Timer::Progress(id), now.mono + self.shared.options.progress);
+        waiting.into_iter().for_each(|asked| self.request(now, asked, out));
+    }
+}

@@ -1,0 +1,81 @@
+//! What a processor may use, and how it paces itself.
+
+use crate::mutant::Mutant;
+use std::time::Duration;
+use tidings_predicate::Functions;
+
+/// What a processor may use, and how it paces itself.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Writes that may wait in one partition.
+    pub queue: usize,
+    /// Operations of one commit.
+    pub batch: usize,
+    /// Bytes of one commit, apart from its last operation: a commit of one more record still fits the agreed log.
+    pub batch_bytes: usize,
+    /// Rows of the store that are remembered of one partition.
+    pub rows: usize,
+    /// Bytes of rows that are remembered of one partition.
+    pub row_bytes: usize,
+    /// Rows that one scan of the store asks for.
+    pub page: u32,
+    /// Bytes of records in one piece of an answer or snapshot.
+    pub page_bytes: usize,
+    /// Reads that may be under way.
+    pub reads: usize,
+    /// R4: changes that a partition's log keeps.
+    pub log_changes: usize,
+    /// R4: bytes of changes that a partition's log keeps.
+    pub log_bytes: usize,
+    /// R4: how long a partition's log keeps changes.
+    pub log_time: Duration,
+    /// Changes that may wait for one query in one partition; beyond it the query ends.
+    pub undelivered: usize,
+    /// R3: how often progress is told.
+    pub progress: Duration,
+    /// How long changes of a query that is read again are gathered.
+    pub coalesce: Duration,
+    /// How long operations that name no deadline wait for those they follow.
+    pub patience: Duration,
+    /// The pause before the store is asked again after it failed.
+    pub retry: Duration,
+    /// Bytes from which on a partition should be cut.
+    pub grown: u64,
+    /// What the index of live queries may hold, per table.
+    pub index: tidings_predicate::index::Limits,
+    /// A secret of this server: nobody can choose values that collide in the index.
+    pub seed: u64,
+    /// The functions that queries may call.
+    pub functions: Functions,
+    /// For tests alone: a rule that is left out.
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            queue: 4_096,
+            batch: 256,
+            batch_bytes: 512 << 10,
+            rows: 65_536,
+            row_bytes: 64 << 20,
+            page: 256,
+            page_bytes: 256 << 10,
+            reads: 1_024,
+            log_changes: 16_384,
+            log_bytes: 64 << 20,
+            log_time: Duration::from_secs(600),
+            undelivered: 4_096,
+            progress: Duration::from_secs(1),
+            coalesce: Duration::from_millis(100),
+            patience: Duration::from_secs(10),
+            retry: Duration::from_millis(50),
+            grown: 1 << 30,
+            index: tidings_predicate::index::Limits::default(),
+            seed: 0,
+            functions: Functions::default(),
+            mutant: None,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One partition as its owner has it.
+
+use super::cache::Rows;
+use super::log::Log;
+use super::progress::Told;
+use super::sending::Feed;
+use super::writing::{Commit, Waiting};
+use super::{Asked, Guard, Options, StoreRequest};
+use crate::calls::Stat;
+use crate::directory::Acquired;
+use crate::names::{GatewayId, NetId, PartitionId, Position, QueryId, RequestId};
+use crate::record::Record;
+use crate::rows;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use tidings_predicate::Key;
+use tidings_wire::v1;
+
+/// What is known of the parents while a child opens: the last position of each.
+pub(super) type Parents = BTreeMap<u32, (Position, Stat)>;
+
+/// How far a partition is.
+#[derive(Debug)]
+pub(super) enum State {
+    Opening(Parents),
+    Open,
+}
+
+/// One partition.
+#[derive(Debug)]
+pub(super) struct Partition {
+    pub id: PartitionId,
+    pub owned: Acquired,
+    pub state: State,
+    /// Where its history is: the last commit that the store accepted.
+    pub position: Position,
+    /// The last positions of its parents, if nothing was committed since.
+    pub origin: Vec<(PartitionId, Position)>,
+    pub records: u64,
+    pub bytes: u64,
+    /// Requests that wait for it to open.
+    pub waiting: Vec<Asked>,
+    pub rows: Rows,
+    pub loading: BTreeSet<Bytes>,
+    pub queue: VecDeque<Waiting>,
+    /// Operations that wait for those they follow.
+    pub parked: Vec<Waiting>,
+    pub commit: Option<Commit>,
+    /// Outcomes that may be forgotten when their client acknowledges them: rows by client and number.
+    pub outcomes: BTreeMap<NetId, BTreeMap<u64, Bytes>>,
+    pub log: Log,
+    pub feeds: BTreeMap<QueryId, Feed>,
+    /// Queries that have something to be sent.
+    pub busy: BTreeSet<QueryId>,
+    pub gateways: BTreeMap<GatewayId, Told>,
+    /// Marks of deletions that are old enough to go: rows and versions.
+    pub expired: Vec<(Bytes, u64)>,
+    /// Whether the driver was told that it is large.
+    pub grown: bool,
+}
+
+impl Partition {
+    pub fn new(owned: Acquired, options: &Options) -> Partition {
+        Partition {
+            id: owned.partition,
+            owned,
+            state: State::Opening(Parents::new()),
+            position: Position::ZERO,
+            origin: Vec::new(),
+            records: 0,
+            bytes: 0,
+            waiting: Vec::new(),
+            rows: Rows::new(options.rows, options.row_bytes),
+            loading: BTreeSet::new(),
+            queue: VecDeque::new(),
+            parked: Vec::new(),
+            commit: None,
+            outcomes: BTreeMap::new(),
+            log: Log::default(),
+            feeds: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            gateways: BTreeMap::new(),
+            expired: Vec::new(),
+            grown: false,
+        }
+    }
+
+    pub fn guard(&self) -> Guard {
+        Guard { partition: self.id, lease: self.owned.lease }
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    pub fn contains(&self, key: &Key) -> bool {
+        self.owned.entry.contains(key)
+    }
+
+    pub fn stat(&self) -> Stat {
+        Stat { records: self.records, bytes: self.bytes, position: self.position, queries: 0 }
+    }
+
+    /// Every request that waits for something here, taken out.
+    pub fn requests(&mut self) -> Vec<RequestId> {
+        let commit = self.commit.take().into_iter().flat_map(|commit| commit.answers).map(|(request, _)| request);
+        let queued = self.queue.drain(..).chain(self.parked.drain(..)).map(|waiting| waiting.request);
+        self.waiting.drain(..).map(|asked| asked.request).chain(commit).chain(queued).collect()
+    }
+
+    /// R2: writes rows under this owner's fence.
+    pub fn apply(&self, writes: Vec<v1::RowWrite>, fenced: bool) -> StoreRequest {
+        let fence = fenced.then(|| rows::fence(self.id, self.owned.lease, self.owned.entry.term));
+        let group = rows::group(self.id.table);
+        StoreRequest::Apply(v1::Apply { groups: vec![v1::GroupWrite { group, rows: writes, fence }] })
+    }
+
+    pub fn get(&self, row: Bytes) -> StoreRequest {
+        let key = Some(v1::RowKey { group: rows::group(self.id.table), row });
+        StoreRequest::Get(v1::Get { key, columns: vec![Bytes::from_static(rows::CELL)] })
+    }
+
+    pub fn scan(&self, start: Bytes, end: Bytes, limit: u32) -> StoreRequest {
+        let (group, columns) = (rows::group(self.id.table), vec![Bytes::from_static(rows::CELL)]);
+        StoreRequest::Scan(v1::Scan { group, start, end, limit, columns })
+    }
+
+    /// The record of a key as it was at a position, given the row as it is in the store now. `Err`: it is not known any
+    /// more, or a later owner has written it.
+    pub fn image_at(&self, key: &Key, now: Option<Arc<Record>>, at: Position) -> Result<Option<Arc<Record>>, ()> {
+        if now.as_ref().is_none_or(|record| record.version <= at) {
+            return Ok(now);
+        }
+        let under_way = self.commit.iter().flat_map(|commit| &commit.changes);
+        let mut changes = self.log.since(at).chain(under_way);
+        match changes.find(|change| change.key == *key) {
+            Some(change) if self.log.reaches(at) => Ok(change.before.clone()),
+            _ => Err(()),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! R3: what gateways are told about all their queries at once, so that a lost last frame is noticed.
+
+use super::partition::Partition;
+use super::{Output, Processor, Timer};
+use crate::live::Progress;
+use crate::mutant::Mutant;
+use crate::names::{GatewayId, PartitionId, Position, QueryId};
+use std::collections::BTreeMap;
+use tidings_base::{Now, Outbox};
+
+/// What one gateway was told of a partition.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Its queries here.
+    pub feeds: usize,
+    /// The position of the last progress frame.
+    last: Position,
+    /// Queries that were sent something since, with the position of the last frame; zero for one that ended.
+    sent: BTreeMap<QueryId, Position>,
+}
+
+impl Partition {
+    /// A query was sent something.
+    pub fn note(&mut self, query: QueryId, position: Position, more: bool) {
+        if let Some(told) = self.gateways.get_mut(&query.gateway)
+            && !more
+        {
+            told.sent.insert(query, position);
+        }
+    }
+
+    /// A query ended here and its gateway may not have heard it: every cursor is behind the end of time.
+    pub fn note_ended(&mut self, query: QueryId) {
+        if let Some(told) = self.gateways.get_mut(&query.gateway) {
+            told.sent.insert(query, Position::from_u64((1 << 63) - 1).unwrap_or_default());
+        }
+    }
+
+    /// A query came.
+    pub fn joined(&mut self, query: QueryId) {
+        self.gateways.entry(query.gateway).or_default().feeds += 1;
+    }
+
+    /// A query went; a gateway without queries is told nothing.
+    pub fn left(&mut self, query: QueryId) {
+        if let Some(told) = self.gateways.get_mut(&query.gateway) {
+            told.feeds = told.feeds.saturating_sub(1);
+            if told.feeds == 0 && told.sent.is_empty() {
+                self.gateways.remove(&query.gateway);
+            }
+        }
+    }
+}
+
+impl Processor {
+    pub(super) fn progress(&mut self, now: Now, id: PartitionId, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        partition.log.trim(now.mono, &self.shared.options);
+        self.shared.timers.set(Timer::Progress(id), now.mono + self.shared.options.progress);
+        let silent = self.shared.is(Mutant::TailIgnored);
+        let position = partition.position;
+        let mut behind: BTreeMap<GatewayId, Vec<QueryId>> = BTreeMap::new();
+        for query in &partition.busy {
+            behind.entry(query.gateway).or_default().push(*query);
+        }
+        for (gateway, told) in &mut partition.gateways {
+            let sent = std::mem::take(&mut told.sent).into_iter().filter(|_| !silent).collect();
+            let behind = behind.remove(gateway).unwrap_or_default();
+            let previous = std::mem::replace(&mut told.last, position);
+            let progress = Progress { partition: id, previous, position, sent, behind };
+            out.put(Output::Progress { gateway: *gateway, progress: Box::new(progress) });
+        }
+        partition.gateways.retain(|_, told| told.feeds > 0);
+        // What the store did not answer is asked again.
+        for query in partition.busy.clone() {
+            self.flow(id, query, out);
+        }
+    }
+}

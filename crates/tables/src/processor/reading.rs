@@ -1,0 +1,322 @@
+//! One-time reads: a scan in pages, both predicates next to the data, bounded memory (§4.2, R5).
+
+use super::tables::To;
+use super::writing::{load, outcome_row};
+use super::{Output, Processor, Step, StoreReply, StoreResult, Timer, answer};
+use crate::calls::{Answer, Caller, Level, Page, Read, Span, Visible};
+use crate::gather::{self, Gather};
+use crate::mutant::Mutant;
+use crate::names::{PartitionId, Position, RequestId};
+use crate::record::{Record, check_key};
+use crate::refusal::Refusal;
+use crate::rows;
+use bytes::Bytes;
+use tidings_base::{Mono, Now, Outbox};
+use tidings_predicate::Key;
+use tidings_predicate::query::{Query, Row};
+use tidings_wire::v1;
+
+/// Marks of deletions that wait to be removed, of one partition.
+const EXPIRED: usize = 4_096;
+
+/// A read that is under way.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub partition: PartitionId,
+    caller: Box<Caller>,
+    read: Box<Read>,
+    query: Query,
+    /// Makes the rows, if this partition has all records.
+    gather: Option<Gather>,
+    /// R6: outcomes that it waits for.
+    pending: Vec<Bytes>,
+    deadline: Mono,
+    /// Where the scan goes on, up to `end`; none at its end.
+    next: Option<Bytes>,
+    end: Bytes,
+    /// Records of the next piece.
+    records: Vec<Visible>,
+    found: usize,
+    size: usize,
+    /// Whether a piece was sent and nobody asked for the next.
+    paused: bool,
+    /// The answer is at least as new as this.
+    position: Position,
+}
+
+impl Processor {
+    pub(super) fn read(
+        &mut self,
+        now: Now,
+        request: RequestId,
+        id: PartitionId,
+        caller: Box<Caller>,
+        read: Box<Read>,
+        out: &mut Outbox<Output>,
+    ) {
+        match self.reading(now, id, caller, read) {
+            Err(refusal) => answer(request, Err(refusal), out),
+            Ok(mut reading) => {
+                if let Some(partition) = self.partitions.get_mut(&id) {
+                    reading.pending.retain(|row| !matches!(partition.rows.get(row), Some(Some(_))));
+                }
+                let waits = !reading.pending.is_empty();
+                if waits {
+                    let first = self.shared.timers.at(&Timer::Waited(id)).unwrap_or(Mono::NEVER);
+                    self.shared.timers.set(Timer::Waited(id), first.min(reading.deadline));
+                }
+                self.reads.insert(request, reading);
+                if waits { self.wio_load(id, out) } else { self.begin(now, request, out) }
+            }
+        }
+    }
+
+    fn reading(&self, now: Now, id: PartitionId, caller: Box<Caller>, read: Box<Read>) -> Result<Reading, Refusal> {
+        let (Some(table), Some(partition)) = (self.tables.get(&id.table), self.partitions.get(&id)) else {
+            return Err(Refusal::Moved);
+        };
+        if self.reads.len() >= self.shared.options.reads {
+            return Err(Refusal::Busy);
+        }
+        // R5: nothing older than what the client has seen.
+        if read.floor > partition.position && !self.shared.is(Mutant::FloorIgnored) {
+            return Err(Refusal::Behind);
+        }
+        let query = Query::compile(&read.ask, &table.dialect)?;
+        if read.whole && read.ask.lookup.is_some() {
+            return Err(Refusal::Invalid("What is looked up may lie in another partition.".to_owned()));
+        }
+        let (next, end) = range(&read.span, &partition.owned.entry)?.unzip();
+        let pending = match &read.level {
+            Level::CommittedWio { netid, pending } => {
+                pending.iter().map(|(key, seq)| outcome_row(key, *netid, *seq)).collect()
+            }
+            _ => Vec::new(),
+        };
+        let (data, claims) = (read.data.clone(), caller.claims.clone());
+        let gather = read.whole.then(|| Gather::of(query.clone(), gather::Reading { data, claims, now: now.wall }));
+        Ok(Reading {
+            partition: id,
+            deadline: read.deadline.unwrap_or(now.mono + self.shared.options.patience),
+            caller,
+            read,
+            query,
+            gather,
+            pending,
+            next,
+            end: end.unwrap_or_default(),
+            records: Vec::new(),
+            found: 0,
+            size: 0,
+            paused: false,
+            position: partition.position,
+        })
+    }
+
+    /// Answers from memory what is one record that is known; scans otherwise.
+    fn begin(&mut self, now: Now, request: RequestId, out: &mut Outbox<Output>) {
+        let Some(reading) = self.reads.get_mut(&request) else { return };
+        let Some(partition) = self.partitions.get_mut(&reading.partition) else { return };
+        reading.position = reading.position.max(partition.position);
+        if let Span::Only(key) = &reading.read.span
+            && let Some(known) = partition.rows.get(&rows::record(key))
+        {
+            let cells = known.iter().map(|(version, value)| rows::cell(*version, Some(value.clone()))).collect();
+            let row = v1::Row { row: rows::record(key), cells };
+            let found = v1::Rows { rows: vec![row], next: None };
+            return self.page(now, request, Ok(StoreReply::Rows(found)), out);
+        }
+        match reading.next {
+            Some(_) => self.scan(request, out),
+            None => self.piece(request, true, out),
+        }
+    }
+
+    fn scan(&mut self, request: RequestId, out: &mut Outbox<Output>) {
+        let Some(reading) = self.reads.get_mut(&request) else { return };
+        let Some(partition) = self.partitions.get(&reading.partition) else { return };
+        let Some(next) = reading.next.clone() else { return };
+        let limit = self.shared.options.page;
+        let scan = partition.scan(next, reading.end.clone(), limit);
+        self.shared.store(Step::Reading(request), scan, out);
+    }
+
+    /// A page of the scan has come.
+    pub(super) fn page(&mut self, now: Now, request: RequestId, result: StoreResult, out: &mut Outbox<Output>) {
+        let found = match result {
+            Ok(StoreReply::Rows(found)) => found,
+            Ok(_) => v1::Rows::default(),
+            Err(error) => {
+                if self.reads.remove(&request).is_some() {
+                    answer(request, Err(Refusal::Store(error.to_string())), out);
+                }
+                return;
+            }
+        };
+        if let Err(refusal) = self.take(now, request, &found) {
+            self.reads.remove(&request);
+            return answer(request, Err(refusal), out);
+        }
+        let Some(reading) = self.reads.get_mut(&request) else { return };
+        let full = reading.gather.as_ref().is_some_and(Gather::is_full) || reading.is_full();
+        reading.next = found.next.filter(|_| !full);
+        let last = reading.next.is_none();
+        if last || reading.size >= self.shared.options.page_bytes {
+            return self.piece(request, last, out);
+        }
+        self.scan(request, out);
+    }
+
+    /// Keeps what of a page is shown to the reader and asked for.
+    fn take(&mut self, now: Now, request: RequestId, found: &v1::Rows) -> Result<(), Refusal> {
+        let Some(reading) = self.reads.get_mut(&request) else { return Ok(()) };
+        let Some(partition) = self.partitions.get_mut(&reading.partition) else { return Ok(()) };
+        let keep = self.tables.get(&reading.partition.table).map(|table| table.properties.tombstones());
+        for row in &found.rows {
+            let Some((key, record)) = rows::key_of(&row.row).zip(decode(row)) else { continue };
+            if record.columns.is_none() {
+                let old = now.wall.0.saturating_sub(record.time.0);
+                if keep.is_some_and(|keep| u128::from(old) > keep.as_micros()) && partition.expired.len() < EXPIRED {
+                    partition.expired.push((row.row.clone(), record.version.get()));
+                }
+                continue;
+            }
+            if reading.is_full() {
+                break;
+            }
+            let (data, claims, query) = (&reading.read.data, &reading.caller.claims, Some(&reading.query));
+            if !self.shared.writers.shows(&key, &record, &To { data, claims, query, now: Some(now.wall) }) {
+                continue;
+            }
+            let Some(visible) = record.visible(&key) else { continue };
+            // A commit that is under way may be in the store already.
+            reading.position = reading.position.max(record.version);
+            reading.size += record.size();
+            reading.found += 1;
+            match &mut reading.gather {
+                Some(gather) => gather.add(&visible, None)?,
+                None => reading.records.push(visible),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what has been found.
+    fn piece(&mut self, request: RequestId, last: bool, out: &mut Outbox<Output>) {
+        let Some(reading) = self.reads.get_mut(&request) else { return };
+        let rows = match &mut reading.gather {
+            Some(gather) if last => gather.finish(),
+            Some(gather) => gather.ready(),
+            None => Ok(Vec::<Row>::new()),
+        };
+        let records = std::mem::take(&mut reading.records);
+        reading.size = 0;
+        let empty = records.is_empty() && rows.as_ref().is_ok_and(Vec::is_empty);
+        if empty && !last {
+            return self.scan(request, out);
+        }
+        // Linearizable only under a lease that held while it was read.
+        let latest = reading.read.level == Level::Latest && last;
+        let guard = self
+            .partitions
+            .get(&reading.partition)
+            .filter(|_| latest)
+            .and_then(|partition| self.shared.guard(partition));
+        let last = last || rows.is_err();
+        let page = rows.map(|rows| Answer::Page(Page { position: reading.position, records, rows, last }));
+        reading.paused = true;
+        if last {
+            self.reads.remove(&request);
+        }
+        out.put(Output::Answer { request, guard, answer: page });
+    }
+
+    pub(super) fn pull(&mut self, request: RequestId, out: &mut Outbox<Output>) {
+        let paused = self.reads.get_mut(&request).is_some_and(|reading| std::mem::take(&mut reading.paused));
+        if paused {
+            self.scan(request, out);
+        }
+    }
+
+    pub(super) fn cancel(&mut self, request: RequestId) {
+        self.reads.remove(&request);
+    }
+
+    /// Asks for outcomes that reads wait for.
+    pub(super) fn wio_load(&mut self, id: PartitionId, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let waiting = self.reads.values().filter(|reading| reading.partition == id);
+        for row in waiting.flat_map(|reading| &reading.pending) {
+            load(&mut self.shared, partition, row.clone(), out);
+        }
+    }
+
+    /// Outcomes may be known that reads wait for (`committed_wio`).
+    pub(super) fn wio_moved(&mut self, now: Now, id: PartitionId, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let mut ready = Vec::new();
+        for (request, reading) in &mut self.reads {
+            if reading.partition != id || reading.pending.is_empty() {
+                continue;
+            }
+            reading.pending.retain(|row| !matches!(partition.rows.get(row), Some(Some(_))));
+            if reading.pending.is_empty() {
+                ready.push(*request);
+            }
+        }
+        ready.into_iter().for_each(|request| self.begin(now, request, out));
+    }
+
+    /// Reads that have waited long enough for operations of their client.
+    pub(super) fn wio_late(&mut self, now: Now, id: PartitionId, out: &mut Outbox<Output>) {
+        let waits = |reading: &Reading| reading.partition == id && !reading.pending.is_empty();
+        let late = self.reads.iter().filter(|(_, reading)| waits(reading) && reading.deadline <= now.mono);
+        for request in late.map(|(request, _)| *request).collect::<Vec<_>>() {
+            self.reads.remove(&request);
+            answer(request, Err(Refusal::Waited), out);
+        }
+        let next = self.reads.values().filter(|reading| waits(reading)).map(|reading| reading.deadline).min();
+        let first = self.shared.timers.at(&Timer::Waited(id));
+        if let Some(next) = next.into_iter().chain(first).min() {
+            self.shared.timers.set(Timer::Waited(id), next);
+        }
+    }
+}
+
+impl Reading {
+    /// Whether it has as many records as it may answer with.
+    fn is_full(&self) -> bool {
+        self.query.is_streamed() && self.query.limit().is_some_and(|limit| self.found >= limit)
+    }
+}
+
+/// The record of a row.
+pub(super) fn decode(row: &v1::Row) -> Option<Record> {
+    let (version, value) = rows::found(row)?;
+    Record::decode(version, &value)
+}
+
+/// The rows of a span that lie in a partition.
+fn range(span: &Span, entry: &crate::directory::Partition) -> Result<Option<(Bytes, Bytes)>, Refusal> {
+    let (start, end) = rows::records(entry.start.as_ref(), entry.end.as_ref());
+    // None: no key of the span lies here.
+    let cut = |from: Option<Bytes>, to: Option<&Key>| {
+        let from = from.map_or_else(|| start.clone(), |from| from.max(start.clone()));
+        let to = to.map_or_else(|| end.clone(), |to| rows::record(to).min(end.clone()));
+        (from < to).then_some((from, to))
+    };
+    match span {
+        Span::All => Ok(Some((start, end))),
+        Span::Only(key) => {
+            check_key(key)?;
+            if !entry.contains(key) {
+                return Err(Refusal::Moved);
+            }
+            let row = rows::record(key);
+            let after = rows::after(&row);
+            Ok(Some((row, after)))
+        }
+        Span::Between(from, to) => Ok(cut(from.as_ref().map(rows::record), to.as_ref())),
+        Span::After(key, to) => Ok(cut(Some(rows::after(&rows::record(key))), to.as_ref())),
+    }
+}

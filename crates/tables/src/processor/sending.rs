@@ -1,0 +1,211 @@
+//! What a query in a partition still has to hear, and the frames it hears it in.
+//!
+//! Queues hold positions, never bodies: the log has them once for all queries, and visibility is looked at again when a
+//! change is sent (R3).
+
+use super::partition::Partition;
+use super::tables::{Subscription, To, Writers};
+use super::{Output, Shared, Step};
+use crate::calls::Visible;
+use crate::live::{Body, Change, Frame, Reader};
+use crate::mutant::Mutant;
+use crate::names::{Position, QueryId};
+use crate::record::Record;
+use crate::refusal::Refusal;
+use crate::rows;
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tidings_base::{Outbox, Wall};
+use tidings_predicate::Key;
+
+/// One query in one partition.
+#[derive(Debug)]
+pub(super) struct Feed {
+    /// The position of the last frame.
+    pub sent: Position,
+    /// Changes that it may have to hear, in order.
+    pub queue: VecDeque<Position>,
+    /// Frames that may be sent before the gateway has taken some.
+    pub room: u32,
+    pub window: u32,
+    pub catching: Option<Catching>,
+    /// Whether it is only told that it should be read again, and whether it is to be told.
+    pub rereads: bool,
+    pub dirty: bool,
+}
+
+/// How a query gets from what it has heard to `at`.
+#[derive(Debug)]
+pub(super) struct Catching {
+    /// The position that it leads to.
+    pub at: Position,
+    /// What the client has: the image at this position, seen by this reader. None: nothing that counts (`reset`).
+    pub from: Option<(Position, Reader)>,
+    /// Where the scan goes on; none at its end.
+    pub next: Option<Bytes>,
+    pub scanning: bool,
+    pub newer_than: Option<Wall>,
+    pub piece: u32,
+    pub rows: Vec<Visible>,
+    pub changes: Vec<Change>,
+    pub size: usize,
+}
+
+impl Catching {
+    pub fn new(at: Position, from: Option<(Position, Reader)>, next: Option<Bytes>) -> Catching {
+        let (rows, changes) = (Vec::new(), Vec::new());
+        Catching { at, from, next, scanning: false, newer_than: None, piece: 0, rows, changes, size: 0 }
+    }
+}
+
+impl Feed {
+    /// Up to where the client has heard everything that concerns it, though no frame said so.
+    pub fn told(&self, position: Position) -> Position {
+        match self.queue.front() {
+            Some(first) => Position::from_u64(first.get() - 1).unwrap_or_default(),
+            None => position,
+        }
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.catching.is_some() || !self.queue.is_empty() || self.dirty
+    }
+}
+
+/// Sends a query what it has to hear and there is room for; whether the query goes on.
+pub(super) fn send(
+    shared: &mut Shared,
+    partition: &mut Partition,
+    id: QueryId,
+    subscription: &Subscription,
+    out: &mut Outbox<Output>,
+) -> bool {
+    let Some(mut feed) = partition.feeds.remove(&id) else { return true };
+    let mut goes_on = true;
+    while feed.room > 0 {
+        let frame = match &mut feed.catching {
+            Some(catching) if catching.next.is_none() || catching.size >= shared.options.page_bytes => {
+                piece(partition, catching, subscription, feed.sent)
+            }
+            Some(catching) => {
+                if !catching.scanning {
+                    catching.scanning = true;
+                    let (_, end) = rows::records(None, partition.owned.entry.end.as_ref());
+                    let request = partition.scan(catching.next.clone().unwrap_or_default(), end, shared.options.page);
+                    shared.store(Step::Catching(partition.id, id), request, out);
+                }
+                break;
+            }
+            None if feed.queue.is_empty() => break,
+            None => match changes(shared, partition, &mut feed, subscription) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => continue,
+                Err(refusal) => {
+                    goes_on = false;
+                    let body = Body::Ended(refusal);
+                    frame(partition, subscription, feed.sent, feed.sent, body)
+                }
+            },
+        };
+        feed.room -= 1;
+        if !frame.more {
+            feed.catching = None;
+            feed.sent = frame.position;
+        }
+        partition.note(id, frame.position, frame.more);
+        out.put(Output::Frame { query: id, frame: Box::new(frame) });
+        if !goes_on {
+            return false;
+        }
+    }
+    if feed.is_busy() {
+        partition.busy.insert(id)
+    } else {
+        partition.busy.remove(&id)
+    };
+    partition.feeds.insert(id, feed);
+    true
+}
+
+pub(super) fn frame(
+    partition: &Partition,
+    subscription: &Subscription,
+    previous: Position,
+    position: Position,
+    body: Body,
+) -> Frame {
+    Frame { partition: partition.id, epoch: subscription.reader.epoch, previous, position, piece: 0, more: false, body }
+}
+
+/// The next piece of a snapshot or difference.
+fn piece(partition: &Partition, catching: &mut Catching, subscription: &Subscription, sent: Position) -> Frame {
+    let (previous, body) = match &catching.from {
+        Some(_) => (sent, Body::Changes(std::mem::take(&mut catching.changes))),
+        None => (Position::ZERO, Body::Snapshot(std::mem::take(&mut catching.rows))),
+    };
+    let mut frame = frame(partition, subscription, previous, catching.at, body);
+    (frame.piece, frame.more) = (catching.piece, catching.next.is_some());
+    (catching.piece, catching.size) = (catching.piece + 1, 0);
+    frame
+}
+
+/// Changes of the queue as this reader sees them now; none if it sees none.
+fn changes(
+    shared: &mut Shared,
+    partition: &Partition,
+    feed: &mut Feed,
+    subscription: &Subscription,
+) -> Result<Option<Frame>, Refusal> {
+    let (mut changes, mut size, mut last) = (Vec::new(), 0, feed.sent);
+    while size < shared.options.page_bytes {
+        let Some(position) = feed.queue.pop_front() else { break };
+        // What the log has let go cannot be told any more.
+        let change = partition.log.find(position).ok_or(Refusal::Ended)?;
+        last = position;
+        let unchecked = shared.is(Mutant::SentUnchecked);
+        let told = difference(
+            &mut shared.writers,
+            subscription,
+            &change.key,
+            change.before.as_ref().map(|before| (before, &subscription.reader)),
+            Some(&change.after),
+            unchecked,
+        );
+        if let Some(told) = told.filter(|told| !(shared.is(Mutant::NoLeave) && matches!(told, Change::Leave { .. }))) {
+            size += change.after.size();
+            changes.push(told);
+        } else if shared.is(Mutant::LeaveToAll) && change.after.columns.is_none() {
+            changes.push(Change::Leave { key: change.key.clone() });
+        }
+    }
+    // With nothing left the query has heard everything there is.
+    let position = if feed.queue.is_empty() { partition.position.max(last) } else { last };
+    let body = Body::Changes(changes);
+    let heard = matches!(&body, Body::Changes(changes) if !changes.is_empty());
+    Ok(heard.then(|| frame(partition, subscription, feed.sent, position, body)))
+}
+
+/// What a query hears of a record that was so for one reader and is so now (R4: `leave` iff it was visible).
+pub(super) fn difference(
+    writers: &mut Writers,
+    subscription: &Subscription,
+    key: &Key,
+    before: Option<(&Arc<Record>, &Reader)>,
+    after: Option<&Arc<Record>>,
+    unchecked: bool,
+) -> Option<Change> {
+    let query = &subscription.query;
+    let was = before.is_some_and(|(record, reader)| writers.shows(key, record, &To::live(query, reader)));
+    let now = &subscription.reader;
+    let is =
+        after.filter(|after| unchecked && after.columns.is_some() || writers.shows(key, after, &To::live(query, now)));
+    let same = before.zip(after).is_some_and(|((before, _), after)| before.version == after.version);
+    match (was, is) {
+        // The same record, seen as before.
+        (true, Some(_)) if same => None,
+        (_, Some(after)) => after.visible(key).map(Change::Put),
+        (true, None) => Some(Change::Leave { key: key.clone() }),
+        (false, None) => None,
+    }
+}

@@ -1,0 +1,189 @@
+//! What partitions of one table share: its properties, and one copy of each live query with the index over them.
+
+use super::Options;
+use crate::directory::Properties;
+use crate::gather::micros;
+use crate::live::Reader;
+use crate::names::{Endpoint, PartitionId, QueryId};
+use crate::record::Record;
+use crate::refusal::Refusal;
+use std::collections::{BTreeMap, BTreeSet};
+use tidings_base::Wall;
+use tidings_base::bounded::BoundedMap;
+use tidings_predicate::index::{Index, SubscriptionId};
+use tidings_predicate::query::Query;
+use tidings_predicate::{Dialect, Functions, Key, Packed, Predicate, Scope};
+
+/// Writers' predicates that are kept compiled: the most recently used.
+const COMPILED: usize = 4_096;
+
+/// A table that partitions here belong to.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub properties: Properties,
+    pub dialect: Dialect,
+    pub may_write: Option<Predicate>,
+    pub index: Index,
+    pub queries: BTreeMap<QueryId, Subscription>,
+    by_index: BTreeMap<SubscriptionId, QueryId>,
+}
+
+/// A live query: one copy, however many partitions (R3).
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub id: SubscriptionId,
+    pub query: Query,
+    pub reader: Reader,
+    pub endpoint: Option<Endpoint>,
+    pub partitions: BTreeSet<PartitionId>,
+}
+
+impl Table {
+    pub fn new(properties: Properties, options: &Options) -> Table {
+        let mut table = Table {
+            properties: Properties::default(),
+            dialect: Dialect { functions: options.functions.clone(), ..Dialect::default() },
+            may_write: None,
+            index: Index::new(options.index, options.seed),
+            queries: BTreeMap::new(),
+            by_index: BTreeMap::new(),
+        };
+        table.alter(properties);
+        table
+    }
+
+    pub fn alter(&mut self, properties: Properties) {
+        self.dialect.columns = properties.dialect().columns;
+        // A directory holds only what compiles; what does not denies everything.
+        let compiled = |text: &String| Predicate::compile(text, &Dialect::default());
+        let denied = "false".to_owned();
+        self.may_write =
+            properties.may_write.as_ref().and_then(|text| compiled(text).or_else(|_| compiled(&denied)).ok());
+        self.properties = properties;
+    }
+
+    /// Adds a live query, or finds the one that is there.
+    pub fn join(
+        &mut self,
+        query: QueryId,
+        partition: PartitionId,
+        compiled: impl FnOnce(&Dialect) -> Result<Query, Refusal>,
+        reader: &Reader,
+        endpoint: &Option<Endpoint>,
+    ) -> Result<(), Refusal> {
+        if let Some(there) = self.queries.get_mut(&query) {
+            there.partitions.insert(partition);
+            return Ok(());
+        }
+        let compiled = compiled(&self.dialect)?;
+        let all;
+        let predicate = match compiled.predicate() {
+            Some(predicate) => predicate,
+            None => {
+                all = Predicate::compile("true", &self.dialect)?;
+                &all
+            }
+        };
+        let id = self.index.subscribe(predicate, &reader.data, &reader.claims)?;
+        self.by_index.insert(id, query);
+        let (reader, endpoint, partitions) = (reader.clone(), endpoint.clone(), [partition].into());
+        self.queries.insert(query, Subscription { id, query: compiled, reader, endpoint, partitions });
+        Ok(())
+    }
+
+    /// A query has left a partition; with the last it goes.
+    pub fn leave(&mut self, query: QueryId, partition: PartitionId) {
+        let Some(there) = self.queries.get_mut(&query) else { return };
+        there.partitions.remove(&partition);
+        if there.partitions.is_empty() {
+            let id = there.id;
+            self.index.unsubscribe(id);
+            self.by_index.remove(&id);
+            self.queries.remove(&query);
+        }
+    }
+
+    /// Appends the queries that an image of a record is for.
+    pub fn matches(&mut self, key: &Key, image: Option<&Record>, writers: &mut Writers, into: &mut BTreeSet<QueryId>) {
+        let Some((record, columns)) = image.and_then(|image| Some((image, image.columns.as_ref()?))) else { return };
+        let writer = match writers.of(record) {
+            Writer::Nobody => return,
+            Writer::Everybody => None,
+            Writer::Whom(predicate) => Some(predicate),
+        };
+        let mut found = Vec::new();
+        self.index.matches(&Scope::record(key, columns), writer, &mut found);
+        into.extend(found.iter().filter_map(|id| self.by_index.get(id)));
+    }
+}
+
+/// Whom a record is shown to.
+pub(super) enum Writer<'a> {
+    Everybody,
+    Whom(&'a Predicate),
+    /// What cannot be read shows nothing.
+    Nobody,
+}
+
+/// Writers' predicates, compiled.
+#[derive(Debug)]
+pub(super) struct Writers {
+    dialect: Dialect,
+    compiled: BoundedMap<String, Option<Predicate>>,
+}
+
+impl Writers {
+    pub fn new(functions: &Functions) -> Writers {
+        let dialect = Dialect { functions: functions.clone(), ..Dialect::default() };
+        Writers { dialect, compiled: BoundedMap::new(COMPILED) }
+    }
+
+    pub fn of(&mut self, record: &Record) -> Writer<'_> {
+        if record.predicate.is_empty() {
+            return Writer::Everybody;
+        }
+        if self.compiled.get(&record.predicate).is_none() {
+            let compiled = Predicate::compile(&record.predicate, &self.dialect).ok();
+            self.compiled.insert(record.predicate.clone(), compiled);
+        }
+        match self.compiled.get(&record.predicate) {
+            Some(Some(predicate)) => Writer::Whom(predicate),
+            _ => Writer::Nobody,
+        }
+    }
+
+    /// Whether a record is there, shown to this reader, and asked for.
+    pub fn shows(&mut self, key: &Key, record: &Record, to: &To<'_>) -> bool {
+        let Some(columns) = &record.columns else { return false };
+        let mut scope = Scope::record(key, columns).read_by(to.data, to.claims);
+        if let Some(now) = to.now {
+            scope = scope.at(micros(now));
+        }
+        let writer = match self.of(record) {
+            Writer::Nobody => return false,
+            Writer::Everybody => None,
+            Writer::Whom(predicate) => Some(predicate),
+        };
+        match to.query {
+            Some(query) => query.selects(&scope, writer),
+            None => writer.is_none_or(|writer| writer.holds(&scope)),
+        }
+    }
+}
+
+/// A reader, and what it asks for.
+pub(super) struct To<'a> {
+    pub data: &'a Packed,
+    pub claims: &'a Packed,
+    /// None: everything that is shown.
+    pub query: Option<&'a Query>,
+    /// R9: a live query has no time.
+    pub now: Option<Wall>,
+}
+
+impl<'a> To<'a> {
+    /// The reader of a live query.
+    pub fn live(query: &'a Query, reader: &'a Reader) -> To<'a> {
+        To { data: &reader.data, claims: &reader.claims, query: Some(query), now: None }
+    }
+}

@@ -1,0 +1,402 @@
+//! Live queries: installed, matched, switched to new data, removed (§5, R3, R4, R8, R9).
+
+use super::log::Changed;
+use super::partition::Partition;
+use super::reading::decode;
+use super::sending::{Catching, Feed, difference, frame, send};
+use super::tables::{Subscription, To};
+use super::{Output, Processor, Shared, StoreReply, StoreResult, Timer};
+use crate::live::{Body, Frame, From, Install, Reader};
+use crate::mutant::Mutant;
+use crate::names::{Endpoint, GatewayId, PartitionId, Position, QueryId};
+use crate::refusal::Refusal;
+use crate::rows;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use tidings_base::{Now, Outbox};
+use tidings_predicate::query::Query;
+use tidings_predicate::{Dialect, Key};
+use tidings_wire::v1;
+
+/// What a row weighs in a frame besides its columns.
+const ROW: usize = 64;
+
+impl Processor {
+    pub(super) fn install(&mut self, now: Now, install: Install, out: &mut Outbox<Output>) {
+        let (id, query, epoch) = (install.partition, install.query, install.reader.epoch);
+        let known = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
+        // An installation that was overtaken by newer data says nothing any more.
+        if known.is_some_and(|known| known.reader.epoch > epoch) {
+            return;
+        }
+        if known.is_some_and(|known| known.reader.epoch < epoch) {
+            self.switch(now, query, install.reader.clone(), out);
+        }
+        if let Err(refusal) = self.installed(now, &install, out) {
+            let end = Position::ZERO;
+            let body = Body::Ended(refusal);
+            let frame = Frame { partition: id, epoch, previous: end, position: end, piece: 0, more: false, body };
+            out.put(Output::Frame { query, frame: Box::new(frame) });
+        }
+    }
+
+    fn installed(&mut self, now: Now, install: &Install, out: &mut Outbox<Output>) -> Result<(), Refusal> {
+        let (id, query) = (install.partition, install.query);
+        let unchecked = self.shared.is(Mutant::LiveUnchecked);
+        let partition = self.partitions.get_mut(&id).filter(|partition| partition.is_open()).ok_or(Refusal::Moved)?;
+        let table = self.tables.get_mut(&id.table).ok_or(Refusal::Moved)?;
+        if install.reader.access < table.properties.access {
+            return Err(Refusal::Access);
+        }
+        let compile = |dialect: &Dialect| -> Result<Query, Refusal> {
+            let compiled = Query::compile(&install.ask, dialect)?;
+            if !unchecked {
+                compiled.check_live()?;
+            }
+            Ok(compiled)
+        };
+        table.join(query, id, compile, &install.reader, &install.endpoint)?;
+        let Some(subscription) = table.queries.get(&query) else { return Err(Refusal::Moved) };
+        let rereads = !subscription.query.is_streamed() || subscription.query.limit().is_some();
+        let mut feed = Feed {
+            sent: Position::ZERO,
+            queue: VecDeque::new(),
+            room: install.window.max(1),
+            window: install.window.max(1),
+            catching: None,
+            rereads,
+            dirty: rereads,
+        };
+        let (start, _) = rows::records(partition.owned.entry.start.as_ref(), None);
+        let at = partition.position;
+        let unreached = self.shared.is(Mutant::NoReset);
+        match (&install.from, rereads) {
+            (_, true) => {}
+            (From::Nothing, false) => feed.catching = Some(Catching::new(at, Some((at, install.reader.clone())), None)),
+            (From::After(cursors), false) => {
+                let since = match cursors.iter().find(|(of, _)| *of == id) {
+                    Some((_, since)) => partition.log.reaches(*since).then_some(*since),
+                    // R1: what was in the parents when they ended goes on here.
+                    None => {
+                        let whole = |(of, last): (PartitionId, Position)| {
+                            cursors.iter().any(|(cursor, at)| *cursor == of && *at == last)
+                        };
+                        let all = !partition.origin.is_empty() && partition.origin.iter().copied().all(whole);
+                        all.then_some(at)
+                    }
+                };
+                let since = since.or(cursors.first().filter(|_| unreached).map(|(_, since)| *since));
+                if since.is_some_and(|since| since > at) {
+                    table.leave(query, id);
+                    return Err(Refusal::Behind);
+                }
+                feed.sent = since.unwrap_or_default();
+                feed.catching = Some(match since {
+                    Some(since) => Catching::new(at, Some((since, install.reader.clone())), None),
+                    None => Catching::new(at, None, Some(start)),
+                });
+            }
+            (From::Everything, false) => {
+                let mut catching = Catching::new(at, None, Some(start));
+                catching.newer_than = install.newer_than;
+                feed.catching = Some(catching);
+            }
+        }
+        if let Some(Catching { from: Some((since, reader)), changes, .. }) = &mut feed.catching {
+            let (since, mut latest) = (*since, BTreeMap::<&Key, (&Changed, Position)>::new());
+            for change in partition.log.since(since) {
+                latest.entry(&change.key).or_insert((change, change.position)).1 = change.position;
+            }
+            for (key, (first, last)) in latest {
+                let after = partition.log.find(last).map(|last| &last.after);
+                let before = first.before.as_ref().map(|before| (before, &*reader));
+                changes.extend(difference(&mut self.shared.writers, subscription, key, before, after, false));
+            }
+        }
+        if partition.feeds.insert(query, feed).is_none() {
+            partition.joined(query);
+        }
+        partition.busy.insert(query);
+        if rereads {
+            self.shared.timers.set(Timer::Dirty(id), now.mono);
+            return Ok(());
+        }
+        self.flow(id, query, out);
+        Ok(())
+    }
+
+    /// Sends what can be sent; a query that cannot go on has ended.
+    pub(super) fn flow(&mut self, id: PartitionId, query: QueryId, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let Some(table) = self.tables.get_mut(&id.table) else { return };
+        let Some(subscription) = table.queries.get(&query) else { return };
+        if !send(&mut self.shared, partition, query, subscription, out) {
+            partition.busy.remove(&query);
+            partition.note_ended(query);
+            partition.left(query);
+            table.leave(query, id);
+        }
+    }
+
+    pub(super) fn remove(&mut self, query: QueryId, id: PartitionId) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        if partition.feeds.remove(&query).is_some() {
+            partition.busy.remove(&query);
+            partition.left(query);
+        }
+        if let Some(table) = self.tables.get_mut(&id.table) {
+            table.leave(query, id);
+        }
+    }
+
+    pub(super) fn gateway_gone(&mut self, gateway: GatewayId) {
+        let feeds = self.partitions.values().flat_map(|partition| {
+            partition.feeds.keys().filter(move |query| query.gateway == gateway).map(|query| (*query, partition.id))
+        });
+        for (query, id) in feeds.collect::<Vec<_>>() {
+            self.remove(query, id);
+        }
+        self.partitions.values_mut().for_each(|partition| {
+            partition.gateways.remove(&gateway);
+        });
+    }
+
+    pub(super) fn taken(&mut self, query: QueryId, id: PartitionId, frames: u32, out: &mut Outbox<Output>) {
+        let feed = self.partitions.get_mut(&id).and_then(|partition| partition.feeds.get_mut(&query));
+        if let Some(feed) = feed {
+            feed.room = feed.room.saturating_add(frames).min(feed.window);
+            match feed.dirty {
+                true => self.tell_dirty(id, out),
+                false => self.flow(id, query, out),
+            }
+        }
+    }
+
+    /// R4 `update_data`: all partitions of the query here switch, each at its own position.
+    pub(super) fn update(
+        &mut self,
+        now: Now,
+        query: QueryId,
+        id: PartitionId,
+        reader: Reader,
+        out: &mut Outbox<Output>,
+    ) {
+        let known = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
+        if known.is_some_and(|known| known.reader.epoch < reader.epoch) {
+            self.switch(now, query, reader, out);
+        }
+    }
+
+    fn switch(&mut self, now: Now, query: QueryId, reader: Reader, out: &mut Outbox<Output>) {
+        let Some(table) = self.tables.values_mut().find(|table| table.queries.contains_key(&query)) else { return };
+        let Some(id) = table.queries.get(&query).map(|known| known.id) else { return };
+        let moved = table.index.update_data(id, &reader.data, &reader.claims);
+        let denied = reader.access < table.properties.access;
+        let Some(subscription) = table.queries.get_mut(&query) else { return };
+        let old = std::mem::replace(&mut subscription.reader, reader);
+        let partitions: Vec<PartitionId> = subscription.partitions.iter().copied().collect();
+        for id in partitions {
+            let refusal = match &moved {
+                _ if denied => Some(Refusal::Access),
+                Err(refusal) => Some(refusal.clone().into()),
+                Ok(_) => None,
+            };
+            match refusal {
+                Some(refusal) => self.end(id, query, refusal, out),
+                None => self.switch_at(now, id, query, &old, out),
+            }
+        }
+    }
+
+    /// From what the client has seen as the old reader to what it may see as the new one, at this position.
+    fn switch_at(&mut self, now: Now, id: PartitionId, query: QueryId, old: &Reader, out: &mut Outbox<Output>) {
+        let no_difference = self.shared.is(Mutant::NoDifference);
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let at = partition.position;
+        let (start, _) = rows::records(partition.owned.entry.start.as_ref(), None);
+        let Some(feed) = partition.feeds.get_mut(&query) else { return };
+        if feed.rereads {
+            feed.dirty = true;
+            partition.busy.insert(query);
+            self.shared.timers.set(Timer::Dirty(id), now.mono);
+            return;
+        }
+        let told = feed.told(at);
+        // Whoever is in the middle of something has neither the one picture nor the other: it begins anew.
+        let whole = feed.catching.is_none() && partition.log.reaches(told);
+        feed.queue.clear();
+        feed.catching = Some(match whole {
+            _ if no_difference => Catching::new(at, Some((told, old.clone())), None),
+            true => Catching::new(at, Some((told, old.clone())), Some(start)),
+            false => Catching::new(at, None, Some(start)),
+        });
+        partition.busy.insert(query);
+        self.flow(id, query, out);
+    }
+
+    /// Tells a query that it is over here.
+    fn end(&mut self, id: PartitionId, query: QueryId, refusal: Refusal, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let subscription = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
+        if let (Some(subscription), Some(feed)) = (subscription, partition.feeds.get(&query)) {
+            let frame = frame(partition, subscription, feed.sent, feed.sent, Body::Ended(refusal));
+            out.put(Output::Frame { query, frame: Box::new(frame) });
+            partition.note_ended(query);
+        }
+        self.remove(query, id);
+    }
+
+    /// A page of a snapshot or difference has come.
+    pub(super) fn caught(&mut self, id: PartitionId, query: QueryId, result: StoreResult, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let Some(subscription) = self.tables.get(&id.table).and_then(|table| table.queries.get(&query)) else { return };
+        let Some(mut feed) = partition.feeds.remove(&query) else { return };
+        let found = match (&mut feed.catching, result) {
+            (Some(catching), Ok(StoreReply::Rows(found))) if catching.scanning => {
+                catching.scanning = false;
+                found
+            }
+            // The store failed, and is asked again; or the scan was overtaken.
+            (catching, _) => {
+                catching.iter_mut().for_each(|catching| catching.scanning = false);
+                partition.feeds.insert(query, feed);
+                return;
+            }
+        };
+        let whole = feed
+            .catching
+            .as_mut()
+            .is_none_or(|catching| absorb(&mut self.shared, partition, subscription, catching, &found));
+        if !whole {
+            // The log does not reach back any more, or somebody else writes already: from the beginning, at once.
+            let (start, _) = rows::records(partition.owned.entry.start.as_ref(), None);
+            feed.queue.retain(|position| *position > partition.position);
+            feed.catching = Some(Catching::new(partition.position, None, Some(start)));
+        }
+        partition.feeds.insert(query, feed);
+        self.flow(id, query, out);
+    }
+
+    /// Records changed: whom that concerns is found by the index, before and after.
+    pub(super) fn changed(&mut self, now: Now, id: PartitionId, changes: Vec<Changed>, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let Some(table) = self.tables.get_mut(&id.table) else { return };
+        let mut concerned = BTreeSet::new();
+        let mut away: BTreeMap<Endpoint, Position> = BTreeMap::new();
+        let all = self.shared.is(Mutant::LeaveToAll);
+        for change in changes {
+            if table.index.is_empty() {
+                partition.log.push(change);
+                continue;
+            }
+            let mut found = BTreeSet::new();
+            let writers = &mut self.shared.writers;
+            table.matches(&change.key, change.before.as_deref(), writers, &mut found);
+            table.matches(&change.key, Some(&*change.after), writers, &mut found);
+            if all {
+                found.extend(partition.feeds.keys());
+            }
+            for query in found {
+                let Some(feed) = partition.feeds.get_mut(&query) else { continue };
+                match feed.rereads {
+                    true => feed.dirty = true,
+                    false => feed.queue.push_back(change.position),
+                }
+                concerned.insert(query);
+                if let Some(endpoint) = table.queries.get(&query).and_then(|known| known.endpoint.clone()) {
+                    away.insert(endpoint, change.position);
+                }
+            }
+            partition.log.push(change);
+        }
+        partition.log.trim(now.mono, &self.shared.options);
+        for (endpoint, position) in away {
+            out.put(Output::Publish { endpoint, partition: id, position });
+        }
+        let undelivered = self.shared.options.undelivered;
+        for query in concerned {
+            let Some(feed) = self.partitions.get_mut(&id).and_then(|partition| partition.feeds.get(&query)) else {
+                continue;
+            };
+            if feed.dirty {
+                if self.shared.timers.at(&Timer::Dirty(id)).is_none() {
+                    self.shared.timers.set(Timer::Dirty(id), now.mono + self.shared.options.coalesce);
+                }
+                if let Some(partition) = self.partitions.get_mut(&id) {
+                    partition.busy.insert(query);
+                }
+            } else {
+                self.flow(id, query, out);
+                self.bound(id, query, undelivered, out);
+            }
+        }
+    }
+
+    /// Past its bound a query ends, and its client is told.
+    fn bound(&mut self, id: PartitionId, query: QueryId, most: usize, out: &mut Outbox<Output>) {
+        let feed = self.partitions.get(&id).and_then(|partition| partition.feeds.get(&query));
+        if feed.is_some_and(|feed| feed.queue.len() > most) {
+            self.end(id, query, Refusal::Ended, out);
+        }
+    }
+
+    /// Queries with an order, a limit or groups are told that they should be read again.
+    pub(super) fn tell_dirty(&mut self, id: PartitionId, out: &mut Outbox<Output>) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let Some(table) = self.tables.get(&id.table) else { return };
+        let position = partition.position;
+        for query in partition.busy.clone() {
+            let Some(subscription) = table.queries.get(&query) else { continue };
+            let Some(feed) = partition.feeds.get_mut(&query).filter(|feed| feed.dirty && feed.room > 0) else {
+                continue;
+            };
+            let previous = std::mem::replace(&mut feed.sent, position);
+            (feed.dirty, feed.room) = (false, feed.room - 1);
+            partition.busy.remove(&query);
+            partition.note(query, position, false);
+            let frame = frame(partition, subscription, previous, position, Body::Dirty);
+            out.put(Output::Frame { query, frame: Box::new(frame) });
+        }
+    }
+}
+
+/// Takes a page of rows, each as it was at the position that is led to; whether that is still known of all.
+fn absorb(
+    shared: &mut Shared,
+    partition: &Partition,
+    subscription: &Subscription,
+    catching: &mut Catching,
+    found: &v1::Rows,
+) -> bool {
+    let torn = shared.is(Mutant::SnapshotTorn);
+    for row in &found.rows {
+        let Some((key, record)) = rows::key_of(&row.row).zip(decode(row)) else { continue };
+        let record = Some(Arc::new(record));
+        let image = |at| if torn { Ok(record.clone()) } else { partition.image_at(&key, record.clone(), at) };
+        let Ok(after) = image(catching.at) else { return false };
+        let size = after.as_ref().map_or(0, |after| after.size()) + ROW;
+        match &catching.from {
+            None => {
+                let to = To::live(&subscription.query, &subscription.reader);
+                let newer = catching.newer_than;
+                let after = after.filter(|after| newer.is_none_or(|newer| after.time >= newer));
+                let shown = after.filter(|after| shared.writers.shows(&key, after, &to));
+                if let Some(visible) = shown.and_then(|after| after.visible(&key)) {
+                    catching.size += size;
+                    catching.rows.push(visible);
+                }
+            }
+            Some((since, old)) => {
+                let Ok(before) = image(*since) else { return false };
+                let before = before.as_ref().map(|before| (before, old));
+                let told = difference(&mut shared.writers, subscription, &key, before, after.as_ref(), false);
+                if let Some(told) = told {
+                    catching.size += size;
+                    catching.changes.push(told);
+                }
+            }
+        }
+    }
+    catching.next.clone_from(&found.next);
+    true
+}

@@ -1,0 +1,175 @@
+//! Why something is not done, each with a stable code and what to do.
+
+use tidings_base::{Class, Error};
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No table has this name.
+    UnknownTable,
+    /// A table of this name is there already.
+    Exists,
+    /// The caller is not authorised at the table's level.
+    Access,
+    /// Only the application that made the table may do this.
+    NotYours,
+    /// The partition is, or may be, somebody else's: look again, with the same operation id.
+    Moved,
+    /// Too much is waiting.
+    Busy,
+    /// A key is empty or longer than 1 KiB.
+    BadKey,
+    /// A record is larger than 1 MiB.
+    TooLarge,
+    /// Columns are not a map, or one has a reserved name.
+    BadColumns(String),
+    /// The record does not fit the table's schema.
+    Schema(String),
+    /// `may_write`, or the rule that only a record's writer may replace it, denies it.
+    MayNotWrite,
+    /// The table may not grow.
+    Quota,
+    /// R6: another operation had this id.
+    Forked,
+    /// R6: the outcome was acknowledged and forgotten.
+    OutcomeUnknown,
+    /// R6: the client has too many operations without acknowledged outcome.
+    Outstanding,
+    /// Operations that this one follows did not come in time.
+    Waited,
+    /// R5: this copy is older than what the client has seen.
+    Behind,
+    /// The store did not do it.
+    Store(String),
+    /// A cursor that nobody made, or of another query.
+    BadCursor,
+    /// A live query fell too far behind and has ended.
+    Ended,
+    /// A request contradicts itself.
+    Invalid(String),
+    /// A predicate or query is wrong; the predicate's own error.
+    Query(Error),
+}
+
+impl From<tidings_predicate::Refusal> for Refusal {
+    fn from(refusal: tidings_predicate::Refusal) -> Refusal {
+        Refusal::Query(refusal.into())
+    }
+}
+
+impl From<tidings_predicate::query::Trouble> for Refusal {
+    fn from(trouble: tidings_predicate::query::Trouble) -> Refusal {
+        Refusal::Query(Error::new("tables.query_failed", Class::Invalid, format!("{trouble}.")))
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        let (code, class, message, hint): (_, _, &str, _) = match &refusal {
+            Refusal::UnknownTable => (
+                "tables.unknown_table",
+                Class::NotFound,
+                "There is no table of this name.",
+                "Make it: tidings table create.",
+            ),
+            Refusal::Exists => (
+                "tables.exists",
+                Class::Refused,
+                "A table of this name is there already.",
+                "Drop it first, or alter it.",
+            ),
+            Refusal::Access => (
+                "tables.access",
+                Class::Refused,
+                "This table asks for more than is known of the caller.",
+                "Authenticate as an application or a user, as the table's access level says.",
+            ),
+            Refusal::NotYours => (
+                "tables.not_yours",
+                Class::Refused,
+                "Only the application that made a table may alter or drop it.",
+                "Ask with that application's key.",
+            ),
+            Refusal::Moved => (
+                "tables.moved",
+                Class::Unreachable,
+                "This part of the table is served elsewhere now.",
+                "Repeat the request with the same operation id.",
+            ),
+            Refusal::Busy => {
+                ("tables.busy", Class::Refused, "Too many requests are waiting.", "Repeat it after a pause.")
+            }
+            Refusal::BadKey => {
+                ("tables.bad_key", Class::Invalid, "A key is a text or bytes, 1 to 1,024 of them.", "Shorten the key.")
+            }
+            Refusal::TooLarge => (
+                "tables.record_too_large",
+                Class::Invalid,
+                "A record is larger than 1 MiB.",
+                "Keep large data elsewhere.",
+            ),
+            Refusal::BadColumns(what) => ("tables.bad_columns", Class::Invalid, what.as_str(), "Correct the columns."),
+            Refusal::Schema(what) => {
+                ("tables.schema", Class::Invalid, what.as_str(), "Correct the record, or alter the table's schema.")
+            }
+            Refusal::MayNotWrite => (
+                "tables.may_not_write",
+                Class::Refused,
+                "The table's rule for writers denies this change.",
+                "Ask the table's application what may_write says.",
+            ),
+            Refusal::Quota => (
+                "tables.quota",
+                Class::Refused,
+                "The table has no room for more.",
+                "Delete records, or raise its quota.",
+            ),
+            Refusal::Forked => (
+                "tables.forked",
+                Class::Refused,
+                "Another operation had this id.",
+                "The device's state was copied or set back: take a new netid and issue the operation again.",
+            ),
+            Refusal::OutcomeUnknown => (
+                "tables.outcome_unknown",
+                Class::OutcomeUnknown,
+                "The outcome of this operation was acknowledged and forgotten.",
+                "Read the record to see what it is.",
+            ),
+            Refusal::Outstanding => (
+                "tables.too_many_outstanding",
+                Class::Refused,
+                "The client has 1,024 operations without acknowledged outcome.",
+                "Wait for outcomes before issuing more.",
+            ),
+            Refusal::Waited => (
+                "tables.waited",
+                Class::Unreachable,
+                "Operations that this one follows did not come in time.",
+                "Repeat those first, then this one with the same operation id.",
+            ),
+            Refusal::Behind => (
+                "tables.behind",
+                Class::Unreachable,
+                "This copy is older than what the client has seen.",
+                "Ask the owner of the partition.",
+            ),
+            Refusal::Store(what) => ("tables.store_failed", Class::Failed, what.as_str(), "Look at the node's log."),
+            Refusal::BadCursor => (
+                "tables.bad_cursor",
+                Class::Invalid,
+                "This cursor was not made here, or for another query.",
+                "Begin without a cursor.",
+            ),
+            Refusal::Ended => (
+                "tables.query_ended",
+                Class::Refused,
+                "The live query fell too far behind and has ended.",
+                "Register it again with the last cursor.",
+            ),
+            Refusal::Invalid(what) => ("tables.invalid", Class::Invalid, what.as_str(), "Correct the request."),
+            Refusal::Query(error) => return error.clone(),
+        };
+        Error::new(code, class, message).hint(hint)
+    }
+}

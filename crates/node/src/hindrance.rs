@@ -1,4 +1,4 @@
-//! What makes a node worse than it is, on purpose: for measurements, never for use.
+//! What makes a node worse than it is, on purpose: for measurements and for tests of tests, never for use.
 
 use crate::group::StoreGroup;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ pub struct Hindrance {
     pub each_sync: Duration,
     /// What goes wrong with rows that the parts of this node ask for, where it leads the store itself.
     pub rows: Plan,
+    /// F12 is left out: what an application may still believe in is released at once. Tests must notice.
+    pub forgets_beliefs: bool,
 }
 
 impl Hindrance {

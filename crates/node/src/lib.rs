@@ -108,7 +108,7 @@ impl Node {
         Node::start_hindered(config, Hindrance::default()).await
     }
 
-    /// Starts a node that is made worse than it is, for measurements.
+    /// Starts a node that is made worse than it is, for measurements and tests.
     pub async fn start_hindered(config: Config, hindrance: Hindrance) -> Result<Node, Error> {
         config.validate()?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -118,7 +118,9 @@ impl Node {
         let services = Arc::new(start_services(&config, &hindrance, &data, port.address(), clock.clone()).await?);
         let keys = Arc::new(services.stored().clone());
         let auth = Authenticator::new(trust, keys, clock.clone());
-        Node::serve(config, clock, port, services, auth, Some(data))
+        let node = Node::serve(config, clock, port, services, auth, Some(data))?;
+        node.sidecar.hindered(&hindrance);
+        Ok(node)
     }
 
     /// Starts a node in front of these services, without a data directory: for tests of the shell.

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use tidings_base::Error;
 use tidings_client::{Client, ClientConfig, Request};
 use tidings_node::config::{Entry, Member, Time};
+use tidings_node::hindrance::Hindrance;
 use tidings_node::{Config, Node};
 use tidings_wire::v1::cell_message::Message;
 use tidings_wire::v1::node_target::Target;
@@ -60,6 +61,11 @@ impl Nodes {
 
     /// The same with another configuration.
     pub async fn found_with(members: usize, change: impl Fn(&mut Config)) -> Nodes {
+        Nodes::found_hindered(members, change, Hindrance::default()).await
+    }
+
+    /// The same of nodes that are made worse than they are.
+    pub async fn found_hindered(members: usize, change: impl Fn(&mut Config), worse: Hindrance) -> Nodes {
         let dir = tempfile::tempdir().unwrap();
         let addresses: Vec<SocketAddr> = (0..members).map(|_| free_address()).collect();
         let list: Vec<Member> =
@@ -76,7 +82,7 @@ impl Nodes {
             config
         });
         let mut nodes = Nodes { configs: configs.collect(), nodes: Vec::new(), dir };
-        let starts = nodes.configs.iter().map(|config| Node::start(config.clone()));
+        let starts = nodes.configs.iter().map(|config| Node::start_hindered(config.clone(), worse.clone()));
         nodes.nodes = futures::future::join_all(starts).await.into_iter().map(|node| Some(node.unwrap())).collect();
         for config in &mut nodes.configs {
             config.entry = None;

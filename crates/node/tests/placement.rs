@@ -13,7 +13,9 @@ use std::time::Duration;
 use tidings_base::Error;
 use tidings_client::placement::{Leased, Owner, OwnerOptions, PlacementTransport, To};
 use tidings_client::{Client, Request, Retry};
+use tidings_node::Config;
 use tidings_node::config::Time;
+use tidings_node::hindrance::Hindrance;
 use tidings_wire::v1::placement_message::Message;
 use tidings_wire::{Body, v1};
 
@@ -24,12 +26,17 @@ pub const RENEW: Duration = Duration::from_millis(400);
 /// Nodes whose managers allow such leases: a healthy owner may lose them in a fail-over, which these tests do not mind
 /// unless they say so.
 pub async fn found(members: usize) -> Nodes {
-    Nodes::found_with(members, |config| {
+    found_hindered(members, Hindrance::default()).await
+}
+
+/// The same of nodes that are made worse than they are.
+pub async fn found_hindered(members: usize, worse: Hindrance) -> Nodes {
+    let change = |config: &mut Config| {
         config.placement.session = Time::seconds(2);
         config.placement.fail_over = Time::millis(40);
         config.placement.round_trip = Time::millis(40);
-    })
-    .await
+    };
+    Nodes::found_hindered(members, change, worse).await
 }
 
 /// Asks placement, once, following redirects.

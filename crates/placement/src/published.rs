@@ -7,12 +7,13 @@
 //!                                                └─ no ──▶ current, kept from now on
 //! ```
 //! A thread may so keep an old picture alive until it reads again, or until others take its place: a few of them each.
+//! The stamp and the pointer are behind small traits so that `loom` can take their place (`tests/it/interleavings.rs`).
 
 use arc_swap::{ArcSwap, Guard};
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::LocalKey;
 
 /// Pictures of one kind that a thread keeps; of two that fall on one place the later stays.
 const KEPT: usize = 8;
@@ -45,8 +46,8 @@ impl<T> Default for Memory<T> {
 
 /// What can be published: each kind has a memory of its own, so that a reader need not ask of which kind a picture is.
 pub trait Picture: Sized + Send + Sync + 'static {
-    /// This thread's memory of it.
-    fn memory() -> &'static LocalKey<Memory<Self>>;
+    /// Uses this thread's memory of it.
+    fn remembered<R>(read: impl FnOnce(&Memory<Self>) -> R) -> R;
 }
 
 /// Lets a type be published.
@@ -54,46 +55,109 @@ macro_rules! picture {
     ($kind:ty) => {
         impl $crate::published::Picture for $kind {
             #[inline]
-            fn memory() -> &'static std::thread::LocalKey<$crate::published::Memory<Self>> {
+            fn remembered<R>(read: impl FnOnce(&$crate::published::Memory<Self>) -> R) -> R {
                 thread_local! {
                     static MEMORY: $crate::published::Memory<$kind> = const { $crate::published::Memory::new() };
                 }
-                &MEMORY
+                MEMORY.with(read)
             }
         }
     };
 }
 pub(crate) use picture;
 
+/// Says which picture is the last.
+pub trait Stamp {
+    /// The first.
+    fn first(stamp: u64) -> Self;
+    /// What it is; whatever was done before it became so is seen from here on.
+    fn get(&self) -> u64;
+    /// Changes it, after whatever was done before.
+    fn set(&self, to: u64);
+}
+
+impl Stamp for AtomicU64 {
+    fn first(stamp: u64) -> AtomicU64 {
+        AtomicU64::new(stamp)
+    }
+
+    #[inline]
+    fn get(&self) -> u64 {
+        self.load(Ordering::Acquire)
+    }
+
+    fn set(&self, to: u64) {
+        self.store(to, Ordering::Release);
+    }
+}
+
+/// Points to the last picture.
+pub trait Pointer<T> {
+    /// The first.
+    fn first(picture: T) -> Self;
+    /// The picture, whole: the last, or one that was the last a moment ago.
+    fn get(&self) -> Arc<T>;
+    /// Puts another in its place.
+    fn set(&self, to: T);
+}
+
+impl<T> Pointer<T> for ArcSwap<T> {
+    fn first(picture: T) -> ArcSwap<T> {
+        ArcSwap::from_pointee(picture)
+    }
+
+    fn get(&self) -> Arc<T> {
+        self.load_full()
+    }
+
+    fn set(&self, to: T) {
+        self.store(Arc::new(to));
+    }
+}
+
 /// A picture that is replaced as a whole.
 #[derive(Debug)]
-pub struct Published<T> {
+pub struct Published<T, S = AtomicU64, P = ArcSwap<T>> {
     /// Where threads keep it.
     place: usize,
-    stamp: AtomicU64,
-    current: ArcSwap<T>,
+    stamp: S,
+    current: P,
+    of: PhantomData<fn() -> T>,
 }
 
 impl<T: Picture> Published<T> {
     /// The first picture.
     pub fn new(picture: T) -> Published<T> {
+        Published::first(picture)
+    }
+
+    /// The picture for longer than a read: no write that threads share either, as long as a thread has few of these.
+    #[inline]
+    pub fn guard(&self) -> Guard<Arc<T>> {
+        self.current.load()
+    }
+}
+
+impl<T: Picture, S: Stamp, P: Pointer<T>> Published<T, S, P> {
+    /// The first picture, behind any stamp and pointer.
+    pub fn first(picture: T) -> Published<T, S, P> {
         let stamp = NEXT.fetch_add(1, Ordering::Relaxed);
-        let current = ArcSwap::from_pointee(picture);
-        Published { place: stamp as usize % KEPT, stamp: AtomicU64::new(stamp), current }
+        let place = stamp as usize % KEPT;
+        Published { place, stamp: S::first(stamp), current: P::first(picture), of: PhantomData }
     }
 
     /// Puts another in its place.
     pub fn put(&self, next: T) {
-        self.current.store(Arc::new(next));
+        self.current.set(next);
         // Whoever reads this stamp finds that picture, or a later one.
-        self.stamp.store(NEXT.fetch_add(1, Ordering::Relaxed), Ordering::Release);
+        self.stamp.set(NEXT.fetch_add(1, Ordering::Relaxed));
     }
 
     /// Reads the picture in place.
     #[inline]
     pub fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
-        let stamp = self.stamp.load(Ordering::Acquire);
-        T::memory().with(|memory| {
+        let stamp = self.stamp.get();
+        T::remembered(|memory| {
             if let Ok(memory) = memory.0.try_borrow()
                 && let Some(kept) = &memory[self.place]
                 && kept.stamp == stamp
@@ -106,7 +170,7 @@ impl<T: Picture> Published<T> {
 
     #[cold]
     fn kept_anew(&self, memory: &Memory<T>, stamp: u64) -> Arc<T> {
-        let picture = self.current.load_full();
+        let picture = self.current.get();
         // Who reads within a read of the same kind leaves the memory as it is.
         if let Ok(mut memory) = memory.0.try_borrow_mut() {
             memory[self.place] = Some(Kept { stamp, picture: picture.clone() });
@@ -114,15 +178,15 @@ impl<T: Picture> Published<T> {
         picture
     }
 
-    /// The picture for longer than a read: no write that threads share either, as long as a thread has few of these.
-    #[inline]
-    pub fn guard(&self) -> Guard<Arc<T>> {
-        self.current.load()
-    }
-
     /// The picture for good.
     pub fn full(&self) -> Arc<T> {
-        self.current.load_full()
+        self.current.get()
+    }
+
+    /// What points to it: for models of the swap.
+    #[doc(hidden)]
+    pub fn pointer(&self) -> &P {
+        &self.current
     }
 }
 

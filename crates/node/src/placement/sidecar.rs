@@ -19,12 +19,14 @@ pub use moves::{Direction, Moving};
 use crate::authorize::Action;
 use crate::clock::Clock;
 use crate::gate::Gate;
+use crate::hindrance::Hindrance;
 use crate::principal::Principal;
 use beliefs::{Beliefs, Telling};
 use moves::Moves;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tables::Tables;
@@ -52,12 +54,32 @@ pub struct Sidecar {
     gate: Gate,
     clock: Arc<dyn Clock>,
     most: usize,
-    owners: Mutex<BTreeMap<Place, Arc<HttpOwner>>>,
+    owners: Mutex<Registered>,
     tables: Tables,
+    /// See [`Hindrance::forgets_beliefs`].
+    forgets_beliefs: AtomicBool,
 }
 
 /// Which owner: its namespace under its full name, and its own.
 type Place = (String, String);
+
+/// The owners that applications have registered.
+#[derive(Default)]
+struct Registered(BTreeMap<Place, Arc<HttpOwner>>);
+
+impl Registered {
+    /// The owner that this run of an application registered, while it has not left.
+    fn of_run(&self, place: &Place, instance: &str) -> Option<&Arc<HttpOwner>> {
+        self.0.get(place).filter(|owner| owner.instance == instance && owner.owner.state() != OwnerState::Left)
+    }
+
+    /// Takes an owner out, unless another one has taken its place meanwhile.
+    fn take(&mut self, place: &Place, owner: &Arc<HttpOwner>) {
+        if self.0.get(place).is_some_and(|there| Arc::ptr_eq(there, owner)) {
+            self.0.remove(place);
+        }
+    }
+}
 
 /// What an application says when it registers.
 #[derive(Clone, Debug)]
@@ -143,9 +165,16 @@ impl Sidecar {
     /// A sidecar before what is behind this gate, for so many owners and tables.
     pub fn new(gate: Gate, node: NodeId, owners: usize, tables: usize, clock: Arc<dyn Clock>) -> Arc<Sidecar> {
         let tables = Tables::new(Principal::Node(node), tables, clock.clone());
-        let sidecar = Arc::new(Sidecar { gate, clock, most: owners, owners: Mutex::default(), tables });
+        let forgets_beliefs = AtomicBool::new(false);
+        let sidecar =
+            Arc::new(Sidecar { gate, clock, most: owners, owners: Mutex::default(), tables, forgets_beliefs });
         tokio::spawn(sweep(Arc::downgrade(&sidecar)));
         sidecar
+    }
+
+    /// Makes it worse than it is.
+    pub(crate) fn hindered(&self, hindrance: &Hindrance) {
+        self.forgets_beliefs.store(hindrance.forgets_beliefs, Ordering::Relaxed);
     }
 
     /// The table of a namespace, for a caller who may read it.
@@ -169,18 +198,18 @@ impl Sidecar {
         new: Registration,
     ) -> Result<(InUse, bool), Error> {
         let place = self.place(caller, namespace, name, &new.instance)?;
-        if let Some(owner) = self.known(&place, &new.instance) {
-            return Ok((self.in_use(owner), false));
-        }
-        self.evict(&place);
-        let owner = self.begin(caller, namespace, place.clone(), name, new)?;
+        let (owner, begun) = self.begin(caller, namespace, place.clone(), new)?;
         let owner = self.in_use(owner);
-        let first = owner.owner.state_other_than(OwnerState::Joining);
-        let _ = tokio::time::timeout(FIRST_ANSWER, first).await;
+        if !begun {
+            return Ok((owner, false));
+        }
+        // However it ends: whether managers refuse it is asked next.
+        let _ = owner.owner.joined(FIRST_ANSWER).await;
         match owner.owner.refusal() {
             // An earlier process of the name holds leases still: this one waits for their end.
             Some(refusal) if refusal.code != "placement.owner_id_in_use" => {
-                self.forget(&place);
+                self.owners.lock().take(&place, &owner.http);
+                owner.leave();
                 Err(refusal)
             }
             _ => Ok((owner, true)),
@@ -190,8 +219,8 @@ impl Sidecar {
     /// The owner that this run of the application registered.
     pub fn owner(&self, caller: &Principal, namespace: &str, name: &str, instance: &str) -> Result<InUse, Error> {
         let place = self.place(caller, namespace, name, instance)?;
-        match self.known(&place, instance) {
-            Some(owner) => Ok(self.in_use(owner)),
+        match self.owners.lock().of_run(&place, instance) {
+            Some(owner) => Ok(self.in_use(owner.clone())),
             None => Err(not_registered(name)),
         }
     }
@@ -199,8 +228,10 @@ impl Sidecar {
     /// Gives everything up that an owner holds, and forgets it.
     pub fn release(&self, caller: &Principal, namespace: &str, name: &str, instance: &str) -> Result<(), Error> {
         let place = self.place(caller, namespace, name, instance)?;
-        let owner = self.known(&place, instance).ok_or_else(|| not_registered(name))?;
-        self.owners.lock().remove(&place);
+        let mut owners = self.owners.lock();
+        let owner = owners.of_run(&place, instance).cloned().ok_or_else(|| not_registered(name))?;
+        owners.take(&place, &owner);
+        drop(owners);
         owner.leave();
         Ok(())
     }
@@ -208,7 +239,7 @@ impl Sidecar {
     /// Lets go of everything, when the node stops.
     pub fn close(&self) {
         // Applications were not asked: what they believe ends by itself before anything is released.
-        std::mem::take(&mut *self.owners.lock()).into_values().for_each(|owner| owner.owner.leave());
+        std::mem::take(&mut *self.owners.lock()).0.into_values().for_each(|owner| owner.owner.leave());
         self.tables.close();
     }
 
@@ -225,44 +256,33 @@ impl Sidecar {
         Ok((full, name.to_owned()))
     }
 
-    /// The owner that this run of the application registered, while it has not left.
-    fn known(&self, place: &Place, instance: &str) -> Option<Arc<HttpOwner>> {
-        let owner = self.owners.lock().get(place)?.clone();
-        (owner.instance == instance && owner.owner.state() != OwnerState::Left).then_some(owner)
-    }
-
-    /// F12: another run registers, so everything of the earlier one is released. It may live still: its release waits until
-    /// it believes nothing any more.
-    fn evict(&self, place: &Place) {
-        let before = self.owners.lock().remove(place);
-        if let Some(before) = before {
-            before.owner.leave();
-        }
-    }
-
+    /// The owner that this run registered before, or a new one (`true`).
     fn begin(
         self: &Arc<Self>,
         caller: &Principal,
         namespace: &str,
         place: Place,
-        name: &str,
         new: Registration,
-    ) -> Result<Arc<HttpOwner>, Error> {
+    ) -> Result<(Arc<HttpOwner>, bool), Error> {
+        let mut owners = self.owners.lock();
+        if let Some(owner) = owners.of_run(&place, &new.instance) {
+            return Ok((owner.clone(), false));
+        }
+        // F12: another run registers, so everything of the earlier one is released. It may live still: its release waits
+        // until it believes nothing any more.
+        if let Some(before) = owners.0.remove(&place) {
+            before.owner.leave();
+        }
+        if owners.0.len() >= self.most {
+            return Err(busy(self.most));
+        }
         let beliefs = Arc::new(Beliefs::default());
         let version = Arc::new(watch::Sender::new(1));
         let moves = Arc::new(Moves::new(version.clone(), self.clock.clone()));
         let through = Through::new(Arc::downgrade(self), caller.clone(), beliefs.clone(), self.clock.clone());
-        let mut options = OwnerOptions::new(namespace, name, new.address);
+        let mut options = OwnerOptions::new(namespace, &place.1, new.address);
         if new.hands_over {
             options.hand_over = Some(moves.clone());
-        }
-        let mut owners = self.owners.lock();
-        if let Some(owner) = owners.get(&place).filter(|owner| owner.instance == new.instance) {
-            // Another request of the same run was faster.
-            return Ok(owner.clone());
-        }
-        if owners.len() >= self.most {
-            return Err(busy(self.most));
         }
         let owner = Owner::start(through, options)?;
         let (mut changes, bump) = (owner.changes(), version.clone());
@@ -273,16 +293,8 @@ impl Sidecar {
         });
         let now = self.clock.now().mono;
         let owner = Arc::new(HttpOwner::new(new.instance, owner, beliefs, moves, version, now));
-        if let Some(before) = owners.insert(place, owner.clone()) {
-            before.owner.leave();
-        }
-        Ok(owner)
-    }
-
-    fn forget(&self, place: &Place) {
-        if let Some(owner) = self.owners.lock().remove(place) {
-            owner.leave();
-        }
+        owners.0.insert(place, owner.clone());
+        Ok((owner, true))
     }
 
     fn in_use(&self, owner: Arc<HttpOwner>) -> InUse {
@@ -294,7 +306,7 @@ impl Sidecar {
     fn drop_silent(&self) {
         let now = self.clock.now().mono;
         let mut gone = Vec::new();
-        self.owners.lock().retain(|_, owner| {
+        self.owners.lock().0.retain(|_, owner| {
             let use_ = owner.use_.lock();
             let silence = owner.beliefs.lease().map_or(SILENCE, stretched);
             let kept = use_.callers > 0 || now.since(use_.last) < silence;
@@ -474,6 +486,24 @@ mod tests {
         let owner = pool.join("one").await.unwrap();
         pool.settled().await;
         HttpOwner::new("run".into(), owner, Arc::default(), moves, version, SystemClock.now().mono)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registration_that_was_replaced_takes_nobody_else_out() {
+        let pool = TestPool::start("n").await.unwrap();
+        let place: Place = ("n".into(), "one".into());
+        let earlier = Arc::new(http(&pool).await);
+        let mut owners = Registered::default();
+        owners.0.insert(place.clone(), earlier.clone());
+        earlier.owner.leave();
+        assert!(owners.of_run(&place, "run").is_none(), "it has left");
+        let later = Arc::new(http(&pool).await);
+        owners.0.insert(place.clone(), later.clone());
+        // The earlier one hears only now that it was refused.
+        owners.take(&place, &earlier);
+        assert!(owners.of_run(&place, "run").is_some_and(|there| Arc::ptr_eq(there, &later)));
+        owners.take(&place, &later);
+        assert!(owners.0.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -79,6 +79,7 @@ impl Pool {
         talk.spoke |= !hello;
         self.counts.races += u64::from(race && !hello);
         member.hands_over = poll.hands_over;
+        member.leaving = poll.draining;
         if std::mem::replace(&mut member.healthy, !poll.unhealthy) == poll.unhealthy {
             self.dirty.insert(index);
         }

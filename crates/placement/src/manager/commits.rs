@@ -16,6 +16,9 @@ use tidings_wire::v1::placement_message::Message;
 const LEASES_A_BLOCK: u32 = 4_096;
 const LSNS_A_BLOCK: u64 = 65_536;
 
+/// Fewer lease numbers than these are told to operators: as many as one restore passes over, and years of a busy namespace.
+const FEW_NUMBERS: u32 = 1 << 24;
+
 /// Policies leave a range alone for so many of their rounds after it changed hands (dwell).
 const DWELL: u32 = 2;
 
@@ -187,6 +190,15 @@ impl Commits {
 
     fn used_up(&self) -> bool {
         LeaseNumber::new(self.next_lease).is_none()
+    }
+
+    /// What an operator should know of the numbers that are left (F8).
+    pub(super) fn numbers_warning(&self) -> Option<String> {
+        let left = (LeaseNumber::MAX.get() + 1).saturating_sub(self.next_lease);
+        (left < FEW_NUMBERS).then(|| match left {
+            0 => "all lease numbers are used up, and nothing is granted any more: use another namespace".to_owned(),
+            _ => format!("only {left} lease numbers are left: move to another namespace before they are used up"),
+        })
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Counts {
     pub pushes: u64,
     /// Rounds of policies that changed something, an operator's calls included.
     pub rounds: u64,
+    /// What policies wanted elsewhere: ranges, and points of the ring.
+    pub wishes: u64,
 }
 
 impl Counts {
@@ -37,6 +39,7 @@ impl Counts {
         self.races += more.races;
         self.pushes += more.pushes;
         self.rounds += more.rounds;
+        self.wishes += more.wishes;
     }
 }
 

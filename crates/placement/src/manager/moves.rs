@@ -253,8 +253,19 @@ impl Pool {
         (outward, inward)
     }
 
+    /// Looks at a drain in every renewal interval: its time may be over, or nobody may be there to hand anything to. An
+    /// owner that an operator drains waits for somebody all the same; one whose process ends has nothing to wait for.
+    pub(super) fn drain_due(&mut self, owner: u32) {
+        let Some(member) = self.members.get(&owner) else { return };
+        let Some(until) = member.drain_until.filter(|until| self.now < *until) else { return self.drain_ends(owner) };
+        if member.leaving && !self.members.values().any(|member| member.takes(self.now)) {
+            return self.drain_ends(owner);
+        }
+        self.due.set(Due::Drain(owner), until.min(self.now + self.times.renew));
+    }
+
     /// What remains of a draining owner when its time is over is recalled as it is.
-    pub(super) fn drain_ends(&mut self, owner: u32) {
+    fn drain_ends(&mut self, owner: u32) {
         let Some(member) = self.members.get_mut(&owner).filter(|member| member.record.draining) else { return };
         member.drain_until = None;
         self.later.remove(&owner);
@@ -275,7 +286,7 @@ impl Pool {
         let until = self.now + self.drain_time();
         let Some(member) = self.members.get_mut(&index).filter(|member| !member.record.draining) else { return };
         member.drain_until = Some(until);
-        self.due.set(Due::Drain(index), until);
+        self.due.set(Due::Drain(index), until.min(self.now + self.times.renew));
         self.change_record(index, |record| record.draining = true);
         self.news(index);
     }

@@ -172,7 +172,7 @@ impl Pool {
             epoch,
             unowned: self.table.count_of(0) as u32,
             moving: self.moves.len() as u32,
-            warning: self.warning.clone().unwrap_or_default(),
+            warning: self.warning.clone().or_else(|| self.commits.numbers_warning()).unwrap_or_default(),
         }
     }
 

@@ -107,7 +107,7 @@ impl Pool {
                     }
                 }
                 Due::Cool(owner) => self.try_later(owner),
-                Due::Drain(owner) => self.drain_ends(owner),
+                Due::Drain(owner) => self.drain_due(owner),
                 Due::Move(token) => self.move_failed(token),
                 Due::Push => self.lookups.pushing(),
                 Due::Round => {

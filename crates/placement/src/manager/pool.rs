@@ -33,6 +33,9 @@ const FORGET_AFTER: u32 = 10;
 /// for a hundred restores.
 const PASSED_OVER: u32 = 1 << 24;
 
+/// What is wrong with most files that cannot be used.
+const NOT_UNDERSTOOD: &str = "cannot be understood";
+
 /// 2020-01-01 in milliseconds of Unix time.
 const YEAR_2020: u64 = 1_577_836_800_000;
 
@@ -69,6 +72,8 @@ pub(super) struct Member {
     pub cool_until: Mono,
     /// How many failed in a row.
     pub failed_moves: u32,
+    /// Its process ends: it drains by its own wish.
+    pub leaving: bool,
     /// When what is left of a draining owner is recalled, state or not.
     pub drain_until: Option<Mono>,
 }
@@ -89,6 +94,7 @@ impl Member {
             barred_until: Mono(0),
             cool_until: Mono(0),
             failed_moves: 0,
+            leaving: false,
             drain_until: None,
         }
     }
@@ -144,7 +150,7 @@ pub(super) enum Due {
     Bar(u32),
     /// An owner may move ranges again.
     Cool(u32),
-    /// A drain's time is over.
+    /// A drain is looked at: its time may be over.
     Drain(u32),
     /// A move has taken too long.
     Move(u64),
@@ -198,7 +204,7 @@ pub(super) struct Pool {
     /// instance that begin then.
     rests_until: Mono,
     restored: Option<(u64, u64)>,
-    /// What an operator should know: why leases may not outlast a manager's death (F10), or which file is damaged.
+    /// What an operator should know: why leases may not outlast a manager's death (F10), or what is wrong with a file.
     pub warning: Option<String>,
     pub mutant: Option<Mutant>,
 }
@@ -265,11 +271,11 @@ impl Pool {
         self.damaged
     }
 
-    /// A file of it cannot be understood: nothing is done with it, and other namespaces go on.
-    fn damage(&mut self, kind: Kind) {
+    /// A file of it cannot be used: nothing is done with it, and other namespaces go on.
+    fn damage(&mut self, kind: Kind, why: &str) {
         let path = super::File { namespace: self.name.clone(), kind }.path();
         self.damaged = true;
-        self.warning = Some(format!("`{path}` in the cell cannot be understood"));
+        self.warning = Some(format!("`{path}` in the cell {why}"));
     }
 
     pub(super) fn is_deleted(&self) -> bool {
@@ -302,22 +308,27 @@ impl Pool {
         self.commits.found(kind, generation);
         match kind {
             Kind::Meta => match v1::PlacementMeta::decode(bytes) {
+                // Its owners and lookups would look for keys elsewhere than those who wrote it.
+                Ok(meta) if meta.hash != KeyHash::FUNCTION => {
+                    let hash: String = meta.hash.chars().take(40).collect();
+                    self.damage(kind, &format!("names the hash `{hash}`, and this is `{}`", KeyHash::FUNCTION));
+                }
                 Ok(meta) => {
                     self.record(&meta);
                     self.set_meta(meta);
                 }
-                Err(_) => self.damage(kind),
+                Err(_) => self.damage(kind, NOT_UNDERSTOOD),
             },
             Kind::Owners(_) => match v1::PlacementOwners::decode(bytes) {
                 Ok(owners) => owners.owners.into_iter().for_each(|record| {
                     self.by_id.insert(record.id.clone(), record.index);
                     self.members.insert(record.index, Member::recorded(record));
                 }),
-                Err(_) => self.damage(kind),
+                Err(_) => self.damage(kind, NOT_UNDERSTOOD),
             },
             Kind::Segment(segment) => match decode_segment(segment, bytes) {
                 Some(rows) => self.table.load(segment, rows),
-                None => self.damage(kind),
+                None => self.damage(kind, NOT_UNDERSTOOD),
             },
         }
     }
@@ -342,7 +353,7 @@ impl Pool {
             }
             if member.record.draining {
                 member.drain_until = Some(drain_until);
-                self.due.set(Due::Drain(*index), drain_until);
+                self.due.set(Due::Drain(*index), drain_until.min(now + self.times.renew));
             }
         }
         self.commits.numbers_from(self.meta.next_lease, self.meta.next_lsn);

@@ -101,12 +101,16 @@ impl Pool {
     pub(super) fn apply(&mut self, steps: &[Step]) {
         for step in steps {
             match *step {
-                Step::Points { owner, points } => self.change_record(owner, |record| record.virtual_nodes = points),
+                Step::Points { owner, points } => {
+                    self.counts.wishes += 1;
+                    self.change_record(owner, |record| record.virtual_nodes = points);
+                }
                 Step::Cut { at } => drop(self.cut(at)),
                 Step::Merge { start } => self.table.merge(start),
                 Step::Move { start, from, to, .. } => {
                     let still = self.table.get(start).is_some_and(|range| range.owner == from && is_leased(range));
                     if still {
+                        self.counts.wishes += 1;
                         self.table.update(start, |range| range.aim = to);
                         self.unsettled.insert(start);
                     }

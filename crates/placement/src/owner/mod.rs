@@ -181,6 +181,15 @@ enum Export {
     Failed,
 }
 
+/// Whether whoever leads has the latest report of the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LoadHeard {
+    No,
+    /// The latest poll carries it.
+    Asked,
+    Yes,
+}
+
 /// The owner machine of one namespace.
 #[derive(Clone, Debug)]
 pub struct Owner {
@@ -198,7 +207,9 @@ pub struct Owner {
     renew: Duration,
     draining: bool,
     healthy: bool,
+    /// The latest report: it stands until there is another.
     load: Option<v1::OwnerLoad>,
+    load_heard: LoadHeard,
     failures: u32,
     pause: Duration,
     next_ticket: u64,
@@ -223,6 +234,7 @@ impl Owner {
             draining: false,
             healthy: true,
             load: None,
+            load_heard: LoadHeard::No,
             failures: 0,
             pause: FIRST_PAUSE,
             next_ticket: 0,
@@ -256,6 +268,10 @@ impl Owner {
         let ticket = Ticket(self.next_ticket);
         let (seq, heard) = self.talk.ask(ticket, now.mono);
         let wait = self.hold();
+        let load = self.load.clone().filter(|_| self.load_heard != LoadHeard::Yes);
+        if load.is_some() {
+            self.load_heard = LoadHeard::Asked;
+        }
         let poll = v1::OwnerPoll {
             namespace: self.options.namespace.clone(),
             owner: self.options.owner.clone(),
@@ -270,7 +286,7 @@ impl Owner {
             released: self.handovers_out(),
             imported: self.handovers_in(),
             draining: self.draining,
-            load: self.load.take(),
+            load,
             wait_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
             proof: self.options.proof.clone(),
             hands_over: self.options.hands_over,
@@ -327,10 +343,14 @@ impl Owner {
             }
             Verdict::Hello => {
                 self.settle();
+                self.load_heard = LoadHeard::No;
                 self.poll(now, out);
             }
             Verdict::Take { asked } => {
                 self.settle();
+                if self.load_heard == LoadHeard::Asked {
+                    self.load_heard = LoadHeard::Yes;
+                }
                 self.take(now, asked, answer, out);
             }
         }
@@ -565,7 +585,7 @@ impl Machine for Owner {
                     self.ask(now, out);
                 }
             }
-            Input::Load(load) => self.load = Some(load),
+            Input::Load(load) => (self.load, self.load_heard) = (Some(load), LoadHeard::No),
             Input::Healthy(healthy) => {
                 let changed = std::mem::replace(&mut self.healthy, healthy) != healthy;
                 if changed && self.started {

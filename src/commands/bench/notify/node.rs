@@ -32,7 +32,8 @@ pub fn run(args: BenchNode) -> Result<(), Error> {
         }
         false => Plan::default(),
     };
-    serve::run_hindered(args.serve, Hindrance { each_sync: Duration::from_micros(args.sync_us), rows })
+    let each_sync = Duration::from_micros(args.sync_us);
+    serve::run_hindered(args.serve, Hindrance { each_sync, rows, ..Hindrance::default() })
 }
 
 /// Whether an object's rows fail where an eighth does.

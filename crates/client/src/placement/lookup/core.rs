@@ -199,7 +199,10 @@ impl Driven for Core {
         });
         let hopeless = result.as_ref().is_err_and(Error::lacks_majority);
         inner.refusal = result.as_ref().err().cloned();
-        self.standing.send_if_modified(|standing| std::mem::replace(&mut standing.hopeless, hopeless) != hopeless);
+        self.standing.send_if_modified(|standing| {
+            let now = Standing { hopeless, refused: standing.refused && result.is_err(), ..*standing };
+            std::mem::replace(standing, now) != now
+        });
         self.input(&mut inner, Input::Answered { ticket, result });
     }
 

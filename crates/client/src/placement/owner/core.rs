@@ -26,6 +26,12 @@ use tidings_placement::owner::{Input, Options, Output, Owner};
 use tidings_wire::v1::{self, placement_message::Message};
 use tokio::sync::{Notify, mpsc, watch};
 
+/// How long a drain waits at least for a manager's word: longer than the managers' fail-over takes.
+const NOBODY_ANSWERS: Duration = Duration::from_secs(10);
+
+/// How often a drain looks whether a manager will ever say that it is over.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// How an owner stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerState {
@@ -70,6 +76,9 @@ struct Inner {
     healthy: bool,
     /// It was asked to hand everything over.
     draining: bool,
+    /// When a manager last answered, and how long leases are by its word.
+    heard: Mono,
+    lease: Duration,
     /// On this owner's directory, for as long as it may hold anything (F4).
     lock: Option<File>,
     /// When the task will wake the machine.
@@ -105,6 +114,8 @@ impl Core {
             refusal: None,
             healthy: true,
             draining: false,
+            heard: Mono(0),
+            lease: Duration::ZERO,
             lock: identity.lock,
             armed: Mono::NEVER,
         };
@@ -222,9 +233,32 @@ impl Core {
                 self.input(&mut inner, Input::Drain);
             }
         }
-        match self.state_other_than(OwnerState::Draining).await {
-            OwnerState::Drained => Ok(()),
-            _ => Err(errors::left()),
+        tokio::select! {
+            state = self.state_other_than(OwnerState::Draining) => match state {
+                OwnerState::Drained => Ok(()),
+                _ => Err(errors::left()),
+            },
+            why = self.never_drained() => Err(why),
+        }
+    }
+
+    /// Waits until nothing is held and no manager will say that it is so: why not.
+    async fn never_drained(&self) -> Error {
+        let began = self.clock.mono();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = self.clock.mono();
+            let inner = self.inner.lock();
+            if !inner.machine.claims(now).is_empty() {
+                continue;
+            }
+            // What was held was held under an answer, so it is over by then (F6).
+            let silent = now >= (inner.heard + inner.lease).max(began + NOBODY_ANSWERS);
+            match &inner.refusal {
+                Some(refusal) if silent || is_lasting(refusal) => return refusal.clone(),
+                None if silent => return errors::no_manager(),
+                _ => {}
+            }
         }
     }
 
@@ -434,8 +468,12 @@ impl Driven for Core {
             Message::OwnerAnswer(answer) => Ok(answer),
             _ => Err(errors::unexpected()),
         });
-        if result.is_ok() {
+        if let Ok(answer) = &result {
             inner.refusal = None;
+            inner.heard = self.clock.mono();
+            if answer.lease_us > 0 {
+                inner.lease = Duration::from_micros(answer.lease_us);
+            }
             self.change_state(OwnerState::Serving, |state| state == OwnerState::Joining);
         }
         self.input(&mut inner, Input::Answered { ticket, result });

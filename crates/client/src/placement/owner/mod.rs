@@ -103,7 +103,7 @@ impl Owner {
     pub async fn join(transport: impl PlacementTransport, options: OwnerOptions) -> Result<Owner, Error> {
         let within = options.join_within;
         let owner = Owner::start(transport, options)?;
-        owner.core.joined(within).await?;
+        owner.joined(within).await?;
         Ok(owner)
     }
 
@@ -113,6 +113,11 @@ impl Owner {
         tokio::spawn(driver::run(core.clone(), asks));
         core.begin();
         Ok(Owner { _alive: Arc::new(Alive(core.clone())), core })
+    }
+
+    /// Waits until a manager knows this owner, or has refused it for a reason that will last; at most so long.
+    pub async fn joined(&self, within: Duration) -> Result<(), Error> {
+        self.core.joined(within).await
     }
 
     // ---- checks: lock-free ------------------------------------------------------------------------------------------
@@ -270,7 +275,10 @@ impl Owner {
     }
 
     /// Hands everything over to the others and waits until nothing is left (what the namespace's drain time does not suffice
-    /// for is lost and told as a loss). Afterwards this owner has left.
+    /// for, or what nobody else is there to take, is lost and told as a loss). Afterwards this owner has left.
+    ///
+    /// Fails once nothing is held any more and no manager will ever say so: the namespace was deleted, a later process has
+    /// taken the name, or nobody has answered for as long as a lease lasts. The process may go then, too.
     pub async fn drain(&self) -> Result<(), Error> {
         self.core.drain().await
     }

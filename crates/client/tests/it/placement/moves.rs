@@ -135,6 +135,43 @@ async fn a_drain_whose_hand_over_hangs_ends_with_a_loss() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_drain_that_no_manager_will_confirm_ends_when_nothing_is_held() {
+    for (deleted, code) in [(true, "placement.no_namespace"), (false, "placement.no_manager")] {
+        let pool = TestPool::start("n").await.unwrap();
+        let directory = Directory::default();
+        let line = pool.line();
+        let one = Owner::join(line.clone(), handing_over(&pool, "one", &directory, Manner::Hangs).0).await.unwrap();
+        let _two = server(&pool, "two", &directory, Manner::Well).await;
+        pool.settled().await;
+        let draining = one.clone();
+        let drained = tokio::spawn(async move { draining.drain().await });
+        seconds(1).await;
+        assert!(held(&one) > 0, "it hands over still");
+        if deleted {
+            pool.placement().delete("n").await.unwrap();
+        } else {
+            line.cut();
+        }
+        let ended = tokio::time::timeout(Duration::from_secs(60), drained).await.expect("a drain ends");
+        assert_eq!(ended.unwrap().unwrap_err().code, code);
+        assert_eq!(held(&one), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_owner_waits_for_nobody_to_hand_over_to() {
+    let pool = TestPool::start("n").await.unwrap();
+    let one = server(&pool, "one", &Directory::default(), Manner::Well).await;
+    pool.settled().await;
+    let lookup = pool.lookup().await.unwrap();
+    let began = tokio::time::Instant::now();
+    one.owner.drain().await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "less than a drain may take: {:?}", began.elapsed());
+    let told = tokio::time::timeout(Duration::from_secs(10), lookup.losses().next()).await;
+    assert!(told.is_ok(), "its state is lost, and that is told");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_owner_that_an_operator_drained_can_be_taken_back() {
     let pool = TestPool::start("n").await.unwrap();
     let directory = Directory::default();

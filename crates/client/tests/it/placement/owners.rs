@@ -97,7 +97,8 @@ async fn operations_answer_only_while_the_lease_holds() {
 #[tokio::test(start_paused = true)]
 async fn what_an_application_measured_stands_until_it_says_something_else() {
     let pool = TestPool::start("n").await.unwrap();
-    let one = pool.join("one").await.unwrap();
+    let line = pool.line();
+    let one = Owner::join(line.clone(), pool.options("one")).await.unwrap();
     pool.settled().await;
     let rate = async || pool.placement().owners("n").await.unwrap()[0].rate;
     (0..1_000).for_each(|_| assert!(one.check_now("k").is_some()));
@@ -107,6 +108,15 @@ async fn what_an_application_measured_stands_until_it_says_something_else() {
     // Longer than checks are gathered.
     seconds(25).await;
     assert_eq!(rate().await, 7.0);
+    pool.fail_over();
+    seconds(25).await;
+    assert_eq!(rate().await, 7.0, "the next leader is told, too");
+    line.cut();
+    one.report_load(OwnerLoad { rate: 5.0, hot: vec![], samples: 20_000 });
+    seconds(5).await;
+    line.mend();
+    seconds(25).await;
+    assert_eq!(rate().await, 5.0, "the poll that carried it was lost");
     one.report_load(OwnerLoad { rate: 0.0, hot: vec![], samples: 20_000 });
     seconds(25).await;
     assert_eq!(rate().await, 0.0);

@@ -75,6 +75,8 @@ async fn a_lookup_of_nothing_is_told_so_and_one_whose_namespace_is_made_anew_los
     assert!(lookup.lookup("k").unwrap().hint().is_some(), "hints go on, and say how old they are");
     pool.placement().create("n", Default::default()).await.unwrap();
     assert_eq!(losses.next().await.unwrap().ranges, [KeyRange::FULL]);
+    let refused = tokio::time::timeout(Duration::from_secs(5), lookup.refused()).await;
+    assert!(refused.is_err(), "a manager has answered since: {refused:?}");
     drop(lookup);
     while losses.next().await.is_some() {}
 }

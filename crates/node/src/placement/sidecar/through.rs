@@ -5,6 +5,7 @@ use super::beliefs::Beliefs;
 use crate::clock::Clock;
 use crate::principal::Principal;
 use futures::future::BoxFuture;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidings_base::{Class, Error};
@@ -31,7 +32,10 @@ impl Through {
     }
 
     async fn carry(&self, message: v1::PlacementMessage) -> Result<v1::PlacementMessage, Error> {
-        if let Some(Message::OwnerPoll(poll)) = &message.message {
+        let forgets = || self.sidecar.upgrade().is_some_and(|sidecar| sidecar.forgets_beliefs.load(Ordering::Relaxed));
+        if let Some(Message::OwnerPoll(poll)) = &message.message
+            && !forgets()
+        {
             // F12: what this poll releases, the application must not believe in any more.
             self.beliefs.within(&poll.claims, &*self.clock).await;
         }

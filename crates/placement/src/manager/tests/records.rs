@@ -1,6 +1,8 @@
 //! What the cell has, and what is told of it: nothing before it is there, nothing that is not understood.
 
 use super::*;
+use prost::Message as _;
+use tidings_base::LeaseNumber;
 
 /// The same world, led by managers that leave a rule out.
 fn world(mutant: Option<Mutant>) -> World {
@@ -98,6 +100,47 @@ fn an_owner_is_shown_as_the_cell_has_it() {
     let theirs = world.owners[2].checks.held(world.now);
     let (found, _) = world.lookups[watching].0.table().find(theirs[0].range.start).unwrap();
     assert_eq!(found.address, "b:2");
+}
+
+/// Rewrites a namespace's record as another program might have left it, and lets the other manager lead.
+fn rewritten(world: &mut World, change: impl FnOnce(&mut v1::PlacementMeta)) -> v1::NamespaceInfo {
+    let file = File { namespace: "n".into(), kind: Kind::Meta };
+    let mut meta = v1::PlacementMeta::decode(world.files[&file].1.clone()).unwrap();
+    change(&mut meta);
+    world.depose();
+    world.files.insert(file, (99, meta.encode_to_vec().into()));
+    world.elect(1 - world.leader);
+    world.pass(Duration::from_secs(1));
+    let list = world.operate(Message::NamespaceList(v1::NamespaceList {})).unwrap();
+    let Message::NamespaceListReply(mut list) = list else { panic!("not a list") };
+    list.namespaces.remove(0)
+}
+
+#[test]
+fn a_namespace_of_another_hash_is_left_alone() {
+    let mut world = world(None);
+    let info = rewritten(&mut world, |meta| meta.hash = "md5/7".into());
+    assert!(info.warning.contains("`md5/7`"), "{}", info.warning);
+    let get = Message::TableGet(v1::TableGet { namespace: "n".into(), from: 0 });
+    assert_eq!(world.operate(get).unwrap_err().code, "placement.damaged");
+    world.pass(Duration::from_secs(20));
+    assert_eq!(world.share(0), 0.0, "nothing is renewed");
+    let info = rewritten(&mut world, |meta| meta.hash = KeyHash::FUNCTION.into());
+    assert_eq!(info.warning, "");
+    world.pass(Duration::from_secs(20));
+    assert_eq!(world.share(0), 1.0);
+}
+
+#[test]
+fn operators_are_told_when_few_lease_numbers_are_left() {
+    let mut world = world(None);
+    let last = LeaseNumber::MAX.get();
+    let info = rewritten(&mut world, |meta| meta.next_lease = last - 9);
+    assert!(info.warning.contains("only 10 lease numbers"), "{}", info.warning);
+    let now = world.now();
+    assert_eq!(world.managers[world.leader].gauges(now).tight, 0, "leases outlast a fail-over");
+    let info = rewritten(&mut world, |meta| meta.next_lease = last + 1);
+    assert!(info.warning.contains("used up"), "{}", info.warning);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! De-duplication is part of the replicated state: every replica decides alike which command is new. A command may be ordered
 //! twice (its client sent it to two proposers); it is executed once, and its second reply is the first one again.
 
+pub mod model;
 pub mod suite;
 
 use crate::ReplicaId;
@@ -108,11 +109,13 @@ pub enum Outcome {
     Unregistered,
 }
 
+/// What is known of one client's latest commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Window {
-    replies: BTreeMap<u64, (Sigma, Bytes)>,
+pub struct Window {
+    /// By nonce: where the command was executed, and its result.
+    pub replies: BTreeMap<u64, (Sigma, Bytes)>,
     /// Nonces at or below are too old.
-    floor: u64,
+    pub floor: u64,
 }
 
 /// The replicated state of one replica: the service, and what each client was answered.
@@ -132,6 +135,11 @@ impl<S: Service> Replica<S> {
         Replica { incarnation, height: 0, clients, service, mutant: None }
     }
 
+    /// A replica as a snapshot says: its state at a height, replies to clients included (rule F).
+    pub fn restored(incarnation: Incarnation, height: u64, clients: BTreeMap<u64, Window>, service: S) -> Replica<S> {
+        Replica { incarnation, height, clients, service, mutant: None }
+    }
+
     /// The same without a rule, for tests.
     #[doc(hidden)]
     pub fn without(self, mutant: Option<Mutant>) -> Replica<S> {
@@ -146,6 +154,16 @@ impl<S: Service> Replica<S> {
     /// The height up to which blocks are executed.
     pub fn height(&self) -> u64 {
         self.height
+    }
+
+    /// The life of the group that it executes for.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// What each client was answered: part of what a snapshot must hold.
+    pub fn windows(&self) -> &BTreeMap<u64, Window> {
+        &self.clients
     }
 
     /// What is replicated.

@@ -1,8 +1,8 @@
 //! The model of an engine does what every engine must.
 
-use crate::world::Model;
 use tidings_base::Seeded;
 use tidings_sketch::ReplicaId;
+use tidings_sketch::replica::model::Model;
 use tidings_sketch::replica::{Block, Command, Ordering, suite};
 
 #[test]

@@ -4,11 +4,9 @@
 
 mod checker;
 mod nodes;
-mod ordering;
 mod plan;
 mod replicas;
 
-pub use ordering::Model;
 pub use plan::{Counts, Plan, Sin};
 
 use bytes::Bytes;
@@ -20,6 +18,7 @@ use std::sync::Arc;
 use tidings_base::{Incarnation, Mono, Now, Seeded, Wall};
 use tidings_sketch::group::{self, Reply};
 use tidings_sketch::mutant::Mutant;
+use tidings_sketch::replica::model::Model;
 use tidings_sketch::replica::{Command, Ordering, Outcome};
 use tidings_sketch::sigma::Sigma;
 use tidings_sketch::sketch::{Of, Sketch, Sketching};
@@ -194,7 +193,7 @@ impl World {
         self.checker.check()?;
         self.counts.stale = self.checker.stale;
         self.counts.own_writes_read = self.checker.own_writes_read;
-        self.counts.redelivered = self.model.redelivered;
+        self.counts.redelivered = self.model.redelivered();
         for node in &self.nodes {
             for standing in node.threads.iter().flat_map(|thread| thread.sketcher.standing(Mono(self.now))) {
                 self.counts.mismatches += standing.mismatches;

@@ -1,21 +1,23 @@
 //! The model of an engine that orders: adverse on purpose, and never wrong.
 
+use super::{Block, Command, Ordering};
+use crate::ReplicaId;
 use std::collections::BTreeSet;
 use tidings_base::Seeded;
-use tidings_sketch::ReplicaId;
-use tidings_sketch::replica::{Block, Command, Ordering};
 
 /// Loses commands, orders them twice, delivers blocks again.
+#[derive(Debug)]
 pub struct Model {
     rng: Seeded,
     pool: Vec<Command>,
     blocks: Vec<Block>,
     /// Of each replica: the height after which it is delivered, and what it has executed.
     seats: Vec<(u64, u64)>,
-    pub redelivered: u64,
+    redelivered: u64,
 }
 
 impl Model {
+    /// An order of nothing yet, for so many replicas.
     pub fn new(rng: Seeded, replicas: u16) -> Model {
         let seats = vec![(0, 0); usize::from(replicas)];
         Model { rng, pool: Vec::new(), blocks: Vec::new(), seats, redelivered: 0 }
@@ -27,6 +29,12 @@ impl Model {
         self.seats.iter_mut().for_each(|seat| *seat = (0, 0));
     }
 
+    /// How often a block was delivered again.
+    pub fn redelivered(&self) -> u64 {
+        self.redelivered
+    }
+
+    /// What was ordered.
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
     }

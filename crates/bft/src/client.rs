@@ -1,0 +1,365 @@
+//! A client: asks all replicas, and takes what enough of them say alike (rule F).
+//!
+//! Ordered commands need 2f + 1 equal replies, because reads may pass the order by: with f + 1, a read could come back older
+//! than a write that had ended. A read asks everybody for what they hold now; 2f + 1 equal answers are taken, otherwise the
+//! read is ordered.
+
+use crate::command::{LONGEST_REQUEST, Signed};
+use crate::frame::{Answer as Frame, LONGEST_ANSWER, Question, Status, framed, next_frame};
+use crate::keys::Purpose;
+use crate::membership::{ClientSecrets, Membership};
+use crate::seat::Verdict;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Wall};
+use tidings_sketch::group::{self, Group, Kind, Output, Refusal};
+use tidings_sketch::replica::Command;
+use tidings_sketch::sigma::Sigma;
+use tidings_sketch::{Answer, CallId, ReplicaId};
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+/// Questions that wait to be written to one replica. More are dropped, and asked again later.
+const MOST_QUESTIONS: usize = 4_096;
+/// The longest sleep of the alarm; a spurious wake is harmless.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// How a group is asked.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Nonces begin after this one. One that was used before would be answered with its old answer: count on, or use the time.
+    pub last_nonce: u64,
+    /// When those that have not answered are asked again.
+    pub resend: Duration,
+    /// When a command is given up; it may be executed all the same.
+    pub give_up: Duration,
+    /// When a read past the order is given up, and ordered instead.
+    pub read_give_up: Duration,
+    /// Between two attempts to reach a replica.
+    pub reconnect: Duration,
+}
+
+impl Options {
+    /// As for most clients: a resend is later than an order takes on a bad day without faults.
+    pub fn after(last_nonce: u64) -> Options {
+        Options {
+            last_nonce,
+            resend: Duration::from_secs(1),
+            give_up: Duration::from_secs(30),
+            read_give_up: Duration::from_millis(500),
+            reconnect: Duration::from_millis(200),
+        }
+    }
+}
+
+/// What a group answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The service's result.
+    pub result: Bytes,
+    /// Where the command stands in the order; a read past the order stands nowhere.
+    pub sigma: Option<Sigma>,
+}
+
+type Ended = Result<(Bytes, Option<Sigma>), Refusal>;
+
+/// One of the two ways of asking, with its machine.
+struct Way {
+    purpose: Purpose,
+    group: Group<Bytes, Bytes>,
+    /// By nonce: which call it is, and the command as it was signed.
+    asked: BTreeMap<u64, (CallId, Signed)>,
+    waiting: BTreeMap<CallId, oneshot::Sender<Ended>>,
+    calls: u64,
+}
+
+struct Shared {
+    membership: Arc<Membership>,
+    secrets: ClientSecrets,
+    ways: Mutex<[Way; 2]>,
+    replicas: Vec<mpsc::Sender<Bytes>>,
+    statuses: Mutex<BTreeMap<u16, oneshot::Sender<Status>>>,
+    alarm: Notify,
+    start: Instant,
+}
+
+/// A client of a group, until it is dropped.
+pub struct Client {
+    shared: Arc<Shared>,
+    /// Of each replica, whether it is connected.
+    connected: Vec<watch::Receiver<bool>>,
+    _tasks: JoinSet<()>,
+}
+
+const ORDER: usize = 0;
+const READ: usize = 1;
+
+impl Client {
+    /// A client that connects to every replica and keeps at it.
+    pub fn start(membership: Arc<Membership>, secrets: ClientSecrets, options: &Options) -> Result<Client, Error> {
+        let faults = membership.faults();
+        let way = |purpose, kind, give_up| {
+            let options = group::Options {
+                group: membership.number(),
+                client: secrets.id,
+                last_nonce: options.last_nonce,
+                replicas: membership.size(),
+                kind,
+                resend: options.resend,
+                give_up,
+                mutant: None,
+            };
+            let group =
+                Group::new(options).map_err(|misfit| Error::new("bft.misfit", Class::Invalid, misfit.to_string()))?;
+            Ok::<_, Error>(Way { purpose, group, asked: BTreeMap::new(), waiting: BTreeMap::new(), calls: 0 })
+        };
+        let ordered = Kind::Byzantine { faults, reads_pass_by: true };
+        // A read past the order is a vote among servers that answer for themselves.
+        let voted = Kind::Origins { faults, quorum: 2 * faults + 1 };
+        let ways = [way(Purpose::Order, ordered, options.give_up)?, way(Purpose::Read, voted, options.read_give_up)?];
+        let (replicas, queues): (Vec<_>, Vec<_>) =
+            membership.replicas().iter().map(|_| mpsc::channel(MOST_QUESTIONS)).unzip();
+        let shared = Arc::new(Shared {
+            membership: membership.clone(),
+            secrets,
+            ways: Mutex::new(ways),
+            replicas,
+            statuses: Mutex::default(),
+            alarm: Notify::new(),
+            start: Instant::now(),
+        });
+        let (mut tasks, mut connected) = (JoinSet::new(), Vec::new());
+        for (number, queue) in (0u16..).zip(queues) {
+            let (told, is_connected) = watch::channel(false);
+            connected.push(is_connected);
+            tasks.spawn(stay_connected(shared.clone(), ReplicaId(number), queue, told, options.reconnect));
+        }
+        tasks.spawn(keep_time(shared.clone()));
+        Ok(Client { shared, connected, _tasks: tasks })
+    }
+
+    /// Waits until so many replicas are connected.
+    pub async fn connected(&mut self, replicas: usize) {
+        while self.connected.iter().filter(|connected| *connected.borrow()).count() < replicas {
+            let changes = self.connected.iter_mut().map(|connected| Box::pin(connected.changed()));
+            let _ = futures::future::select_all(changes).await;
+        }
+    }
+
+    /// Has a request ordered and executed.
+    pub async fn call(&self, request: Bytes) -> Result<Answered, Error> {
+        let ended = self.ask(ORDER, request).await?;
+        let (bytes, sigma) = ended.map_err(|refusal| {
+            let class = if refusal == Refusal::Unreachable { Class::OutcomeUnknown } else { Class::Failed };
+            Error::new("bft.no_answer", class, refusal.to_string())
+                .hint("it may have been executed; `tidings bft status` shows who is there")
+        })?;
+        match Verdict::read(bytes) {
+            Ok(Verdict::Done(result)) => Ok(Answered { result, sigma }),
+            Ok(Verdict::TooOld) => {
+                Err(Error::new("bft.too_old", Class::OutcomeUnknown, "the nonce is below the window")
+                    .hint("nonces must rise; is this client's key used in two places?"))
+            }
+            Err(malformed) => Err(Error::new("bft.malformed", Class::Failed, malformed.to_string())),
+        }
+    }
+
+    /// Reads past the order if 2f + 1 replicas say the same, otherwise in its order. Must change nothing.
+    pub async fn read(&self, request: Bytes) -> Result<Answered, Error> {
+        if let Ok((bytes, sigma)) = self.ask(READ, request.clone()).await?
+            && let Ok(Verdict::Done(result)) = Verdict::read(bytes)
+        {
+            return Ok(Answered { result, sigma });
+        }
+        self.call(request).await
+    }
+
+    /// How one replica is, if it says so in time.
+    pub async fn status(&self, of: ReplicaId, patience: Duration) -> Option<Status> {
+        let (sender, receiver) = oneshot::channel();
+        self.shared.statuses.lock().insert(of.0, sender);
+        let question = Question::Status { client: self.shared.secrets.id, nonce: 0 };
+        self.shared.replicas.get(usize::from(of.0))?.try_send(framed(&question.encoded())).ok()?;
+        tokio::time::timeout(patience, receiver).await.ok()?.ok()
+    }
+
+    /// How often each replica's word was not the group's.
+    pub fn differed(&self) -> Vec<u64> {
+        let ways = self.shared.ways.lock();
+        let both = ways[ORDER].group.differed().iter().zip(ways[READ].group.differed());
+        both.map(|(ordered, read)| ordered + read).collect()
+    }
+
+    async fn ask(&self, way: usize, request: Bytes) -> Result<Ended, Error> {
+        if request.len() > LONGEST_REQUEST {
+            return Err(Error::new(
+                "bft.too_large",
+                Class::Invalid,
+                format!("a request has at most {LONGEST_REQUEST} bytes"),
+            ));
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.shared.step(way, |way| {
+            way.calls += 1;
+            let call = CallId(way.calls);
+            way.waiting.insert(call, sender);
+            Some(group::Input::Ask(call, request))
+        });
+        // The machine answers every call; only a client that is being dropped does not.
+        Ok(receiver.await.unwrap_or(Err(Refusal::Unreachable)))
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Now {
+        let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Now { mono: Mono(nanos), wall: Wall(0) }
+    }
+
+    /// Feeds one machine and performs what it wants.
+    fn step(&self, which: usize, input: impl FnOnce(&mut Way) -> Option<group::Input<Bytes, Bytes>>) {
+        let mut ways = self.ways.lock();
+        let way = &mut ways[which];
+        let (now, mut out) = (self.now(), Outbox::new());
+        match input(way) {
+            Some(input) => way.group.handle(now, input, &mut out),
+            None => way.group.wake(now, &mut out),
+        }
+        let mut unreached = Vec::new();
+        for output in out.drain() {
+            if let Some(unsent) = self.perform(way, output) {
+                unreached.push(unsent);
+            }
+        }
+        for (call, replica) in unreached {
+            let mut out = Outbox::new();
+            way.group.handle(now, group::Input::Failed(call, replica), &mut out);
+            out.drain().for_each(|output| {
+                self.perform(way, output);
+            });
+        }
+        drop(ways);
+        self.alarm.notify_one();
+    }
+
+    /// Does one thing; says who could not be asked.
+    fn perform(&self, way: &mut Way, output: Output<Bytes, Bytes>) -> Option<(CallId, ReplicaId)> {
+        match output {
+            Output::Send { to, call, nonce, whole, request } => {
+                let (_, signed) = way.asked.entry(nonce).or_insert_with(|| {
+                    let command = Command { client: self.secrets.id, nonce, request };
+                    (call, Signed::new(&self.membership, &self.secrets.secret, way.purpose, command))
+                });
+                let question = Question::Ask { purpose: way.purpose, whole, signed: signed.clone() };
+                let sent =
+                    self.replicas.get(usize::from(to.0)).map(|queue| queue.try_send(framed(&question.encoded())));
+                (!matches!(sent, Some(Ok(())))).then_some((call, to))
+            }
+            Output::Done(call, answer, sigma) => {
+                end(way, call, Ok((answer.response, sigma)));
+                None
+            }
+            Output::Refused(call, refusal, _) => {
+                end(way, call, Err(refusal));
+                None
+            }
+        }
+    }
+
+    /// What a replica said, in a frame whose MAC is not verified yet.
+    fn heard(&self, from: ReplicaId, frame: Bytes) {
+        let reply = match Frame::read(frame, &self.secrets.mac(from)) {
+            Ok(Some(Frame::Reply(reply))) => reply,
+            Ok(Some(Frame::Status(status))) => {
+                if let Some(waiting) = self.statuses.lock().remove(&from.0) {
+                    let _ = waiting.send(status);
+                }
+                return;
+            }
+            other => return tracing::debug!(replica = from.0, ?other, "no proper answer"),
+        };
+        // Ordered replies have a place and reads have none, so that neither passes for the other.
+        let way = if reply.sigma.is_some() { ORDER } else { READ };
+        self.step(way, |way| {
+            let (call, signed) = way.asked.get(&reply.nonce)?;
+            let whole = reply.whole.map(|whole| Answer { sketch: signed.sketch(&whole), keep: true, response: whole });
+            let reply = group::Reply {
+                from,
+                group: reply.group,
+                client: reply.client,
+                nonce: reply.nonce,
+                sigma: reply.sigma,
+                result: reply.result,
+                whole,
+            };
+            Some(group::Input::Reply(*call, reply))
+        });
+    }
+}
+
+fn end(way: &mut Way, call: CallId, ended: Ended) {
+    way.asked.retain(|_, (asked, _)| *asked != call);
+    if let Some(waiting) = way.waiting.remove(&call) {
+        let _ = waiting.send(ended);
+    }
+}
+
+/// Wakes the machines at their deadlines.
+async fn keep_time(shared: Arc<Shared>) {
+    loop {
+        let deadlines = shared.ways.lock().each_ref().map(|way| way.group.deadline());
+        let pause = deadlines.into_iter().flatten().min().map_or(LONGEST_SLEEP, |at| at.since(shared.now().mono));
+        tokio::select! {
+            () = tokio::time::sleep(pause.max(Duration::from_millis(1))) => {
+                [ORDER, READ].into_iter().for_each(|way| shared.step(way, |_| None));
+            }
+            () = shared.alarm.notified() => {}
+        }
+    }
+}
+
+/// One replica's connection, made again whenever it breaks.
+async fn stay_connected(
+    shared: Arc<Shared>,
+    to: ReplicaId,
+    mut queue: mpsc::Receiver<Bytes>,
+    told: watch::Sender<bool>,
+    pause: Duration,
+) {
+    let Some(address) = shared.membership.replicas().get(usize::from(to.0)).map(|member| member.clients) else {
+        return;
+    };
+    loop {
+        if let Ok(stream) = TcpStream::connect(address).await {
+            let _ = stream.set_nodelay(true);
+            told.send_replace(true);
+            let (read, mut write) = stream.into_split();
+            let speaking = async {
+                while let Some(question) = queue.recv().await {
+                    if write.write_all(&question).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            let hearing = async {
+                let mut read = BufReader::new(read);
+                while let Some(frame) = next_frame(&mut read, LONGEST_ANSWER).await {
+                    shared.heard(to, frame);
+                }
+            };
+            tokio::select! {
+                () = speaking => {}
+                () = hearing => {}
+            }
+            told.send_replace(false);
+        }
+        // What was asked meanwhile is asked again by its timer; a full queue would be told as a failure.
+        while queue.try_recv().is_ok() {}
+        tokio::time::sleep(pause).await;
+    }
+}

@@ -1,0 +1,4 @@
+//! The group as a whole: seats, doors and clients over TCP, on a model of the order.
+
+mod modelled;
+mod town;

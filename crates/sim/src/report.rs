@@ -25,6 +25,9 @@ pub struct Report {
     /// Injected faults by kind. Single messages that the network dropped, duplicated, delayed or let overtake count as
     /// `message_…` and are not part of [`Report::fault_count`].
     pub faults: BTreeMap<String, u64>,
+    /// How many worlds there were of each number of replicas, where seeds decide that.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub replicas: BTreeMap<usize, u64>,
     /// How often each invariant was checked.
     pub invariants: BTreeMap<String, u64>,
     /// The running hash over every event of every seed, in the order of seeds.
@@ -84,6 +87,9 @@ impl Report {
         self.events += next.events;
         for (kind, count) in next.faults {
             *self.faults.entry(kind).or_default() += count;
+        }
+        for (replicas, count) in next.replicas {
+            *self.replicas.entry(replicas).or_default() += count;
         }
         for (name, count) in next.invariants {
             *self.invariants.entry(name).or_default() += count;

@@ -94,6 +94,15 @@ impl Reign {
 
     /// Has everything that a session cached invalidated; whether the change has to wait for it.
     pub(super) fn invalidate_all(&mut self, t: &mut Turn<'_>, slot: Slot, change: OpId) -> bool {
+        let queued = self.queue_flush(slot);
+        if self.cache_bound(slot) <= t.mono() {
+            self.drop_all_interest(slot);
+        }
+        self.wait_for(t, slot, queued, change)
+    }
+
+    /// Has a session flush everything; whether that is not under way already.
+    pub(super) fn queue_flush(&mut self, slot: Slot) -> bool {
         let Some(session) = self.sessions.get_mut(slot) else { return false };
         let outgoing = session.outgoing.get_or_insert_default();
         let flushing = outgoing.flight.as_ref().is_some_and(|flight| flight.batch.flush);
@@ -104,10 +113,7 @@ impl Reign {
             }
         }
         self.update_owing(slot);
-        if self.cache_bound(slot) <= t.mono() {
-            self.drop_all_interest(slot);
-        }
-        self.wait_for(t, slot, !flushing, change)
+        !flushing
     }
 
     /// Lets a change wait for a session's acknowledgement, or its cache bound, whichever comes first; whether it has to.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tidings_base::OpId;
 use tidings_wire::v1;
 
-/// R15: so many entries a session may have cached; further replies are not cacheable.
+/// R15: so many entries a session may have cached; further replies are not cacheable until it has flushed what it has.
 const MAX_INTEREST: u32 = 4_096;
 /// So many reads of a key are answered while a change of it is under way; further ones wait for the change.
 const MAX_BLOCKED_READS: u32 = 256;
@@ -200,6 +200,9 @@ impl Reign {
         let known = self.interest.contains(slot, key);
         if blocked || pending || known || full {
             self.places.release(id);
+            if full && !forgetful && !(blocked || pending || known) {
+                self.make_room(slot);
+            }
             return !blocked && !pending && (known || forgetful);
         }
         self.interest.by_key.insert((key, slot));
@@ -208,6 +211,13 @@ impl Reign {
             session.interest += 1;
         }
         true
+    }
+
+    /// R15: what a session may have cached is not known to be needed any more. It is told to flush, for nobody's change, and
+    /// its acknowledgement gives all of it back.
+    fn make_room(&mut self, slot: Slot) {
+        self.queue_flush(slot);
+        self.dirty.push(slot);
     }
 
     pub(super) fn drop_interest(&mut self, slot: Slot, key: Key) {

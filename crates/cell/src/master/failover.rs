@@ -38,7 +38,7 @@ impl Reign {
     /// R1: the reign begins with a committed `NewMaster`.
     pub(super) fn begin(&mut self, t: &mut Turn<'_>) {
         let secret = self.fresh_secret("new master").into();
-        let cache_lease_ms = u32::try_from(self.options.cache_lease.as_millis()).unwrap_or(u32::MAX);
+        let cache_lease_ms = self.cache_lease_ms();
         let command = Command::NewMaster(v1::NewMaster { node: self.options.node.0, secret, cache_lease_ms });
         self.start(t, Work::own(command, Purpose::NewMaster));
     }
@@ -68,6 +68,9 @@ impl Reign {
         // them.
         let granted = Duration::from_millis(done.cache_lease_ms.into()).max(self.options.cache_lease);
         self.timers.set(Timer::Open, now + stretched(granted));
+        if granted > self.options.cache_lease {
+            self.timers.set(Timer::LowerCacheLease, now + stretched(granted));
+        }
         if absent == 0 || self.mutant(Mutant::OpensAtOnce) {
             self.open_cell(t);
         }
@@ -131,6 +134,24 @@ impl Reign {
             self.sessions.iter().filter(|(_, session)| session.is_ending()).map(|(slot, _)| slot).collect();
         ending.into_iter().for_each(|slot| self.try_stop(t, slot));
         self.reap(t);
+    }
+
+    fn cache_lease_ms(&self) -> u32 {
+        u32::try_from(self.options.cache_lease.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    /// R6: a lower ceiling takes effect once everything granted under the old one is over. It is tried until it is agreed on.
+    pub(super) fn lower_cache_lease(&mut self, t: &mut Turn<'_>) {
+        let own = self.cache_lease_ms();
+        let agreed = t.state.cache_lease_ms();
+        if agreed <= own {
+            return;
+        }
+        if matches!(self.phase, Phase::Serving) {
+            let lower = v1::RaiseCeiling { cache_lease_ms: Some(own), ..Default::default() };
+            self.start(t, Work::own(Command::SetCeiling(lower), Purpose::Operate));
+        }
+        self.timers.set(Timer::LowerCacheLease, t.mono() + stretched(Duration::from_millis(agreed.into())));
     }
 
     /// R12: new handles and sequencers are made with a new key; those of the kept older ones are good still.

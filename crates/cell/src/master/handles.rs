@@ -155,7 +155,10 @@ impl Reign {
         self.room_for(by, &opening)?;
         let stat = t.state.stat(&opening.place);
         let through_log = match (&stat, &open.create) {
-            (None, None) => return Err(error::no_node(&opening.place.path)),
+            (None, None) => {
+                may_open(t, by, &opening)?;
+                return Err(error::no_node(&opening.place.path));
+            }
             (None, Some(_)) => true,
             (Some(stat), create) => stat.ephemeral || create.as_ref().is_some_and(|create| create.exclusive),
         };
@@ -216,12 +219,7 @@ impl Reign {
         if t.fresh.is_none() {
             return Ok(Flow::Fresh);
         }
-        if opening.must_read() {
-            t.state.may(by.caller, &opening.place, Right::Read)?;
-        }
-        if opening.rights.write || opening.rights.lock {
-            t.state.may(by.caller, &opening.place, Right::Write)?;
-        }
+        may_open(t, by, &opening)?;
         let path = &opening.place.path;
         match create {
             Some(create) if create.directory && !stat.directory => return Err(error::not_a_directory(path)),
@@ -466,6 +464,17 @@ impl Reign {
         };
         tokens.iter().take(MAX_HANDLES).filter_map(number).filter(|number| !known(*number)).collect()
     }
+}
+
+/// Whether a caller may open a node so, or may know that it is not there.
+fn may_open(t: &Turn<'_>, by: Caller<'_>, opening: &Opening) -> Result<(), Error> {
+    if opening.must_read() {
+        t.state.may(by.caller, &opening.place, Right::Read)?;
+    }
+    if opening.rights.write || opening.rights.lock {
+        t.state.may(by.caller, &opening.place, Right::Write)?;
+    }
+    Ok(())
 }
 
 /// R12: the number of a handle whose token is not believed, if it says that it is of this session. Its client must hear

@@ -357,7 +357,8 @@ impl Reign {
 
     fn change_ceiling(&mut self, t: &mut Turn<'_>, to: Duration) {
         if !std::mem::replace(&mut self.load.changing, true) {
-            let command = Command::SetCeiling(v1::RaiseCeiling { lease_ms: to.as_millis() as u32 });
+            let lease_ms = to.as_millis() as u32;
+            let command = Command::SetCeiling(v1::RaiseCeiling { lease_ms, ..Default::default() });
             self.start(t, Work::own(command, Purpose::Ceiling));
         }
     }

@@ -26,8 +26,9 @@ use tidings_wire::v1::cell_command::Command;
 use tidings_wire::v1::cell_message::Message;
 use tidings_wire::v1::cell_result::Result as Outcome;
 
-/// So many acquires may wait in one queue.
+/// So many acquires may wait in one queue, and in all of them. Of one session, as many as it has numbers in the window (R8).
 const MAX_WAITERS: usize = 65_536;
+const MAX_QUEUED: usize = 4 * MAX_WAITERS;
 
 /// An acquire that waits, or whose grant is under way.
 #[derive(Clone, Debug)]
@@ -195,7 +196,8 @@ impl Reign {
         self.places.hold_again(handle.place);
         let queue = self.locks.queues.entry(handle.place).or_default();
         let admitted = t.state.lock(&place).is_some_and(|lock| queue.admits(lock, mode)) && queue.head().is_none();
-        if (acquire.try_only && !admitted) || queue.waiters.len() >= MAX_WAITERS {
+        let full = queue.waiters.len() >= MAX_WAITERS || self.locks.waiting.len() >= MAX_QUEUED;
+        if (acquire.try_only && !admitted) || full {
             self.tidy(handle.place);
             self.places.release(handle.place);
             let delayed = t.state.lock(&place).is_some_and(|lock| lock.delay.is_some());

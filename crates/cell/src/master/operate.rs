@@ -3,7 +3,7 @@
 //! A backup is read from the state by the node, in pieces; it does not pass through here.
 
 use super::mutations::{Purpose, Work};
-use super::reign::{Asker, Flow, Reign, Turn, Waiting, bad_call};
+use super::reign::{Asker, Flow, Reign, Timer, Turn, Waiting, bad_call};
 use super::sessions::{End, Standing};
 use crate::SessionId;
 use crate::error;
@@ -20,6 +20,8 @@ use tidings_wire::v1::cell_message::Message;
 const SESSIONS_A_PAGE: usize = 2_000;
 const LOCKS_A_PAGE: usize = 500;
 const HOLDERS_SHOWN: usize = 64;
+/// Pieces of a backup are dropped if no further one comes for so long: who restores sends them one after the other.
+const STAGED: Duration = Duration::from_secs(60);
 /// An operator who ends a session is answered after so long at the latest: before whoever asked gives up.
 const END_ANSWERED: Duration = Duration::from_secs(5);
 
@@ -140,7 +142,17 @@ impl Reign {
         });
         let purpose = if last { Purpose::Restore } else { Purpose::Operate };
         self.start(t, Work::own(command, purpose).asked(asker));
+        self.timers.set(Timer::Unstage, t.mono() + STAGED);
         Ok(Flow::Taken)
+    }
+
+    /// A restore was interrupted: its pieces are not kept in the agreed state. Tried until they are gone.
+    pub(super) fn unstage(&mut self, t: &mut Turn<'_>) {
+        if t.state.has_staged() {
+            let command = Command::RestorePiece(v1::RestorePiece { replace: true, ..Default::default() });
+            self.start(t, Work::own(command, Purpose::Operate));
+            self.timers.set(Timer::Unstage, t.mono() + STAGED);
+        }
     }
 
     fn list_sessions(&self, t: &Turn<'_>, after: u64) -> v1::SessionList {

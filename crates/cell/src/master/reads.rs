@@ -1,6 +1,7 @@
 //! Reads, from the state, by handle or by path; cacheable where nothing stands against it.
 
 use super::handles::Rights;
+use super::places::Key;
 use super::reign::{Asker, Flow, Reign, Turn, Waiting, bad_call};
 use super::sessions::Slot;
 use crate::error;
@@ -44,10 +45,7 @@ impl Reign {
         }
         let (place, rights) = self.read_target(t, slot, caller, read.target.as_ref())?;
         if let Some(key) = self.is_crowded(&place, read.children) {
-            self.keep_open(t, asker, Waiting::Parked);
-            let call = slot.and_then(|slot| self.call_header(t, slot));
-            let message = Some(Message::Read(read));
-            self.park(key, asker, v1::CellMessage { caller: Some(caller.clone()), call, message });
+            self.delay(t, key, asker, slot, caller, Message::Read(read));
             return Ok(Flow::Taken);
         }
         let cacheable = !read.uncached && !rights.uncached;
@@ -103,9 +101,13 @@ impl Reign {
             return Err(bad_call("at most 128 paths are read at once"));
         }
         let mut places = Vec::with_capacity(read.paths.len());
-        for path in read.paths {
-            let target = v1::NodeTarget { target: Some(Target::Path(path)) };
+        for path in &read.paths {
+            let target = v1::NodeTarget { target: Some(Target::Path(path.clone())) };
             places.push(self.read_target(t, slot, caller, Some(&target))?.0);
+        }
+        if let Some(key) = places.iter().find_map(|place| self.is_crowded(place, false)) {
+            self.delay(t, key, asker, slot, caller, Message::ReadMany(read));
+            return Ok(Flow::Taken);
         }
         // As many of the first as fit; the client asks for the rest.
         let (mut nodes, mut size) = (Vec::with_capacity(places.len()), 0);
@@ -121,6 +123,21 @@ impl Reign {
         }
         self.reply(t, asker.op, Message::ManyRead(v1::ManyRead { nodes }));
         Ok(Flow::Taken)
+    }
+
+    /// Lets a read wait until the changes of a key are made.
+    fn delay(
+        &mut self,
+        t: &Turn<'_>,
+        key: Key,
+        asker: Asker,
+        slot: Option<Slot>,
+        caller: &v1::CellCaller,
+        message: Message,
+    ) {
+        self.keep_open(t, asker, Waiting::Parked);
+        let call = slot.and_then(|slot| self.call_header(t, slot));
+        self.park(key, asker, v1::CellMessage { caller: Some(caller.clone()), call, message: Some(message) });
     }
 
     /// What a caller is shown of a node that it may read.

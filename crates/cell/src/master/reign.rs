@@ -23,7 +23,7 @@ use tidings_base::{Class, Error, Mono, NodeId, Now, OpId, Outbox, Timers};
 use tidings_wire::v1;
 use tidings_wire::v1::cell_message::Message;
 
-/// How many operations may be open at once, held KeepAlives aside; more are refused with `cell.busy`.
+/// How many operations may be open at once, held KeepAlives and acquires in queues aside; more are refused with `cell.busy`.
 const MAX_OPEN: usize = 65_536;
 /// How long an operation may take unless its request says otherwise. Ten seconds outlast an election.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,6 +55,10 @@ pub(super) enum Timer {
     Reap,
     /// Leases longer than the ceiling that is now needed have run out: lower it (R6).
     LowerCeiling,
+    /// R6: cache leases longer than this master's have run out: have its own agreed on.
+    LowerCacheLease,
+    /// No further piece of a backup came: drop what there is.
+    Unstage,
     /// Decide what became of proposals whose outcome is unknown.
     Decide,
     /// Have closes agreed on that the log had no room for.
@@ -135,7 +139,9 @@ pub(super) struct Reign {
     pub(super) locks: Locks,
     pub(super) closing: Closing,
     pub(super) ops: BTreeMap<OpId, Waiting>,
+    /// How many of them are held KeepAlives, and how many acquires in queues.
     pub(super) held: usize,
+    pub(super) queued: usize,
     pub(super) gate: Gate,
     pub(super) timers: Timers<Timer>,
     pub(super) session_wheel: Wheel<Slot>,
@@ -171,6 +177,7 @@ impl Reign {
             closing: Closing::default(),
             ops: BTreeMap::new(),
             held: 0,
+            queued: 0,
             gate: Gate::default(),
             timers: Timers::new(),
             session_wheel: Wheel::new(),
@@ -211,7 +218,12 @@ impl Reign {
             None if keeping => Mono::NEVER,
             None => limit,
         };
-        if !keeping && self.ops.len() - self.held >= MAX_OPEN {
+        // What frees something is never refused for want of room.
+        let frees = matches!(
+            request.message,
+            Some(Message::Release(_) | Message::Close(_) | Message::CloseSession(_) | Message::CancelAcquire(_))
+        );
+        if !keeping && !frees && self.ops.len() - self.held - self.queued >= MAX_OPEN {
             return self.fail(t, op, error::busy("too many calls are open"));
         }
         self.serve(t, Asker { op, deadline }, request);
@@ -296,16 +308,27 @@ impl Reign {
     }
 
     fn forget_op(&mut self, op: OpId) {
-        if let Some(Waiting::Held(_)) = self.ops.remove(&op) {
-            self.held -= 1;
+        let before = self.ops.remove(&op);
+        self.count_off(before);
+    }
+
+    fn count_off(&mut self, before: Option<Waiting>) {
+        match before {
+            Some(Waiting::Held(_)) => self.held -= 1,
+            Some(Waiting::Lock(..)) => self.queued -= 1,
+            _ => {}
         }
     }
 
     /// Keeps an operation open.
     pub(super) fn keep_open(&mut self, t: &Turn<'_>, asker: Asker, waiting: Waiting) {
         let before = self.ops.insert(asker.op, waiting);
-        self.held += usize::from(matches!(waiting, Waiting::Held(_)));
-        self.held -= usize::from(matches!(before, Some(Waiting::Held(_))));
+        match waiting {
+            Waiting::Held(_) => self.held += 1,
+            Waiting::Lock(..) => self.queued += 1,
+            _ => {}
+        }
+        self.count_off(before);
         // A held KeepAlive is its session's entry in the wheel.
         if before.is_none() && !matches!(waiting, Waiting::Held(_)) {
             self.op_wheel.put(t.mono(), asker.deadline, asker.op);
@@ -394,6 +417,8 @@ impl Reign {
                 Timer::Rotate => self.rotate_keys(t),
                 Timer::Reap => self.reap(t),
                 Timer::LowerCeiling => self.lower_ceiling(t),
+                Timer::LowerCacheLease => self.lower_cache_lease(t),
+                Timer::Unstage => self.unstage(t),
                 Timer::Decide => self.decide(t),
                 Timer::Close => self.propose_closes(t),
                 Timer::Gauges => self.measure(t),
@@ -472,6 +497,7 @@ impl Reign {
             ("closes", self.closing.len()),
             ("operations", self.ops.len()),
             ("held", self.held),
+            ("queued", self.queued),
             ("reaping", self.reaping.len()),
         ];
         counts.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {name} ")).collect()

@@ -1,5 +1,6 @@
 //! Who may do what: names of access lists on nodes, lists in the files of `/acl`.
 
+use super::tree::Node;
 use super::{Namespace, Right};
 use crate::SessionId;
 use crate::error;
@@ -109,17 +110,21 @@ impl Lists {
 impl Namespace {
     /// Whether a caller has a right on a node (or, where there is none, on its nearest ancestor).
     pub fn may(&self, caller: &v1::CellCaller, place: &Place, right: Right) -> Result<(), Error> {
-        let mut path = Some(place.path.as_str());
-        while let Some(at) = path {
-            if let Some(node) = self.tree.get(&place.app, at) {
-                return self.allows(caller, &place.app, place.path.as_str(), &node.acl, right);
-            }
-            path = parent_str(at);
+        self.may_at(caller, &place.app, place.path.as_str(), right)
+    }
+
+    /// The same for a place that is not taken apart.
+    pub(super) fn may_at(&self, caller: &v1::CellCaller, app: &str, path: &str, right: Right) -> Result<(), Error> {
+        match self.nearest(app, path) {
+            Some(node) => self.allows(caller, app, path, &node.acl, right),
+            None if caller.privileged || caller.app == app => Ok(()),
+            None => Err(error::denied(format!("{} is not of the application {app}", caller.principal))),
         }
-        if caller.privileged || *caller.app == *place.app {
-            return Ok(());
-        }
-        Err(error::denied(format!("{} is not of the application {}", caller.principal, place.app)))
+    }
+
+    /// A node, or where there is none the nearest above it.
+    pub(super) fn nearest(&self, app: &str, path: &str) -> Option<&Node> {
+        std::iter::successors(Some(path), |at| parent_str(at)).find_map(|at| self.tree.get(app, at))
     }
 
     /// Whether a session's principal may read a node at present. Where no list is named, that costs one look at the node.

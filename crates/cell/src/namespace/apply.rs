@@ -123,7 +123,7 @@ impl Namespace {
         self.epoch = self.epoch.next();
         // A restore is one master's: what another one collected is not gone on with.
         self.staged = Staged::default();
-        // R6: it never falls. A master that dies before it opens has not outwaited what the one before it granted.
+        // R6: it does not fall here. A master that dies before it opens has not outwaited what the one before it granted.
         self.cache_lease_ms = self.cache_lease_ms.max(command.cache_lease_ms);
         let cache_lease_ms = self.cache_lease_ms;
         Ok(Outcome::NewMaster(v1::NewMasterDone { epoch: self.epoch.0, cache_lease_ms }))
@@ -181,6 +181,10 @@ impl Namespace {
 
     /// R6: never below a lease that is agreed; that a lower one is safe to use is the master's to wait for.
     fn set_ceiling(&mut self, command: &v1::RaiseCeiling) -> v1::CellApplied {
+        if let Some(cache_lease_ms) = command.cache_lease_ms {
+            self.cache_lease_ms = cache_lease_ms;
+            return v1::CellApplied::default();
+        }
         let asked = Duration::from_millis(command.lease_ms.into()).min(MAX_CEILING);
         let longest = || self.sessions.iter().map(|(_, session)| session.record.lease).max().unwrap_or_default();
         self.ceiling = if asked >= self.ceiling { asked } else { asked.max(longest()) };

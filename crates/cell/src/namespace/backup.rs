@@ -319,6 +319,11 @@ impl Namespace {
         })
     }
 
+    /// Whether pieces of a backup wait for the next one.
+    pub fn has_staged(&self) -> bool {
+        self.staged.size > 0
+    }
+
     /// Collects a backup; with its last piece verifies all of it and replaces the cell. What is damaged changes nothing.
     pub(super) fn restore_piece(&mut self, command: &v1::RestorePiece) -> Result<v1::CellApplied, Error> {
         if !command.replace && !self.is_empty() {
@@ -346,6 +351,10 @@ impl Namespace {
         }
         if command.offset == 0 {
             self.staged = Staged::default();
+            // Nothing from the beginning: what came before is dropped.
+            if command.bytes.is_empty() && command.total == 0 {
+                return Ok(());
+            }
         }
         if command.offset != self.staged.size {
             let why = "what begins here did not come; send the backup again from its beginning";

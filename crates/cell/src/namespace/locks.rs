@@ -94,8 +94,7 @@ impl Namespace {
         if mode == LockMode::Unspecified {
             return Err(error::bad_command("it takes a lock in no mode"));
         }
-        let node = self.node(app, path, command.instance)?;
-        self.allows(&acting.caller, app, path, &node.acl, super::Right::Write)?;
+        let node = self.node_for(acting, (app, path, command.instance), super::Right::Write)?;
         let who = (acting.session, HandleNumber(command.handle));
         if self.is_closed(who.0, who.1) {
             return Err(error::bad_handle("it was closed"));

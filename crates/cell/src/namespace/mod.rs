@@ -85,7 +85,7 @@ pub struct Namespace {
     epoch: Epoch,
     incarnation: Incarnation,
     ceiling: Duration,
-    /// R6: the longest cache lease that any master granted.
+    /// R6: the longest cache lease that may be in use.
     cache_lease_ms: u32,
     next_instance: u64,
     next_session: u64,
@@ -168,6 +168,11 @@ impl Namespace {
     /// R6: the longest session lease that may be in use.
     pub fn ceiling(&self) -> Duration {
         self.ceiling
+    }
+
+    /// R6: the longest cache lease that may be in use, in milliseconds.
+    pub fn cache_lease_ms(&self) -> u32 {
+        self.cache_lease_ms
     }
 
     /// R12: the keys of handles and sequencers.

@@ -25,6 +25,24 @@ impl Namespace {
         }
     }
 
+    /// The node of a command that needs a right on it. Whoever has no right to it, or to what would hold it, does not learn
+    /// whether it is there.
+    pub(super) fn node_for(
+        &self,
+        acting: &Acting,
+        (app, path, instance): (&str, &str, u64),
+        right: Right,
+    ) -> Result<&Node, Error> {
+        let found = self.node(app, path, instance);
+        match found {
+            Ok(node) => self.allows(&acting.caller, app, path, &node.acl, right)?,
+            // A handle's node is gone: who had it open knows that it was there.
+            Err(_) if instance != 0 => {}
+            Err(_) => self.may_at(&acting.caller, app, path, right)?,
+        }
+        found
+    }
+
     /// The place of a node that exists, as its key has it: nothing is parsed or allocated.
     pub(super) fn place(&self, app: &str, path: &str) -> Option<Place> {
         self.tree.entry(app, path).map(|(key, _)| key.place.clone())
@@ -57,7 +75,10 @@ impl Namespace {
         let Some(node) = self.tree.get(app, path) else {
             return match &command.create {
                 Some(create) => self.create(acting, command, create),
-                None => Err(error::no_node(path)),
+                None => {
+                    self.nearest(app, path).map_or(Ok(()), |above| self.asked_rights(acting, command, &above.acl))?;
+                    Err(error::no_node(path))
+                }
             };
         };
         // Before anything is said about the node: whoever has no right to it does not learn that it is there.
@@ -102,12 +123,12 @@ impl Namespace {
     ) -> Result<v1::CellApplied, Error> {
         let (app, path) = (command.app.as_str(), NodePath::parse(&command.path)?);
         let size = create.contents.len();
+        self.may_at(&acting.caller, app, path.as_str(), Right::Write)?;
         let parent = parent_str(path.as_str()).and_then(|parent| self.tree.entry(app, parent));
         let Some((parent_key, parent)) = parent else { return Err(error::no_parent(&path)) };
         if !parent.directory {
             return Err(error::not_a_directory(&parent_key.place.path));
         }
-        self.allows(&acting.caller, app, parent_key.place.path.as_str(), &parent.acl, Right::Write)?;
         let acl = match &create.acl {
             Some(acl) => Arc::new(self.checked_acl(app, acl)?),
             None => parent.acl.clone(),
@@ -204,8 +225,7 @@ impl Namespace {
         command: &v1::WriteContents,
     ) -> Result<v1::CellApplied, Error> {
         let (app, path) = (command.app.as_str(), command.path.as_str());
-        let node = self.node(app, path, command.instance)?;
-        self.allows(&acting.caller, app, path, &node.acl, Right::Write)?;
+        let node = self.node_for(acting, (app, path, command.instance), Right::Write)?;
         self.check_sequencers(&command.sequencers)?;
         if node.directory {
             return Err(error::is_a_directory(path));
@@ -236,8 +256,7 @@ impl Namespace {
 
     pub(super) fn write_acl(&mut self, acting: &Acting, command: &v1::WriteAcl) -> Result<v1::CellApplied, Error> {
         let (app, path) = (command.app.as_str(), command.path.as_str());
-        let node = self.node(app, path, command.instance)?;
-        self.allows(&acting.caller, app, path, &node.acl, Right::ChangeAcl)?;
+        let node = self.node_for(acting, (app, path, command.instance), Right::ChangeAcl)?;
         self.check_sequencers(&command.sequencers)?;
         expect_generation(path, node.acl_generation, command.if_generation)?;
         let acl = match &command.acl {
@@ -253,8 +272,7 @@ impl Namespace {
 
     pub(super) fn remove_node(&mut self, acting: &Acting, command: &v1::RemoveNode) -> Result<v1::CellApplied, Error> {
         let (app, path) = (command.app.as_str(), command.path.as_str());
-        let node = self.node(app, path, command.instance)?;
-        self.allows(&acting.caller, app, path, &node.acl, Right::Write)?;
+        let node = self.node_for(acting, (app, path, command.instance), Right::Write)?;
         self.check_sequencers(&command.sequencers)?;
         expect_generation(path, node.content_generation, command.if_generation)?;
         if path == "/" || path == ACL_DIRECTORY {

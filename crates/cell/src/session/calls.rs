@@ -5,7 +5,7 @@ mod waits;
 use super::cache::Touch;
 use super::keepalive::{Own, opening_pause, pause};
 use super::lease::Phase;
-use super::{Event, Output, Session, Timer, closed, not_a_call, too_many_calls};
+use super::{Event, Output, STIR, Session, Timer, closed, not_a_call, too_many_calls};
 use crate::HandleNumber;
 use crate::error;
 use crate::link::Ticket;
@@ -54,7 +54,8 @@ pub(super) struct Call {
     /// An acquire that was given a later number, which the master has not confirmed: the one before.
     former: Option<u64>,
     attempt: Attempt,
-    ever_sent: bool,
+    /// Attempts that may have changed something.
+    sends: u32,
     failures: u32,
     touch: Option<Touch>,
     /// A read: an own change of what it reads was made since it was sent.
@@ -83,6 +84,8 @@ pub(super) struct Calls {
     last_number: u64,
     /// A wait that so many later numbers have passed gets one of its own (R8).
     renumber_after: u64,
+    /// When the last one was sent.
+    last_sent: Mono,
 }
 
 /// Whether a call has a number (R8); `None` for what is not a call.
@@ -130,6 +133,7 @@ impl Calls {
             last_id: 0,
             last_number: 0,
             renumber_after: waits::RENUMBER,
+            last_sent: Mono(0),
         }
     }
 
@@ -160,7 +164,7 @@ impl Calls {
             number,
             former: None,
             attempt: Attempt::Waiting,
-            ever_sent: false,
+            sends: 0,
             failures: 0,
             touch,
             tainted: false,
@@ -258,11 +262,18 @@ impl Calls {
         None
     }
 
-    /// The session is over: everything is answered so. A change that was sent may have happened.
+    /// The last attempt of a call was refused before anything was proposed for it.
+    fn refused(&mut self, id: u64) {
+        if let Some(call) = self.calls.get_mut(&id) {
+            call.sends = call.sends.saturating_sub(1);
+        }
+    }
+
+    /// The session is over: everything is answered so. A change that was sent, and not refused, may have happened.
     pub(super) fn fail_all(&mut self, why: &Error, out: &mut Outbox<Output>) {
         for call in std::mem::take(&mut self.calls).into_values() {
             let Some(op) = call.op else { continue };
-            let class = if call.number > 0 && call.ever_sent { Class::OutcomeUnknown } else { why.class };
+            let class = if call.number > 0 && call.sends > 0 { Class::OutcomeUnknown } else { why.class };
             out.put(Output::Answer { op, result: Err(Error { class, ..why.clone() }) });
         }
         (self.by_op, self.by_ticket, self.by_number) = Default::default();
@@ -352,8 +363,25 @@ impl Session {
         let queued = matches!(&call.message, Message::Acquire(acquire) if !acquire.try_only && acquire.waits_as == 0);
         out.put(Output::Send { ticket, message, within: if queued { WITHIN_QUEUE } else { WITHIN } });
         if let Some(call) = self.calls.calls.get_mut(&id) {
-            (call.ever_sent, call.flushes, call.tainted) = (true, flushes, tainted);
+            (call.sends, call.flushes, call.tainted) = (call.sends.saturating_add(1), flushes, tainted);
         }
+        self.calls.last_sent = now;
+        self.timers.cancel(&Timer::Stir);
+    }
+
+    /// The cache is in use.
+    pub(super) fn served(&mut self, now: Mono) {
+        if !self.is_over() && self.timers.at(&Timer::Stir).is_none() {
+            self.timers.set(Timer::Stir, now.max(self.calls.last_sent + STIR));
+        }
+    }
+
+    /// Makes the cheapest call there is: it tells the master that the application is there.
+    pub(super) fn stir(&mut self, now: Mono, out: &mut Outbox<Output>) {
+        let root = v1::node_target::Target::Path(NodePath::root().as_str().to_owned());
+        let target = Some(v1::NodeTarget { target: Some(root) });
+        let read = v1::ReadNode { target, contents: false, children: false, uncached: true };
+        self.enqueue(now, None, Message::Read(read), out);
     }
 
     /// Whether an own change under way touches what this reads.
@@ -386,7 +414,7 @@ impl Session {
         let Some(id) = self.calls.by_op.remove(&op) else { return };
         let Some(call) = self.calls.calls.get_mut(&id) else { return };
         call.op = None;
-        if !call.ever_sent || call.number == 0 {
+        if call.sends == 0 || call.number == 0 {
             return self.forget(now, id, out);
         }
         // A change goes on until its outcome is known. An acquire would keep its place, and the lock when its turn comes.
@@ -436,6 +464,7 @@ impl Session {
                 // Of an operator's request it says that the other session is gone.
                 "cell.expired" | "cell.no_session" if !matches!(call.message, Message::EndSession(_)) => {
                     self.calls.turn(id, Attempt::Waiting);
+                    self.calls.refused(id);
                     self.ended_by_master(now, &error, out);
                 }
                 "cell.opening" => {

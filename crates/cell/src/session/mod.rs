@@ -34,6 +34,10 @@ use tidings_base::{Class, Error, Machine, Mono, Now, OpId, Outbox, Seeded, Timer
 use tidings_wire::v1;
 use tidings_wire::v1::cell_message::Message;
 
+/// A session whose cache is in use makes a call at least so often. A master ends sessions that make none for a minute, or
+/// for longer if it was told so, and sees nothing of what is read from caches.
+pub const STIR: Duration = Duration::from_secs(30);
+
 /// How a session behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -80,6 +84,9 @@ pub enum Input {
     },
     /// The link's cache lease moved.
     CacheLease(Lease),
+    /// Something was served from the cache since this was last said, or since the session began. Said at least as often
+    /// as the link's lease moves, so that a session which lives on its cache is not taken for idle.
+    Served,
     /// End the session in order.
     Close,
 }
@@ -184,6 +191,8 @@ enum Timer {
     Doubt,
     /// The pause before a call's next attempt is over.
     Call(u64),
+    /// The cache is in use, and the master has heard no call for long.
+    Stir,
 }
 
 /// One session of a client.
@@ -257,6 +266,7 @@ impl Session {
                 Timer::Contact => self.send_contact(now, out),
                 Timer::Doubt => self.doubt(now, out),
                 Timer::Call(id) => self.retry_call(now, id, out),
+                Timer::Stir => self.stir(now, out),
             }
         }
     }
@@ -283,6 +293,7 @@ impl Machine for Session {
                 None => self.call_answered(now, ticket, result, out),
             },
             Input::CacheLease(lease) => self.link_renewed(now, &lease, out),
+            Input::Served => self.served(now),
             Input::Close => self.close(now, out),
         }
     }

@@ -273,6 +273,16 @@ fn rights_are_inherited_checked_and_withdrawn_at_apply() {
     assert_eq!(cell.refused(bob, Command::RemoveNode(remove("/d/f"))), "cell.denied");
     assert_eq!(cell.refused(bob, take("/d/f", 1, Shared, 0)), "cell.denied");
     assert_eq!(cell.refused(bob, acl("/d/f", "", "", "")), "cell.denied");
+    // Nor does he learn what is there and what is not.
+    for unknown in
+        [open("/d/no", 1), create("/d/no/f", 1, file("")), create("/d/f/g", 1, file("")), acl("/d/no", "", "", "")]
+    {
+        assert_eq!(cell.refused(bob, unknown), "cell.denied");
+    }
+    assert_eq!(cell.refused(bob, Command::WriteContents(put("/d/no", "y"))), "cell.denied");
+    assert_eq!(cell.refused(bob, Command::RemoveNode(remove("/d/no"))), "cell.denied");
+    assert_eq!(cell.refused(ann, create("/d/no/f", 4, file(""))), "cell.no_parent");
+    assert_eq!(cell.refused(ann, open("/d/no", 4)), "cell.no_node");
     cell.call(operator, Command::WriteContents(put("/d/f", "y"))).unwrap();
     cell.call(ann, Command::WriteContents(put("/acl/ann", "user:shop\n"))).unwrap();
     cell.call(bob, Command::WriteContents(put("/d/f", "z"))).unwrap();
@@ -330,10 +340,10 @@ fn a_longer_lease_raises_the_ceiling_and_none_is_beyond_it() {
     cell.master(start(90_000));
     assert_eq!(ceiling(&cell), 60_000);
     assert!(cell.state.sessions().all(|(_, session)| session.lease <= cell.state.ceiling()));
-    cell.master(Command::SetCeiling(v1::RaiseCeiling { lease_ms: 15_000 }));
+    cell.master(Command::SetCeiling(v1::RaiseCeiling { lease_ms: 15_000, ..Default::default() }));
     assert_eq!(ceiling(&cell), 60_000, "a session has a lease of a minute");
     cell.master(stop(SessionId(2), false));
-    cell.master(Command::SetCeiling(v1::RaiseCeiling { lease_ms: 15_000 }));
+    cell.master(Command::SetCeiling(v1::RaiseCeiling { lease_ms: 15_000, ..Default::default() }));
     assert_eq!(ceiling(&cell), 20_000);
 }
 

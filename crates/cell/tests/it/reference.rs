@@ -224,8 +224,7 @@ impl Model {
                 Ok((self.stat(&c.path).filter(|_| there), false, 0))
             }
             Command::WriteContents(c) => {
-                let node = self.node_mut(&c.path, c.instance)?.clone();
-                self.may(session, &node.acl, 1)?;
+                let node = self.node_for(session, &c.path, c.instance, 1)?;
                 self.sequencers(&c.sequencers)?;
                 if node.directory {
                     return refuse("is_a_directory");
@@ -240,8 +239,7 @@ impl Model {
                 Ok((self.stat(&c.path), false, 0))
             }
             Command::WriteAcl(c) => {
-                let node = self.node_mut(&c.path, c.instance)?.clone();
-                self.may(session, &node.acl, 2)?;
+                let node = self.node_for(session, &c.path, c.instance, 2)?;
                 self.sequencers(&c.sequencers)?;
                 if c.if_generation.is_some_and(|expected| expected != node.acl_generation) {
                     return refuse("wrong_generation");
@@ -252,8 +250,7 @@ impl Model {
                 Ok((self.stat(&c.path), false, 0))
             }
             Command::RemoveNode(c) => {
-                let node = self.node_mut(&c.path, c.instance)?.clone();
-                self.may(session, &node.acl, 1)?;
+                let node = self.node_for(session, &c.path, c.instance, 1)?;
                 self.sequencers(&c.sequencers)?;
                 if c.if_generation.is_some_and(|expected| expected != node.content_generation) {
                     return refuse("wrong_generation");
@@ -300,12 +297,15 @@ impl Model {
             }
             return Ok((self.stat(&c.path), false, 0));
         }
-        let Some(create) = &c.create else { return refuse("no_node") };
+        let Some(create) = &c.create else {
+            rights(self, &self.nearest(&c.path).acl)?;
+            return refuse("no_node");
+        };
+        self.may(session, &self.nearest(&c.path).acl, 1)?;
         let Some(above) = self.nodes.get(&parent(&c.path).unwrap()) else { return refuse("no_parent") };
         if !above.directory {
             return refuse("not_a_directory");
         }
-        self.may(session, &above.acl, 1)?;
         let acl = match &create.acl {
             Some(acl) => self.known(Some(acl))?,
             None => above.acl.clone(),
@@ -322,8 +322,7 @@ impl Model {
     }
 
     fn take(&mut self, session: u64, c: &v1::TakeLock) -> Answer {
-        let node = self.node_mut(&c.path, c.instance)?.clone();
-        self.may(session, &node.acl, 1)?;
+        let node = self.node_for(session, &c.path, c.instance, 1)?;
         if self.sessions.get(&session).is_some_and(|session| session.closed.contains(&c.handle)) {
             return refuse("bad_handle");
         }
@@ -355,6 +354,20 @@ impl Model {
             None if instance == 0 => refuse("no_node"),
             _ => refuse("node_gone"),
         }
+    }
+
+    /// The node, or the nearest above it.
+    fn nearest(&self, path: &str) -> &Node {
+        self.nodes.get(path).unwrap_or_else(|| self.nearest(&parent(path).expect("there is a root")))
+    }
+
+    /// A node for who has a right on it; others do not learn that there is none.
+    fn node_for(&mut self, session: u64, path: &str, instance: u64, right: usize) -> Result<Node, String> {
+        let found = self.node_mut(path, instance).map(|node| node.clone());
+        if instance == 0 || found.is_ok() {
+            self.may(session, &self.nearest(path).acl, right)?;
+        }
+        found
     }
 
     fn unlock(&mut self, path: &str, who: Who, lost: bool) {

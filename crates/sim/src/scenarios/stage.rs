@@ -91,6 +91,7 @@ impl<P: Process, T: Site<P>> Stage<P, T> {
             answered: outline.answered,
             events: self.world.trace.events(),
             faults: faults.chain(messages).map(|(kind, count)| (kind.to_string(), count)).collect(),
+            replicas: BTreeMap::new(),
             invariants: outline.invariants,
             trace_hash: format!("{:016x}", self.world.trace.hash()),
             failures: failures.into_iter().collect(),

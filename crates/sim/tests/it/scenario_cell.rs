@@ -14,6 +14,9 @@ fn seeds_are_green_and_every_claim_is_checked() {
     assert_eq!(report.failures, []);
     assert_eq!(report.seeds_run, 12);
     assert!(report.invariants.values().all(|checks| *checks > 0), "{:?}", report.invariants);
+    for replicas in [3, 5] {
+        assert!(report.replicas.get(&replicas).is_some_and(|worlds| *worlds > 0), "{:?}", report.replicas);
+    }
     let hours = report.simulated_seconds / 3_600.0;
     assert!(report.operations as f64 / hours >= 5_000.0, "{report:?}");
     for kind in Kind::ALL.iter().map(|kind| kind.name()) {

@@ -182,12 +182,23 @@ fn an_access_list_changes_what_everybody_of_the_application_may_have() {
 #[test]
 fn interest_is_bounded_and_replies_beyond_it_are_not_cacheable() {
     let mut cell = Cell::new();
-    let a = cell.client("a");
+    let mut a = cell.client("a");
     for name in 0..4_096 {
         assert!(cell.read(&a, &format!("/n{name}")).stamp.is_some());
     }
-    assert_eq!(cell.read(&a, "/beyond").stamp, None);
     assert!(cell.read(&a, "/n17").stamp.is_some(), "what it may have, it may have again");
+    assert_eq!(cell.read(&a, "/beyond").stamp, None);
+    // It is told to flush, for nobody's change, and caches anew.
+    assert!(cell.keep_alive(&mut a).unwrap().batch.unwrap().flush);
+    assert_eq!(cell.read(&a, "/beyond").stamp, None, "not acknowledged yet");
+    assert_eq!(cell.keep_alive(&mut a), None);
+    assert!(cell.read(&a, "/beyond").stamp.is_some());
+    let Ok(Message::SessionList(list)) =
+        cell.ask(Client::operator().outside(Message::ListSessions(Default::default())))
+    else {
+        panic!()
+    };
+    assert_eq!(list.sessions[0].cached, 1);
     let (mut cell, mut a, mut b) = writer_and_reader(Some(Mutant::InterestForgotten));
     for path in ["/g", "/h", "/i"] {
         assert!(cell.read(&b, path).stamp.is_some());
@@ -205,13 +216,17 @@ fn too_many_reads_of_a_blocked_key_wait_for_the_write() {
         assert_eq!(cell.read(&c, "/f").contents, "");
     }
     let late = cell.send(c.inside(0, read("/f")));
-    assert_eq!(cell.take(late), None);
+    let paths = vec!["/g".to_owned(), "/f".to_owned()];
+    let many = cell.send(c.inside(0, Message::ReadMany(v1::ReadMany { paths })));
+    assert_eq!((cell.take(late), cell.take(many)), (None, None));
     assert!(cell.read(&c, "/g").stat.is_none(), "others go on");
     cell.kept(&mut b);
     cell.keep_alive(&mut b);
     assert!(cell.take(op).is_some());
     let Some(Ok(Message::NodeRead(read))) = cell.take(late) else { panic!() };
     assert_eq!((read.contents.as_ref(), read.stamp.is_some()), (&b"new"[..], true));
+    let Some(Ok(Message::ManyRead(many))) = cell.take(many) else { panic!() };
+    assert_eq!(many.nodes[1].contents, "new");
 }
 
 #[test]

@@ -467,3 +467,36 @@ fn a_grant_in_the_log_behind_the_close_of_its_handle_is_none() {
         assert_eq!(holders(&cell.state).is_empty(), closed);
     }
 }
+
+#[test]
+fn whoever_waits_for_locks_and_whoever_frees_something_takes_no_room_from_calls() {
+    let mut cell = Cell::new();
+    // As many as one queue takes, and more in another.
+    let mut clients: Vec<Client> = (0..70).map(|n| cell.client(&format!("waiter {n}"))).collect();
+    let mut holder = cell.client("holder");
+    let mut held = Vec::new();
+    for path in ["/l", "/m"] {
+        held.push(cell.file(&mut holder, path));
+        assert!(cell.call(&mut holder, acquire(held[held.len() - 1], Exclusive)).is_ok());
+    }
+    for (n, client) in clients.iter_mut().enumerate() {
+        let handle = cell.file(client, ["/l", "/m"][n % 2]);
+        for _ in 0..1_000 {
+            send(&mut cell, client, acquire(handle, Exclusive));
+        }
+    }
+    assert!(cell.answers.is_empty(), "all of them wait");
+    cell.read(&holder, "/f");
+    // Whoever asks has to wait for a barrier, and there is room for no more.
+    cell.instant = false;
+    cell.hear(tidings_base::agreed::Heard::LeaseUntil(tidings_base::Mono(0)));
+    for _ in 0..65_536 {
+        cell.send(holder.inside(0, read("/f")));
+    }
+    assert!(cell.answers.is_empty());
+    let beyond = cell.send(holder.inside(0, read("/f")));
+    assert_eq!(cell.take(beyond).unwrap().unwrap_err().code, "cell.busy");
+    let freed = send(&mut cell, &mut holder, release(held[0]));
+    let closed = send(&mut cell, &mut holder, close(held[1]));
+    assert_eq!((cell.take(freed), cell.take(closed)), (None, None), "both are on their way");
+}

@@ -165,3 +165,21 @@ fn a_restore_ends_every_session_and_waits_for_every_copy() {
     assert!(cell.read(&b, "/f").stamp.is_some());
     assert_eq!(cell.state.session_count(), 2);
 }
+
+#[test]
+fn pieces_of_an_interrupted_restore_are_dropped() {
+    let mut cell = Cell::new();
+    let piece = |cell: &mut Cell, offset| {
+        let piece = v1::RestoreCell { offset, bytes: "piece".into(), total: 0, replace: true };
+        assert!(cell.ask(Client::operator().outside(Message::Restore(piece))).is_ok());
+    };
+    piece(&mut cell, 0);
+    cell.pass(secs(59));
+    piece(&mut cell, 5);
+    cell.pass(secs(59));
+    assert!(cell.state.has_staged());
+    cell.pass(secs(1));
+    assert!(!cell.state.has_staged());
+    piece(&mut cell, 0);
+    assert!(cell.state.has_staged(), "another one begins anew");
+}

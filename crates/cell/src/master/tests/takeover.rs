@@ -2,6 +2,7 @@
 
 use super::harness::*;
 use crate::SessionId;
+use crate::master::{Master, Options};
 use crate::mutant::Mutant;
 use crate::path::Place;
 use bytes::Bytes;
@@ -476,4 +477,23 @@ fn a_handle_whose_token_cannot_be_read_any_more_is_reported_gone() {
     for _ in 0..2 {
         assert_eq!(cell.resume(&mut a, tokens.clone()).unwrap().gone, [own.handle]);
     }
+}
+
+#[test]
+fn a_shorter_cache_lease_counts_for_later_masters_once_the_longer_ones_are_over() {
+    let mut cell = Cell::new();
+    cell.master = Master::new(Options { cache_lease: secs(5), ..options(None) });
+    cell.lead();
+    cell.client("a");
+    assert_eq!(cell.state.cache_lease_ms(), 5_000);
+    cell.fail_over();
+    cell.pass(millis(5_499));
+    assert_eq!(cell.state.cache_lease_ms(), 5_000, "copies may be in use");
+    cell.pass(millis(1));
+    assert_eq!(cell.state.cache_lease_ms(), CACHE_LEASE.as_millis() as u32);
+    cell.fail_over();
+    cell.pass(millis(1_979));
+    assert!(cell.ask(Client::new("b").outside(read("/f"))).is_err(), "it opens after the shorter one");
+    cell.pass(millis(1));
+    assert!(cell.ask(Client::new("b").outside(read("/f"))).is_ok());
 }

@@ -19,7 +19,7 @@ impl Calls {
         })?;
         let call = self.calls.get(id)?;
         let waits = matches!(&call.message, Message::Acquire(acquire) if !acquire.try_only);
-        let sent = call.ever_sent && call.attempt != Attempt::GivenUp;
+        let sent = call.sends > 0 && call.attempt != Attempt::GivenUp;
         // Within the master's own window: after a long silence there may be no room any more.
         let room = self.last_number < self.answered_below() + WINDOW + 32;
         (waits && sent && room && self.last_number >= number + self.renumber_after).then_some(*id)
@@ -63,7 +63,7 @@ impl Session {
     pub(super) fn requeue_oldest(&mut self, now: Mono, out: &mut Outbox<Output>) {
         let Some(id) = self.calls.by_number.first_key_value().map(|(_, id)| *id) else { return };
         let Some(call) = self.calls.calls.get_mut(&id) else { return };
-        if !matches!(call.message, Message::Acquire(_)) || !call.ever_sent || call.former.is_some() {
+        if !matches!(call.message, Message::Acquire(_)) || call.sends == 0 || call.former.is_some() {
             return;
         }
         let (Some(op), anew) = (call.op.take(), call.message.clone()) else { return };

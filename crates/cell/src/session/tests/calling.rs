@@ -1,6 +1,7 @@
 //! Calls: numbers, repeats, cancels, bounds.
 
 use super::*;
+use crate::error;
 
 #[test]
 fn a_call_without_an_outcome_is_sent_again_under_its_number() {
@@ -291,4 +292,58 @@ fn what_the_old_master_answers_during_a_resumption_is_asked_again() {
     bench.answer(ticket, Message::SessionResumed(resumed));
     let again = bench.sent.iter().filter_map(|(_, message, _)| message.call).any(|sent| sent.number == call.number);
     assert!(again, "the new master must know the handle");
+}
+
+#[test]
+fn what_an_ended_session_refused_has_not_happened_and_what_else_was_sent_may_have() {
+    let mut bench = Bench::begun(options());
+    bench.keep_alive();
+    let ops = [bench.call(write("/repeated")), bench.call(write("/under way")), bench.call(write("/refused"))];
+    let (repeated, _) = bench.take_sent();
+    bench.fail(repeated, unreachable());
+    bench.pass(seconds(0.1));
+    bench.take_sent();
+    let (refused, _) = bench.take_sent();
+    bench.fail(refused, error::expired(ME));
+    let classes: Vec<_> =
+        bench.take_answers().into_iter().map(|(op, answer)| (op, answer.unwrap_err().class)).collect();
+    let [first, second, third] = ops;
+    assert_eq!(classes, [(first, Class::OutcomeUnknown), (second, Class::OutcomeUnknown), (third, Class::Refused)]);
+    // An attempt before the refused one may have been taken.
+    let mut bench = Bench::begun(options());
+    bench.keep_alive();
+    bench.call(write("/repeated"));
+    let (ticket, _) = bench.take_sent();
+    bench.fail(ticket, unreachable());
+    bench.pass(seconds(0.1));
+    let (ticket, _) = bench.take_sent();
+    bench.fail(ticket, error::no_session(ME));
+    assert!(matches!(&bench.take_answers()[..], [(_, Err(error))] if error.class == Class::OutcomeUnknown));
+}
+
+#[test]
+fn a_session_whose_cache_is_in_use_makes_a_call_now_and_then() {
+    let mut bench = Bench::caching(options());
+    let (ticket, _) = bench.keep_alive();
+    let lease_us = seconds(1_000.0).as_micros() as u64;
+    bench.pass(seconds(1.0));
+    bench.answer(ticket, Message::KeptAlive(v1::KeptAlive { epoch: EPOCH, lease_us, ..Default::default() }));
+    bench.keep_alive();
+    bench.call(read("/a"));
+    let (ticket, _) = bench.take_sent();
+    bench.answer(ticket, found(1));
+    bench.pass(STIR * 3);
+    assert!(bench.sent.is_empty(), "nobody reads");
+    bench.input(Input::Served);
+    bench.pass(Duration::ZERO);
+    let (ticket, call, message) = bench.take_call();
+    assert!(matches!(message, Message::Read(read) if read.uncached && read.target == target("/")) && call.number == 0);
+    bench.take_answers();
+    bench.answer(ticket, Message::NodeRead(v1::NodeRead::default()));
+    assert_eq!(bench.take_answers(), [], "nobody waits for it");
+    bench.input(Input::Served);
+    bench.pass(STIR - seconds(0.1));
+    assert!(bench.sent.is_empty(), "not before it is needed");
+    bench.pass(seconds(0.1));
+    bench.take_call();
 }

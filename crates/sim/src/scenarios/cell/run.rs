@@ -252,7 +252,8 @@ impl Run {
             faults: self.director.as_ref().map(|director| director.counts().clone()).unwrap_or_default(),
             invariants,
         };
-        self.stage.report(seed, options, found, outline)
+        let replicas = [(self.stage.town.servers.len(), 1)].into();
+        Report { replicas, ..self.stage.report(seed, options, found, outline) }
     }
 }
 

@@ -218,7 +218,7 @@ impl Cell {
                 Err(error) if error.code == "cell.no_node" => {}
                 result => return result,
             }
-            match self.open(path).create_file(contents.clone()).exclusive().await {
+            match self.open(path).write().create_file(contents.clone()).exclusive().await {
                 Err(error) if error.code == "cell.node_exists" => {}
                 Ok(handle) => return Ok(handle.opened_stat().clone()),
                 Err(error) => return Err(error),
@@ -239,10 +239,13 @@ impl Cell {
 
     /// Creates a directory; fine if it is there already.
     pub async fn create_directory(&self, path: &str) -> Result<(), Error> {
-        let handle = self.open(path).create_directory().await?;
-        match handle.is_directory() {
-            true => Ok(()),
-            false => Err(error::not_a_directory(path)),
+        match self.open(path).write().create_directory().await {
+            // Who may not write it may know that it is there.
+            Err(error) if error.code == "cell.denied" => match self.stat(path).await {
+                Ok(Some(stat)) if stat.directory => Ok(()),
+                _ => Err(error),
+            },
+            opened => opened.map(drop),
         }
     }
 
@@ -253,10 +256,12 @@ impl Cell {
         let mut above: Vec<NodePath> = above.collect();
         above.reverse();
         for directory in above.iter().chain([&path]) {
-            match self.stat(directory.as_str()).await? {
-                Some(stat) if stat.directory => {}
-                Some(_) => return Err(error::not_a_directory(directory)),
-                None => self.create_directory(directory.as_str()).await?,
+            match self.stat(directory.as_str()).await {
+                Ok(Some(stat)) if stat.directory => {}
+                Ok(Some(_)) => return Err(error::not_a_directory(directory)),
+                // Who may not read it may still make it.
+                Err(error) if error.code != "cell.denied" => return Err(error),
+                Ok(None) | Err(_) => self.create_directory(directory.as_str()).await?,
             }
         }
         Ok(())

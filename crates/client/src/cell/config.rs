@@ -1,5 +1,6 @@
 //! Configuration in a file of the cell: typed, and reloaded when it changes.
 
+use super::awaited::Awaited;
 use super::calls::Cell;
 use super::events::{Events, Watch};
 use super::handle::Handle;
@@ -136,24 +137,16 @@ impl<T> Following<T> {
         }
     }
 
-    /// Waits for a file of the path: its directory's changes are watched, not the clock.
+    /// Waits for a file of the path.
     async fn reopen(&self) -> Result<(Handle, Watch, File), Error> {
-        let mut parent = None;
+        let mut awaited = Awaited::new(&self.cell, &self.path);
         loop {
             match self.open().await {
                 Ok(opened) => return Ok(opened),
                 Err(error) if matches!(error.class, Class::NotFound) => self.keep(error),
                 Err(error) => return Err(error),
             }
-            match &mut parent {
-                None => parent = Some(self.watch_parent().await?),
-                Some(watch) => {
-                    if watch.next().await.is_none() {
-                        parent = None;
-                        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-                    }
-                }
-            }
+            awaited.again().await?;
         }
     }
 
@@ -162,14 +155,6 @@ impl<T> Following<T> {
         let watch = file.watch();
         let read = file.contents_and_stat().await?;
         Ok((file, watch, read))
-    }
-
-    async fn watch_parent(&self) -> Result<Watch, Error> {
-        let path = tidings_cell::NodePath::parse(&self.path)?;
-        let parent = path.parent().unwrap_or_else(tidings_cell::NodePath::root);
-        let handle = self.cell.open(parent.as_str()).read().events(Events::CHILDREN).await?;
-        let watch = handle.watch();
-        Ok(Watch { handle: Some(handle), ..watch })
     }
 
     /// Takes what was read: a new value, or an error beside the last good one.

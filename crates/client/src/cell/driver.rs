@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Mono, Outbox};
 use tidings_cell::link::{Input, Output};
-use tidings_cell::session::Input as SessionInput;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -81,7 +80,7 @@ pub(crate) async fn run_link(link: Arc<Shared>) {
                 }
                 Output::Lease(lease) => {
                     for session in &sessions {
-                        session.input(SessionInput::CacheLease(lease.clone()));
+                        session.renewed(lease.clone());
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! Elections: one of many leads, and everybody knows who.
 
+use super::awaited::Awaited;
 use super::calls::Cell;
 use super::events::{Events, Watch};
 use super::handle::Handle;
@@ -93,12 +94,19 @@ impl Election {
             result => result?,
         };
         let watch = handle.watch();
-        let cell = self.cell.clone();
-        let path = self.path.clone();
-        let states = futures::stream::unfold((watch, handle, None, true), move |(watch, handle, last, first)| {
-            next_leader(cell.clone(), path.clone(), watch, handle, last, first)
-        });
-        Ok(Observation { states: Box::pin(states) })
+        let observing = Observing { election: self.clone(), open: Some((watch, handle)), told: None };
+        Ok(Observation { states: Box::pin(futures::stream::unfold(observing, Observing::next)) })
+    }
+
+    /// Waits for a file of the path, and observes it.
+    async fn reopen(&self) -> Result<(Watch, Handle), Error> {
+        let mut awaited = Awaited::new(&self.cell, &self.path);
+        loop {
+            match self.open_to_observe().await {
+                Err(error) if error.class == Class::NotFound => awaited.again().await?,
+                opened => return opened.map(|handle| (handle.watch(), handle)),
+            }
+        }
     }
 
     async fn open_to_observe(&self) -> Result<Handle, Error> {
@@ -106,26 +114,41 @@ impl Election {
     }
 }
 
-type Observing = (Watch, Handle, Option<Leader>, bool);
+/// Somebody who observes an election.
+struct Observing {
+    election: Election,
+    /// `None` = the file was deleted.
+    open: Option<(Watch, Handle)>,
+    /// What was told last; `None` = nothing yet.
+    told: Option<Option<Leader>>,
+}
 
-/// Waits until another one leads than the last that was told.
-async fn next_leader(
-    cell: Cell,
-    path: String,
-    mut watch: Watch,
-    handle: Handle,
-    last: Option<Leader>,
-    mut first: bool,
-) -> Option<(Option<Leader>, Observing)> {
-    loop {
-        if !first {
-            watch.next().await?;
+impl Observing {
+    /// Waits until another one leads than was told last.
+    async fn next(mut self) -> Option<(Option<Leader>, Observing)> {
+        loop {
+            if self.told.is_some() {
+                self.changed().await?;
+            }
+            let now = self.election.leader().await.ok()?;
+            if self.told.as_ref() != Some(&now) {
+                self.told = Some(now.clone());
+                return Some((now, self));
+            }
         }
-        let now = cell.read(&path).await.ok()?.and_then(|file| leader_in(&file));
-        if first || now != last {
-            return Some((now.clone(), (watch, handle, now, false)));
+    }
+
+    /// Waits until something may have changed: in the file, or that there is one.
+    async fn changed(&mut self) -> Option<()> {
+        match &mut self.open {
+            Some((watch, _)) => {
+                if watch.next().await.is_none() {
+                    self.open = None;
+                }
+            }
+            None => self.open = Some(self.election.reopen().await.ok()?),
         }
-        first = false;
+        Some(())
     }
 }
 
@@ -179,8 +202,8 @@ impl Leadership {
     }
 }
 
-/// Who leads, as a stream: the present state first, then every change. It ends with the session, and when the file is
-/// deleted.
+/// Who leads, as a stream: the present state first, then every change. While the file is deleted nobody leads. It ends with
+/// the session, and when the file's directory is gone, too.
 pub struct Observation {
     states: Pin<Box<dyn Stream<Item = Option<Leader>> + Send>>,
 }

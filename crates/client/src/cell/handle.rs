@@ -220,6 +220,12 @@ impl Handle {
 
     /// Waits for the lock, first come, first served. Dropping the future leaves the queue.
     pub async fn acquire(&self, mode: Mode) -> Result<Lock, Error> {
+        // Whoever could have the lock at once must not wait for others of the session who wait for other locks.
+        if self.inner.cell.core.waits_are_full()
+            && let Some(lock) = self.try_acquire(mode).await?
+        {
+            return Ok(lock);
+        }
         self.take(mode, false).await
     }
 

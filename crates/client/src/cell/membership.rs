@@ -50,7 +50,12 @@ impl Membership {
             // The first time round the name may have become free before the watch began.
             match &mut watch {
                 None => watch = Some(self.watch_directory().await?),
-                Some(watch) => drop(watch.next().await),
+                Some(changes) => {
+                    // The directory went: the next one is watched anew.
+                    if changes.next().await.is_none() {
+                        watch = None;
+                    }
+                }
             }
         }
     }

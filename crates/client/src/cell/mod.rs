@@ -15,6 +15,7 @@
 //!
 //! [`testing`] is a cell inside the process, for tests of what uses one.
 
+mod awaited;
 mod cache;
 mod calls;
 mod clock;

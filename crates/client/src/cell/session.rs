@@ -23,16 +23,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidings_base::{Class, Error, Machine, Mono, OpId, Outbox};
-use tidings_cell::link::Ticket;
+use tidings_cell::link::{Lease, Ticket};
 use tidings_cell::mutant::Mutant;
 use tidings_cell::session::{Event, Input, Options, Output, Session};
 use tidings_cell::{HandleNumber, error};
 use tidings_wire::v1::{self, cell_message::Message};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-/// The most calls of one session that are under way at once; further callers wait. Less than the 1,024 numbers that
-/// the cell keeps answers for, so that closes and releases, which nobody waits for, always have room.
-const MAX_CALLS: usize = 768;
+/// The most calls of one session that are under way at once, and the most acquires that wait for their locks; further
+/// callers wait. Together less than the 1,024 numbers that the cell keeps answers for, so that closes and releases, which
+/// nobody waits for, always have room; apart, so that whoever waits for a lock keeps nobody from anything else.
+const MAX_CALLS: usize = 512;
+const MAX_WAITS: usize = 256;
 
 /// How a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +112,7 @@ pub(crate) struct Core {
     /// Everybody who could be asked has said that the cell has no majority.
     pub(crate) hopeless: Notify,
     permits: Arc<Semaphore>,
+    waits: Arc<Semaphore>,
 }
 
 struct Inner {
@@ -132,6 +135,8 @@ struct Inner {
     last: Option<Error>,
     /// How often the answer was that the cell has no majority.
     hopeless: usize,
+    /// How many hits of the cache the machine knows of.
+    hits: u64,
 }
 
 impl Core {
@@ -151,6 +156,7 @@ impl Core {
             armed: Mono::NEVER,
             last: None,
             hopeless: 0,
+            hits: 0,
         };
         let core = Core {
             link,
@@ -165,6 +171,7 @@ impl Core {
             alarm: Notify::new(),
             hopeless: Notify::new(),
             permits: Arc::new(Semaphore::new(MAX_CALLS)),
+            waits: Arc::new(Semaphore::new(MAX_WAITS)),
         };
         (Arc::new(core), requests)
     }
@@ -228,7 +235,11 @@ impl Core {
     /// Calls, and waits for the answer. Dropping the future gives the call up: an acquire leaves the queue, and what
     /// came of it meanwhile is undone; a mutation may still happen.
     pub(crate) async fn call(self: &Arc<Self>, message: Message, meaning: Meaning) -> Result<Answer, Error> {
-        let permit = self.permits.clone().acquire_owned().await;
+        let room = match &message {
+            Message::Acquire(acquire) if !acquire.try_only => &self.waits,
+            _ => &self.permits,
+        };
+        let permit = room.clone().acquire_owned().await;
         let permit = permit.map_err(|_| self.refusal())?;
         let begun = trace::begin(self);
         let (answer, answered) = oneshot::channel();
@@ -239,6 +250,11 @@ impl Core {
         pending.settled = true;
         trace::end(self, begun);
         result.unwrap_or_else(|_| Err(self.over().unwrap_or_else(errors::closed)))
+    }
+
+    /// Whether as many acquires wait for their locks as may.
+    pub(crate) fn waits_are_full(&self) -> bool {
+        self.waits.available_permits() == 0
     }
 
     /// The same where only the message counts.
@@ -319,6 +335,15 @@ impl Core {
         if !self.state().is_over() {
             self.handle(&mut inner, input);
         }
+    }
+
+    /// The link's cache lease moved. The machine hears at the same time whether anything is read under it.
+    pub(crate) fn renewed(&self, lease: Lease) {
+        let hits = self.cache.hits();
+        if std::mem::replace(&mut self.inner.lock().hits, hits) != hits {
+            self.input(Input::Served);
+        }
+        self.input(Input::CacheLease(lease));
     }
 
     /// The transport's answer.
@@ -499,6 +524,7 @@ impl Core {
             reader.end();
         }
         self.permits.close();
+        self.waits.close();
         self.alarm.notify_one();
     }
 

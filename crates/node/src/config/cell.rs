@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tidings_base::Error;
 use tidings_cell::master::Options;
+use tidings_cell::session::STIR;
 
 /// The longest lease of a session: the bound of the agreed ceiling.
 const LONGEST_LEASE: Time = Time::seconds(60);
@@ -23,7 +24,8 @@ pub struct Cell {
     /// write waits no longer than this for a client that is gone, and a new master opens as soon as that.
     pub cache_lease: Time,
     /// A session without a handle and without a call for this long is ended. 1 min: long enough for a person at a
-    /// terminal, short enough that forgotten ones do not pile up.
+    /// terminal, short enough that forgotten ones do not pile up. No less: clients that live on what they have cached make a
+    /// call in half of that.
     pub idle: Time,
     /// The longest that the master holds a request for a lock before it lets the client ask again, with its place
     /// kept. 25 s: less than what network equipment lets pass in silence.
@@ -76,8 +78,10 @@ impl Cell {
         if self.wait.0 > Duration::from_secs(60) || self.wait.0.is_zero() {
             return Err(bad(format!("`cell.wait` is {}", self.wait)).hint("Use 1ms to 60s."));
         }
-        for (name, time) in [("idle", self.idle), ("replace_after", self.replace_after), ("rest_idle", self.rest_idle)]
-        {
+        if self.idle.0 < STIR * 2 {
+            return Err(bad(format!("`cell.idle` is {}", self.idle)).hint("Use at least 1m."));
+        }
+        for (name, time) in [("replace_after", self.replace_after), ("rest_idle", self.rest_idle)] {
             if time.0.is_zero() {
                 return Err(bad(format!("`cell.{name}` is zero")));
             }

@@ -60,6 +60,28 @@ async fn in_time<T>(app: &App, work: impl Future<Output = Result<T, Error>>) -> 
     tokio::time::timeout(app.config.timings.call.into(), work).await.unwrap_or_else(late)
 }
 
+/// Does something on the session of a caller.
+async fn on_session<T, F>(app: &App, caller: &Caller, work: impl Fn(Session) -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    once_more(|| app.gateway.session(&caller.0), |session| in_time(app, work(session))).await
+}
+
+/// Does something on a session, and once more on another one if the first was over: an operator ended it, or it was out of
+/// touch or idle for long. Only if nothing of it can have happened: a change that may have been made says that its
+/// outcome is unknown.
+async fn once_more<S, T, B, F>(session: impl Fn() -> B, work: impl Fn(S) -> F) -> Result<T, Error>
+where
+    B: Future<Output = Result<S, Error>>,
+    F: Future<Output = Result<T, Error>>,
+{
+    match work(session().await?).await {
+        Err(error) if error.code == "cell.expired" && error.class == Class::Refused => work(session().await?).await,
+        answer => answer,
+    }
+}
+
 /// What of a node is asked for.
 enum Part {
     Contents,
@@ -106,19 +128,10 @@ pub(super) async fn get(
     if let Part::Watch = part {
         return Ok(watch::stream(app, caller.0, path).await?);
     }
-    let session = app.gateway.session(&caller.0).await?;
-    match in_time(&app, read(&session, &path, &part, &headers)).await {
-        // An operator ended the session, or it was out of touch for long: a read may be tried with another.
-        Err(error) if error.code == "cell.expired" => {
-            drop(session);
-            let session = app.gateway.session(&caller.0).await?;
-            Ok(in_time(&app, read(&session, &path, &part, &headers)).await?)
-        }
-        answer => Ok(answer?),
-    }
+    Ok(on_session(&app, &caller, |session| read(session, &path, &part, &headers)).await?)
 }
 
-async fn read(session: &Session, path: &str, part: &Part, headers: &HeaderMap) -> Result<Response, Error> {
+async fn read(session: Session, path: &str, part: &Part, headers: &HeaderMap) -> Result<Response, Error> {
     if let Part::Contents = part {
         let file = session.read(path).await?.ok_or_else(|| error::no_node(path))?;
         let stat = file.stat();
@@ -196,21 +209,23 @@ pub(super) async fn put(
     }
     query.finish()?;
     let expected = expected(&headers)?;
-    let session = app.gateway.session(&caller.0).await?;
     if acl {
-        in_time(&app, set_acl(&session, &path, json(&body)?, expected)).await?;
+        let acl: Acl = json(&body)?;
+        on_session(&app, &caller, |session| set_acl(session, &path, acl.clone(), expected)).await?;
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     if directory && !body.is_empty() {
         return Err(Refusal(Error::new("control.bad_body", Class::Invalid, "a directory has no contents")));
     }
-    let (created, stat) = in_time(&app, async {
+    let (path, body) = (&path, &body);
+    let (created, stat) = on_session(&app, &caller, |session| async move {
+        let body = body.clone();
         match expected {
             Expected::This(_) if directory => Err(bad_path("a directory has no versions: leave `If-Match` out")),
-            Expected::This(tag) => replace(&session, &path, tag, body).await.map(|stat| (false, stat)),
-            Expected::Nothing => create(&session, &path, directory, body, true).await,
-            Expected::Anything if directory => create(&session, &path, true, body, false).await,
-            Expected::Anything => write(&session, &path, body).await,
+            Expected::This(tag) => replace(&session, path, tag, body).await.map(|stat| (false, stat)),
+            Expected::Nothing => create(&session, path, directory, body, true).await,
+            Expected::Anything if directory => create(&session, path, true, body, false).await,
+            Expected::Anything => write(&session, path, body).await,
         }
     })
     .await?;
@@ -235,15 +250,14 @@ pub(super) async fn delete(
 ) -> Result<StatusCode, Refusal> {
     let path = path_of(&segments)?;
     query.finish()?;
-    let session = app.gateway.session(&caller.0).await?;
-    let expected = expected(&headers)?;
-    in_time(&app, async {
+    let (path, expected) = (&path, expected(&headers)?);
+    on_session(&app, &caller, |session| async move {
         match expected {
             Expected::Nothing => Err(bad_path("`If-None-Match` cannot hold for what is deleted")),
-            Expected::Anything => session.delete(&path).await,
+            Expected::Anything => session.delete(path).await,
             Expected::This(tag) => {
-                let handle = version(&session, &path, tag).await?;
-                handle.delete(Some(tag.generation)).await.map_err(|error| gone(error, &path))
+                let handle = version(&session, path, tag).await?;
+                handle.delete(Some(tag.generation)).await.map_err(|error| gone(error, path))
             }
         }
     })
@@ -314,8 +328,7 @@ pub(super) async fn get_quota(
     segments: Segments,
 ) -> Result<Json<Quota>, Refusal> {
     let get = v1::GetQuota { path: path_of(&segments)? };
-    let session = app.gateway.session(&caller.0).await?;
-    match in_time(&app, session.request(Message::GetQuota(get))).await? {
+    match request(&app, &caller, Message::GetQuota(get)).await? {
         Message::Quota(quota) => Ok(Json(quota.into())),
         answer => Err(Refusal(other(answer))),
     }
@@ -333,9 +346,14 @@ pub(super) async fn put_quota(
     JsonBody(new): JsonBody<NewQuota>,
 ) -> Result<StatusCode, Refusal> {
     let set = v1::SetQuota { path: path_of(&segments)?, max_nodes: new.max_nodes, max_bytes: new.max_bytes };
-    let session = app.gateway.session(&caller.0).await?;
-    done(in_time(&app, session.request(Message::SetQuota(set))).await?)?;
+    done(request(&app, &caller, Message::SetQuota(set)).await?)?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Asks within the caller's session.
+async fn request(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
+    let message = &message;
+    on_session(app, caller, |session| async move { session.request(message.clone()).await }).await
 }
 
 /// Asks without a session.
@@ -429,7 +447,7 @@ fn another(path: &str) -> Error {
         .hint("Read it again and decide anew.")
 }
 
-async fn set_acl(session: &Session, path: &str, acl: Acl, expected: Expected) -> Result<(), Error> {
+async fn set_acl(session: Session, path: &str, acl: Acl, expected: Expected) -> Result<(), Error> {
     let if_generation = match expected {
         Expected::Anything => None,
         // ACL names have a generation of their own, which is a number of `stat`.
@@ -448,4 +466,28 @@ fn with_tag(stat: &NodeStat, mut response: Response) -> Response {
     headers.insert("tidings-instance", HeaderValue::from(stat.instance));
     headers.insert("tidings-generation", HeaderValue::from(stat.content_generation));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn what_an_ended_session_refused_is_done_once_on_another() {
+        let attempts = |class: Class, ended: u32| async move {
+            let (sessions, done) = (Cell::new(0), Cell::new(0));
+            let begin = || async { Ok(sessions.replace(sessions.get() + 1)) };
+            let work = |session: u32| {
+                done.set(done.get() + 1);
+                async move { if session < ended { Err(Error { class, ..error::expired(1) }) } else { Ok(session) } }
+            };
+            let answer = once_more(begin, work).await;
+            (answer.map_err(|error| error.class), done.get())
+        };
+        assert_eq!(attempts(Class::Refused, 0).await, (Ok(0), 1));
+        assert_eq!(attempts(Class::Refused, 1).await, (Ok(1), 2));
+        assert_eq!(attempts(Class::Refused, 9).await, (Err(Class::Refused), 2));
+        assert_eq!(attempts(Class::OutcomeUnknown, 1).await, (Err(Class::OutcomeUnknown), 1));
+    }
 }

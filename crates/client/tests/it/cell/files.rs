@@ -165,3 +165,26 @@ async fn dropping_a_handle_closes_it() {
     super::seconds(1).await;
     assert_eq!(two.read("/mine").await.unwrap(), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn creating_needs_no_right_to_read_and_who_has_no_right_learns_nothing() {
+    let test = TestCell::start();
+    let as_user = async |name: &str| test.line(name).link().unwrap().session(SessionOptions::default()).await.unwrap();
+    let (owner, writer) = (as_user("user:app/owner").await, as_user("user:app/writer").await);
+    owner.write("/acl/owner", "user:app/owner\n").await.unwrap();
+    let acl = Acl { read: "owner".into(), ..Acl::default() };
+    owner.open("/in").write().create_directory().acl(acl).await.unwrap();
+    writer.write("/in/file", "x").await.unwrap();
+    writer.create_directory("/in/directory").await.unwrap();
+    writer.create_directories("/in/more/below").await.unwrap();
+    assert_eq!(owner.list("/in").await.unwrap().unwrap().len(), 3);
+    assert_eq!(code(writer.list("/in").await), "cell.denied");
+    assert_eq!(code(writer.open("/in/none").read().await.map(drop)), "cell.denied");
+    assert_eq!(code(writer.open("/in/none").write().await.map(drop)), "cell.no_node");
+    // Who may read and not write finds the directory there.
+    let acl = Acl { write: "owner".into(), ..Acl::default() };
+    owner.open("/out").write().create_directory().acl(acl).await.unwrap();
+    writer.create_directory("/out").await.unwrap();
+    assert_eq!(code(writer.create_directory("/out/more").await), "cell.denied");
+    assert_eq!(code(writer.delete("/out/none").await), "cell.denied");
+}

@@ -114,6 +114,56 @@ async fn members_come_and_go() {
     assert!(group(&watcher).members().await.unwrap().is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_name_watches_the_directory_that_is_there() {
+    let test = TestCell::start();
+    let (line, waiter) = over_line(&test).await;
+    let other = test.connect().await.unwrap();
+    let group = |cell| Membership::new(cell, "/group").unwrap();
+    let first = group(&other).join("name", "").await.unwrap();
+    let joining = tokio::spawn({
+        let group = group(&waiter);
+        async move { group.join("name", "").await.unwrap() }
+    });
+    seconds(1).await;
+    // Out of its sight the directory is made anew, and the name is taken in it.
+    line.cut();
+    first.leave().await.unwrap();
+    other.delete("/group").await.unwrap();
+    let second = group(&other).join("name", "").await.unwrap();
+    line.mend();
+    seconds(2).await;
+    let calls = waiter.observed().calls;
+    for _ in 0..2_000 {
+        tokio::task::yield_now().await;
+    }
+    assert!(waiter.observed().calls < calls + 10, "it asks without a pause");
+    second.leave().await.unwrap();
+    soon(joining).await.unwrap().leave().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_election_is_observed_beyond_the_end_of_its_file() {
+    let (_test, one, two) = two().await;
+    let election = Election::new(&one, "/leader");
+    let mut observed = Election::new(&two, "/leader").observe().await.unwrap();
+    assert_eq!(soon(observed.next()).await, Some(None));
+    let first = election.campaign("first").await.unwrap();
+    assert_eq!(soon(observed.next()).await.unwrap().unwrap().identity, "first");
+    one.delete("/leader").await.unwrap();
+    assert_eq!(soon(observed.next()).await, Some(None), "nobody leads");
+    soon(first.lost()).await;
+    seconds(5).await;
+    let _second = election.campaign("second").await.unwrap();
+    loop {
+        if soon(observed.next()).await.unwrap().is_some_and(|leader| leader.identity == "second") {
+            break;
+        }
+    }
+    two.close().await.unwrap();
+    assert_eq!(soon(observed.next()).await, None);
+}
+
 #[derive(Debug, serde::Deserialize)]
 struct Limits {
     requests: u32,

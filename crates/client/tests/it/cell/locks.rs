@@ -207,3 +207,24 @@ async fn a_session_that_waits_for_a_lock_writes_on() {
     lock.release().await.unwrap();
     assert_eq!(soon(waiting).await.unwrap().unwrap(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_lock_keeps_nobody_from_other_calls() {
+    let (_test, one, two) = two().await;
+    let (mine, other) = (lockable(&two).await, two.open("/other").lock().create_file("").await.unwrap());
+    let lock = mine.acquire(Mode::Exclusive).await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..800 {
+        let handle = lockable(&one).await;
+        tasks.spawn(async move { handle.acquire(Mode::Exclusive).await.unwrap().release().await.unwrap() });
+    }
+    seconds(1).await;
+    soon(one.write("/file", "x")).await.unwrap();
+    let handle = one.open("/other").lock().await.unwrap();
+    soon(handle.acquire(Mode::Exclusive)).await.unwrap().release().await.unwrap();
+    assert!(other.try_acquire(Mode::Exclusive).await.unwrap().is_some());
+    lock.release().await.unwrap();
+    while let Some(done) = soon(tasks.join_next()).await {
+        done.unwrap();
+    }
+}

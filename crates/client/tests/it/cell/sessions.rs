@@ -2,6 +2,7 @@
 
 use super::{code, over_line, seconds, soon, still_waits, two};
 use std::time::Duration;
+use tidings_base::Class;
 use tidings_client::cell::testing::TestCell;
 use tidings_client::cell::{Cell, Mode, SessionEvent, SessionOptions, State};
 
@@ -30,6 +31,36 @@ async fn a_pause_blocks_calls_and_nothing_else() {
     assert!(observed.jeopardy < Duration::from_secs(5), "{observed:?}");
     assert!(observed.availability() > 0.9 && observed.availability() < 1.0);
     assert!(observed.unanswered > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_lives_on_its_cache_is_not_idle() {
+    let (_test, one, two) = two().await;
+    one.write("/config", "x").await.unwrap();
+    two.read("/config").await.unwrap();
+    let sent = two.observed().sent;
+    for _ in 0..36 {
+        seconds(5).await;
+        assert_eq!(two.read("/config").await.unwrap().unwrap().text(), "x");
+    }
+    assert_eq!(two.state(), State::Active);
+    let observed = two.observed();
+    assert_eq!(observed.cached, 36, "{observed:?}");
+    // KeepAlives, and a call in half a minute.
+    assert!(observed.sent - sent < 40, "{observed:?}");
+    assert_eq!(one.state(), State::Expired, "nobody uses it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_an_ended_session_refused_has_not_happened() {
+    let (_test, one, two) = two().await;
+    one.read("/file").await.unwrap();
+    // It is idle, and its end waits for its cache lease.
+    tokio::time::sleep(Duration::from_millis(60_300)).await;
+    assert_eq!(one.state(), State::Active);
+    let refused = one.write("/file", "x").await.unwrap_err();
+    assert_eq!((refused.code.as_ref(), refused.class), ("cell.expired", Class::Refused));
+    drop(two);
 }
 
 #[tokio::test(start_paused = true)]

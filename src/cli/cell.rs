@@ -163,6 +163,8 @@ pub enum Cell {
 const LOCK_HELP: &str = "The command finds TIDINGS_SEQUENCER and TIDINGS_LOCK_PATH in its environment. It runs in a \
 process group of its own, without a terminal as standard input; when the lock is lost the group is told to stop \
 (SIGTERM) and then killed, before anybody else can have the lock. SIGINT and SIGTERM are passed on to it.\n\n\
+Deleting the file frees its lock for whoever makes it anew: the group is killed as soon as this command hears of it, \
+which may be after another one began.\n\n\
 Exit code: the command's own (128 + signal if a signal ended it), 7 if the lock was lost, 4 if --try found it held.\n\n\
 Examples:\n  tidings cell lock /app/leader -- ./server\n  tidings cell lock /app/nightly --try -- ./backup.sh";
 

@@ -108,7 +108,7 @@ pub fn stat(path: &str, remote: &Remote) -> Result<(), Error> {
 pub fn mkdir(path: &str, parents: bool, remote: &Remote) -> Result<(), Error> {
     changing(remote, async |cell| match parents {
         true => cell.create_directories(path).await,
-        false => cell.open(path).create_directory().exclusive().await.map(drop),
+        false => cell.open(path).write().create_directory().exclusive().await.map(drop),
     })?;
     if remote.json {
         output::json(&json!({ "path": path, "made": true }));
@@ -157,7 +157,7 @@ fn told(path: &str, stat: &NodeStat, remote: &Remote) {
 async fn write(cell: &Cell, put: &Put, contents: Bytes) -> Result<NodeStat, Error> {
     let path = &put.path;
     if put.create_only {
-        let create = || cell.open(path).create_file(contents.clone()).exclusive();
+        let create = || cell.open(path).write().create_file(contents.clone()).exclusive();
         return Ok(open_making_parents(cell, path, create).await?.opened_stat().clone());
     }
     if put.if_generation.is_none() && put.sequencers.is_empty() {
@@ -184,7 +184,12 @@ async fn hold(cell: &Cell, put: &Put, contents: Bytes, remote: &Remote) -> Resul
     let mut signals = Signals::listen()?;
     let mut events = cell.events();
     let open = || {
-        let open = cell.open(path).write().create_file(contents.clone());
+        let open = cell.open(path).write();
+        // A generation is one of a file that is there.
+        if put.if_generation.is_some() {
+            return open;
+        }
+        let open = open.create_file(contents.clone());
         let open = if put.ephemeral { open.ephemeral() } else { open };
         if put.create_only { open.exclusive() } else { open }
     };

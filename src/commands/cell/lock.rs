@@ -10,7 +10,7 @@ use serde_json::json;
 use std::process::ExitCode;
 use tidings_base::{Class, Error, Mono};
 use tidings_cell::error;
-use tidings_client::cell::{Cell, Election, Leadership, Lock, Mode, SessionEvent, SessionOptions};
+use tidings_client::cell::{Cell, Election, Handle, Leadership, Lock, Mode, SessionEvent, SessionOptions};
 
 /// The lock was lost while the command ran.
 const LOCK_LOST: u8 = 7;
@@ -20,28 +20,36 @@ pub fn lock(args: &Args) -> Result<ExitCode, Error> {
     staying(&args.remote, options(args.holding), async |cell| {
         let mut signals = Signals::listen()?;
         let path = &args.path;
-        let open = || cell.open(path).lock().create_file("").lock_delay(args.holding.lock_delay);
-        let handle = open_making_parents(cell, path, open).await.map_err(|error| no_lock(path, error))?;
-        let mode = if args.shared { Mode::Shared } else { Mode::Exclusive };
-        let lock = match handle.try_acquire(mode).await? {
-            Some(lock) => lock,
-            None if args.try_only => return Err(error::lock_held(path, false)),
-            None => {
-                eprintln!("waiting for the lock of {path}");
-                tokio::select! {
-                    lock = handle.acquire(mode) => lock?,
-                    told = signals.next() => return Ok(told.exit_code()),
-                }
-            }
+        let (_handle, lock) = tokio::select! {
+            biased;
+            told = signals.next() => return Ok(told.exit_code()),
+            taken = take(cell, args) => taken?,
         };
-        drop(signals);
         let told = tokio::spawn(tell_jeopardy(cell.clone()));
         let mut held = OfLock { cell, lock: &lock };
         let environment = environment(path, lock.sequencer().to_string());
-        let ended = guarded(&args.command, environment, args.holding, args.remote.json).run(&mut held).await;
+        let guarded = guarded(&args.command, environment, args.holding, args.remote.json);
+        let ended = guarded.run(&mut held, &mut signals).await;
         told.abort();
         released(path, ended?, lock.release(), args.remote.json).await
     })
+}
+
+/// Opens the file and waits for its lock, unless it is only to be tried.
+async fn take(cell: &Cell, args: &Args) -> Result<(Handle, Lock), Error> {
+    let path = &args.path;
+    let open = || cell.open(path).lock().create_file("").lock_delay(args.holding.lock_delay);
+    let handle = open_making_parents(cell, path, open).await.map_err(|error| no_lock(path, error))?;
+    let mode = if args.shared { Mode::Shared } else { Mode::Exclusive };
+    let lock = match handle.try_acquire(mode).await? {
+        Some(lock) => lock,
+        None if args.try_only => return Err(error::lock_held(path, false)),
+        None => {
+            eprintln!("waiting for the lock of {path}");
+            handle.acquire(mode).await?
+        }
+    };
+    Ok((handle, lock))
 }
 
 /// A directory has no lock that a command could run under.
@@ -60,13 +68,10 @@ pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
     let Some(name) = args.name.as_deref().filter(|_| !args.who) else { return who(&args.path, &args.remote) };
     staying(&args.remote, options(args.holding), async |cell| {
         let mut signals = Signals::listen()?;
-        let election = Election::new(cell, &args.path);
-        if let Some(leader) = leader(&election).await? {
-            eprintln!("waiting: {} is elected", leader);
-        }
         let leadership = tokio::select! {
-            elected = campaign(cell, &election, name, &args.path) => elected?,
+            biased;
             told = signals.next() => return Ok(told.exit_code()),
+            elected = campaign(cell, name, &args.path) => elected?,
         };
         let sequencer = leadership.sequencer().to_string();
         if args.command.is_empty() {
@@ -78,17 +83,21 @@ pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
             }
             return hold(leadership, signals, &args.path, args.remote.json).await;
         }
-        drop(signals);
         let told = tokio::spawn(tell_jeopardy(cell.clone()));
         let mut held = OfLeadership { cell, leadership: &leadership };
         let environment = environment(&args.path, sequencer);
-        let ended = guarded(&args.command, environment, args.holding, args.remote.json).run(&mut held).await;
+        let guarded = guarded(&args.command, environment, args.holding, args.remote.json);
+        let ended = guarded.run(&mut held, &mut signals).await;
         told.abort();
         released(&args.path, ended?, leadership.resign(), args.remote.json).await
     })
 }
 
-async fn campaign(cell: &Cell, election: &Election, name: &str, path: &str) -> Result<Leadership, Error> {
+async fn campaign(cell: &Cell, name: &str, path: &str) -> Result<Leadership, Error> {
+    let election = Election::new(cell, path);
+    if let Some(leader) = election.leader().await? {
+        eprintln!("waiting: {} is elected", leader.identity);
+    }
     match election.campaign(name).await {
         Err(error) if error.code == "cell.no_parent" => {
             make_parents(cell, path).await?;
@@ -123,10 +132,6 @@ fn who(path: &str, remote: &Remote) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn leader(election: &Election) -> Result<Option<String>, Error> {
-    Ok(election.leader().await?.map(|leader| leader.identity))
-}
-
 fn options(holding: Holding) -> SessionOptions {
     let lease = holding.lease.unwrap_or_default();
     SessionOptions { lease, lock_delay: Some(holding.lock_delay), ..SessionOptions::default() }
@@ -137,7 +142,15 @@ fn environment(path: &str, sequencer: String) -> Environment {
 }
 
 fn guarded(command: &[String], environment: Environment, holding: Holding, json: bool) -> Guarded<'_> {
-    Guarded { command, environment, lock_delay: holding.lock_delay, kill_after: holding.kill_after, json }
+    Guarded {
+        command,
+        environment,
+        lock_delay: holding.lock_delay,
+        kill_after: holding.kill_after,
+        json,
+        #[cfg(test)]
+        careless: false,
+    }
 }
 
 fn ended_as(path: &str, ended: Ended, json: bool) -> ExitCode {
@@ -195,8 +208,8 @@ impl Held for OfLock<'_> {
         self.cell.lease_until()
     }
 
-    async fn lost(&mut self) -> String {
-        self.lock.lost().await.message
+    async fn lost(&mut self) -> Error {
+        self.lock.lost().await
     }
 }
 
@@ -210,7 +223,7 @@ impl Held for OfLeadership<'_> {
         self.cell.lease_until()
     }
 
-    async fn lost(&mut self) -> String {
-        self.leadership.lost().await.message
+    async fn lost(&mut self) -> Error {
+        self.leadership.lost().await
     }
 }

@@ -2,8 +2,12 @@
 //!
 //! The lock-delay keeps everybody else out after the master has given this session up, and the master does so no
 //! earlier than the local lease ends. So the command may go on through jeopardy, until shortly before that sum.
+//!
+//! A lock whose file is deleted is gone without a delay, and another file of that path may be locked at once: then the command
+//! is killed as soon as that is heard.
 
 use super::guard::{self, Deadline, now};
+use crate::commands::signals::{Signals, Told};
 use crate::output::broken;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,7 +20,6 @@ use tidings_base::time::shortened;
 use tidings_base::{Error, Mono};
 use tidings_cell::namespace::MAX_LOCK_DELAY;
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// What killing may take: a busy machine schedules the guard late.
 const SLACK: Duration = Duration::from_millis(250);
@@ -28,7 +31,7 @@ pub trait Held {
     /// When the local lease ends; nothing while that is not known to lie ahead.
     fn lease_until(&self) -> Option<Mono>;
     /// Waits until the lock is lost, for good, and says how.
-    fn lost(&mut self) -> impl Future<Output = String> + Send;
+    fn lost(&mut self) -> impl Future<Output = Error> + Send;
 }
 
 /// Variables that the command finds beside its parent's.
@@ -44,6 +47,9 @@ pub struct Guarded<'a> {
     pub kill_after: Duration,
     /// Errors are told as JSON.
     pub json: bool,
+    /// R10, left out: the lock-delay is taken for what it was asked to be, on a clock like the master's.
+    #[cfg(test)]
+    pub careless: bool,
 }
 
 /// How it ended.
@@ -56,10 +62,8 @@ pub enum Ended {
 }
 
 impl Guarded<'_> {
-    /// Runs the command to its end, or to the end of the lock.
-    pub async fn run(&self, held: &mut impl Held) -> Result<Ended, Error> {
-        let hear = |kind| signal(kind).map_err(|error| broken("cannot listen for signals", error));
-        let (mut interrupt, mut terminate) = (hear(SignalKind::interrupt())?, hear(SignalKind::terminate())?);
+    /// Runs the command to its end, or to the end of the lock. Signals are passed on to it.
+    pub async fn run(&self, held: &mut impl Held, signals: &mut Signals) -> Result<Ended, Error> {
         let (mut child, mut control) = self.spawn()?;
         let group = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let mut sent = None;
@@ -75,11 +79,13 @@ impl Guarded<'_> {
                 biased;
                 status = child.wait() => break status,
                 why = held.lost(), if lost.is_none() => {
-                    deadline = self.after_loss(deadline, now());
-                    lost = Some(why);
+                    deadline = self.after_loss(deadline, now(), &why);
+                    lost = Some(why.message);
                 }
-                _ = interrupt.recv() => pass_on(group, Signal::INT),
-                _ = terminate.recv() => pass_on(group, Signal::TERM),
+                told = signals.next() => pass_on(group, match told {
+                    Told::Interrupt => Signal::INT,
+                    Told::Terminate => Signal::TERM,
+                }),
                 () = tokio::time::sleep(LOOK), if lost.is_none() => {
                     // In jeopardy the last lease counts.
                     if let Some(until) = held.lease_until() {
@@ -122,6 +128,10 @@ impl Guarded<'_> {
 
     /// The lock-delay that really holds, as much of it as is sure to pass.
     fn delay(&self) -> Duration {
+        #[cfg(test)]
+        if self.careless {
+            return self.lock_delay + SLACK;
+        }
         shortened(self.lock_delay.min(MAX_LOCK_DELAY))
     }
 
@@ -133,8 +143,12 @@ impl Guarded<'_> {
         Deadline { term: kill.saturating_sub(self.kill_after.min(delay / 2)), kill }
     }
 
-    /// The master has freed the lock just now, or will have when it was going to: the delay runs already.
-    fn after_loss(&self, before: Deadline, now: Mono) -> Deadline {
+    /// The master has freed the lock just now, or will have when it was going to: the delay runs already. But only a lost
+    /// session leaves one: what a session loses that lives on went with its file.
+    fn after_loss(&self, before: Deadline, now: Mono, why: &Error) -> Deadline {
+        if why.code != "cell.expired" {
+            return Deadline { term: now, kill: now };
+        }
         let delay = self.delay().saturating_sub(SLACK);
         Deadline { term: now, kill: before.kill.min(now + self.kill_after.min(delay)) }
     }
@@ -153,7 +167,11 @@ mod tests {
 
     fn guarded(lock_delay: u64, kill_after: u64) -> Guarded<'static> {
         let (lock_delay, kill_after) = (Duration::from_secs(lock_delay), Duration::from_secs(kill_after));
-        Guarded { command: &[], environment: Vec::new(), lock_delay, kill_after, json: false }
+        Guarded { command: &[], environment: Vec::new(), lock_delay, kill_after, json: false, careless: false }
+    }
+
+    fn expired() -> Error {
+        tidings_cell::error::expired(1)
     }
 
     const fn at(milliseconds: u64) -> Mono {
@@ -167,7 +185,10 @@ mod tests {
         assert_eq!(guarded(60, 10).while_held(lease), Deadline { term: at(143_750), kill: at(153_750) });
         // More than the cell keeps counts for nothing.
         assert_eq!(guarded(300, 10).while_held(lease), guarded(60, 10).while_held(lease));
-        assert_eq!(guarded(300, 90).after_loss(guarded(300, 90).while_held(lease), lease).kill, at(153_750));
+        assert_eq!(
+            guarded(300, 90).after_loss(guarded(300, 90).while_held(lease), lease, &expired()).kill,
+            at(153_750)
+        );
         // A short delay is shared between jeopardy and a good end.
         assert_eq!(guarded(10, 10).while_held(lease), Deadline { term: at(104_250), kill: at(108_750) });
         // Without a delay it is dead before the lease ends.
@@ -175,10 +196,34 @@ mod tests {
     }
 
     #[test]
+    fn the_rule_of_the_lock_delay_is_missed_when_it_is_left_out() {
+        let lease = at(100_000);
+        let late = |careless| {
+            let in_time = |lock_delay: &u64| {
+                // The earliest at which the lock can be anybody else's: the master keeps no more than its longest delay, and
+                // its clock may gain ρ on the one here.
+                let others = lease + shortened(Duration::from_secs(*lock_delay).min(MAX_LOCK_DELAY));
+                Guarded { careless, ..guarded(*lock_delay, 10) }.while_held(lease).kill < others
+            };
+            [0, 1, 10, 60, 300].iter().filter(|delay| !in_time(delay)).count()
+        };
+        assert_eq!((late(false), late(true)), (0, 5));
+    }
+
+    #[test]
     fn after_a_loss_the_delay_runs_already() {
         let guarded = guarded(5, 10);
         let before = guarded.while_held(at(100_000));
-        assert_eq!(guarded.after_loss(before, at(90_000)), Deadline { term: at(90_000), kill: at(94_250) });
-        assert_eq!(guarded.after_loss(before, at(104_000)).kill, before.kill);
+        let after = |now| guarded.after_loss(before, now, &expired());
+        assert_eq!(after(at(90_000)), Deadline { term: at(90_000), kill: at(94_250) });
+        assert_eq!(after(at(104_000)).kill, before.kill);
+    }
+
+    #[test]
+    fn a_lock_that_went_with_its_file_has_no_delay() {
+        let guarded = guarded(60, 10);
+        let gone = tidings_cell::error::node_gone("/l");
+        let after = guarded.after_loss(guarded.while_held(at(100_000)), at(90_000), &gone);
+        assert_eq!(after, Deadline { term: at(90_000), kill: at(90_000) });
     }
 }

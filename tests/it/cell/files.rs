@@ -205,6 +205,15 @@ fn an_ephemeral_file_lives_as_long_as_who_holds_it() {
 }
 
 #[test]
+fn a_generation_is_one_of_a_file_that_is_there() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    let held = server.start_command(&["cell", "put", "/none", "x", "--if-generation", "1", "--hold"]);
+    held.ended().failed(3, "cell.no_node");
+    assert_eq!(server.run(&["cell", "stat", "/none"]).code, 3);
+}
+
+#[test]
 fn access_lists_and_operators() {
     let _turn = turn();
     let (_data, server) = one_node();

@@ -1,6 +1,6 @@
 //! `tidings cell lock -- CMD`: the command runs while the lock is held, and is dead before anybody else can have it.
 
-use crate::process::{Running, Server, lives, turn, until};
+use crate::process::{Running, Server, http_get, lives, turn, until};
 use rustix::process::Signal;
 
 fn one_node() -> (tempfile::TempDir, Server) {
@@ -121,6 +121,40 @@ fn a_lost_lock_kills_the_command_and_has_an_exit_code_of_its_own() {
     server.run(&["cell", "sequencer", "check", &sequencer]).failed(4, "cell.stale_sequencer");
     // Held back first, free in the end.
     assert_eq!(server.run(&["cell", "lock", "/l", "--", "echo", "next"]).out, "next\n");
+}
+
+#[test]
+fn a_deleted_lock_file_kills_the_command_at_once() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    let running = server.start_command(&["cell", "lock", "/l", "--kill-after", "1h", "--", "sh", "-c", STUBBORN]);
+    let pid = running.line(1);
+    assert_eq!(server.run(&["cell", "rm", "/l"]).code, 0);
+    assert_eq!(running.ended().code, 7);
+    assert!(!lives(&pid), "the command outlived its lock");
+}
+
+#[test]
+fn a_signal_before_the_lock_is_held_starts_nothing() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    let sessions = || {
+        let listed: serde_json::Value = serde_json::from_str(&http_get(server.address, "/v1/cell/sessions")?.1).ok()?;
+        listed["sessions"].as_array().cloned()
+    };
+    // Who has the root cached and says nothing holds the making of the file up, for as long as its cache lease.
+    let watcher = server.start_command(&["cell", "watch", "/"]);
+    until("the root is watched", || sessions()?.iter().any(|session| session["watches"] == 1).then_some(()));
+    watcher.signal(Signal::STOP);
+    let early = server.start_command(&["cell", "lock", "/l", "--", "echo", "started"]);
+    let mut looks = 0;
+    until("its session has begun", || {
+        looks += usize::from(sessions()?.len() == 2);
+        (looks > 2).then_some(())
+    });
+    early.signal(Signal::TERM);
+    let said = early.ended();
+    assert_eq!((said.code, said.out.as_str()), (143, ""), "{said:?}");
 }
 
 #[test]

@@ -83,7 +83,8 @@ struct Shared {
     secrets: ClientSecrets,
     ways: Mutex<[Way; 2]>,
     replicas: Vec<mpsc::Sender<Bytes>>,
-    statuses: Mutex<BTreeMap<u16, oneshot::Sender<Status>>>,
+    /// By replica: the nonce of the question, and who waits.
+    statuses: Mutex<BTreeMap<u16, (u64, oneshot::Sender<Status>)>>,
     alarm: Notify,
     start: Instant,
 }
@@ -181,9 +182,9 @@ impl Client {
 
     /// How one replica is, if it says so in time.
     pub async fn status(&self, of: ReplicaId, patience: Duration) -> Option<Status> {
-        let (sender, receiver) = oneshot::channel();
-        self.shared.statuses.lock().insert(of.0, sender);
-        let question = Question::Status { client: self.shared.secrets.id, nonce: 0 };
+        let ((sender, receiver), nonce) = (oneshot::channel(), self.shared.now().mono.0);
+        self.shared.statuses.lock().insert(of.0, (nonce, sender));
+        let question = Question::Status { client: self.shared.secrets.id, nonce };
         self.shared.replicas.get(usize::from(of.0))?.try_send(framed(&question.encoded())).ok()?;
         tokio::time::timeout(patience, receiver).await.ok()?.ok()
     }
@@ -276,7 +277,9 @@ impl Shared {
         let reply = match Frame::read(frame, &self.secrets.mac(from)) {
             Ok(Some(Frame::Reply(reply))) => reply,
             Ok(Some(Frame::Status(status))) => {
-                if let Some(waiting) = self.statuses.lock().remove(&from.0) {
+                let mut statuses = self.statuses.lock();
+                let asked = statuses.get(&from.0).is_some_and(|(nonce, _)| *nonce == status.nonce);
+                if let Some((_, waiting)) = statuses.remove(&from.0).filter(|_| asked) {
                     let _ = waiting.send(status);
                 }
                 return;

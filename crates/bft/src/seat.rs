@@ -250,7 +250,7 @@ mod tests {
     use crate::keys::MacKey;
     use crate::kv::{KeyValue, Request, Response};
     use crate::membership::tests::group;
-    use tidings_sketch::replica::Command;
+    use tidings_sketch::replica::{Command, WINDOW};
 
     struct Desk {
         seat: Seat<KeyValue>,
@@ -340,6 +340,23 @@ mod tests {
         assert_eq!((reply.sigma, result(&reply)), (None, Response::Value(Some(Bytes::from_static(b"a")))));
         desk.ask(&desk.signed(Purpose::Read, 2, &put("b")), Purpose::Read);
         assert_eq!(desk.answer(), None);
+    }
+
+    #[test]
+    fn a_nonce_below_the_window_is_too_old_wherever_it_is_looked_up() {
+        let mut desk = desk();
+        let all: Vec<Signed> =
+            (1..=WINDOW as u64 + 1).map(|nonce| desk.signed(Purpose::Order, nonce, &put("a"))).collect();
+        desk.ask(&all[1], Purpose::Order);
+        desk.execute(1, &all[1..].iter().collect::<Vec<_>>());
+        desk.answer().unwrap();
+        let last = desk.signed(Purpose::Order, WINDOW as u64 + 2, &put("a"));
+        desk.ask(&all[0], Purpose::Order);
+        desk.execute(2, &[&last, &all[0]]);
+        let ordered = desk.answer().unwrap();
+        assert_eq!(Verdict::read(ordered.whole.clone().unwrap()), Ok(Verdict::TooOld));
+        desk.ask(&all[0], Purpose::Order);
+        assert_eq!(desk.answer(), Some(ordered), "from the cache as from the order");
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! The group as a whole: seats, doors and clients over TCP, on a model of the order.
 
 mod modelled;
+mod nonsense;
 mod town;

@@ -19,6 +19,8 @@ use tidings_bft::snapshot::Shelf;
 use tidings_sketch::ReplicaId;
 use tidings_sketch::replica::Ordering;
 use tidings_sketch::replica::model::Model;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 /// Four replicas, and a task that orders for them. Replicas at or above `held` are delivered nothing.
@@ -150,4 +152,17 @@ async fn what_is_behind_is_not_waited_for() {
     town.held.store(4, Relaxed);
     until("the last has caught up", || town.seats[3].height() >= town.seats[0].height()).await;
     assert_eq!(town.seats[3].service(), town.seats[0].service());
+}
+
+#[tokio::test]
+async fn nonsense_at_the_door_is_shown_out_and_disturbs_nobody() {
+    let town = start(6, [None; 4]).await;
+    let address = town.founded.membership.replicas()[0].clients;
+    for nonsense in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), &[0, 0, 0, 1, 99], &[255; 8]] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(nonsense).await.unwrap();
+        let shown_out = tokio::time::timeout(Duration::from_secs(30), stream.read_u8()).await;
+        assert!(shown_out.expect("the connection ends").is_err(), "without an answer");
+    }
+    written(&client(&town.founded, 0, 4).await, "a", "1").await;
 }

@@ -16,7 +16,7 @@ fn seeds_are_green_and_every_kind_of_trouble_occurs() {
     assert_eq!(report.failures, []);
     let faults = ["partition", "one_way_partition", "isolation", "storm", "pause", "kill", "power_loss", "clock_rate"];
     let messages = ["message_dropped", "message_duplicated", "message_reordered", "message_delayed", "message_cut"];
-    for kind in faults.into_iter().chain(messages).chain(trouble::kinds()) {
+    for kind in faults.into_iter().chain(messages).chain(trouble::kinds()).chain([trouble::WISHES]) {
         assert!(report.faults.get(kind).is_some_and(|count| *count > 0), "no {kind} in {:?}", report.faults);
     }
     assert!(report.invariants.values().all(|checks| *checks > 0), "{:?}", report.invariants);

@@ -7,7 +7,7 @@ use super::shared::caller;
 use super::town::{Actor, NAMESPACE};
 use crate::faults::draw;
 use crate::kernel::{HostId, Observed};
-use crate::scenarios::placement::operator::Operator;
+use crate::scenarios::placement::operator::{self, Operator};
 use crate::scenarios::stage::PHASE;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -165,7 +165,8 @@ impl Run {
             Some(Due::Operate) => {
                 let (stage, trouble) = (&mut self.stage, &mut self.trouble);
                 let managers = &stage.town.neighbours.managers;
-                trouble.operator.look(&mut stage.world, managers, NAMESPACE, stage.town.times, VIRTUAL_NODES);
+                let config = operator::config(stage.town.times, VIRTUAL_NODES);
+                trouble.operator.look(&mut stage.world, managers, NAMESPACE, &config);
                 self.later(OPERATE, Due::Operate);
             }
             Some(Due::Start(host)) => {

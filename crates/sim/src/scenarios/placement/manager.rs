@@ -95,6 +95,11 @@ impl Host {
         self.machine.leads()
     }
 
+    /// How many wishes of policies it has made its own since it started.
+    pub fn wishes(&self) -> u64 {
+        self.machine.counts().wishes
+    }
+
     /// An operator asks; the answer is found by [`Host::told`].
     pub fn operate<F: From<Fact>>(&mut self, now: Now, request: Message, out: &mut Outbox<Effect<F>>) -> OpId {
         self.last_op += 1;

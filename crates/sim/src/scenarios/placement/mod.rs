@@ -42,6 +42,7 @@ use std::time::Duration;
 use tidings_base::time::RHO_PERCENT;
 use tidings_base::{KeyRange, LeaseNumber, Mono, Seeded};
 use tidings_placement::config::Times;
+use tidings_wire::v1;
 use town::{Actor, Habits, Town};
 use trouble::Trouble;
 
@@ -71,7 +72,8 @@ pub struct Run {
     trouble: Trouble,
     /// Aimed faults instead of random ones.
     director: Option<Director>,
-    virtual_nodes: u32,
+    /// What the namespace is made with.
+    config: v1::NamespaceConfig,
     claims: Claims<Fact>,
     /// In which pause each paused owner is, and since when, on its own clock.
     asleep: BTreeMap<HostId, (u64, Mono)>,
@@ -105,7 +107,8 @@ struct Cast {
     owners: Vec<Habits>,
     clients: u64,
     times: Times,
-    virtual_nodes: u32,
+    /// What the namespace is made with.
+    config: v1::NamespaceConfig,
     /// By how much each clock runs wrongly: the cell's, then managers', owners' and clients'.
     rates: Vec<i32>,
 }
@@ -135,7 +138,13 @@ impl Cast {
         let rates = (0..everybody)
             .map(|_| [-REACH, -REACH, REACH, REACH, own.below(2 * REACH as u64) as i32 - REACH][own.below(5) as usize]);
         let rates = rates.collect();
-        Cast { managers, owners, clients, times, virtual_nodes, rates }
+        let mut config = operator::config(times, virtual_nodes);
+        // In busy pools policies act, and often.
+        if own.one_in(2) {
+            config.rebalance_ms = own.between(1, 10) as u32 * 1_000;
+            config.policy = ["hottest", "hottest", "paper"][own.below(3) as usize].to_owned();
+        }
+        Cast { managers, owners, clients, times, config, rates }
     }
 
     /// What aimed faults need: fast managers and slow owners, which hand over, and two of which are twins.
@@ -143,7 +152,8 @@ impl Cast {
         let owner = |n: u32| Habits { id: format!("owner {}", n.min(3)), hands_over: true, proves: true, twin: n >= 3 };
         let rates = [REACH; 4].into_iter().chain([-REACH; 5]).chain([REACH; 2]).collect();
         let owners = (0..5).map(owner).collect();
-        Cast { managers: 3, owners, clients: 2, times: Times::FAST, virtual_nodes: 4, rates }
+        let config = operator::config(Times::FAST, 4);
+        Cast { managers: 3, owners, clients: 2, times: Times::FAST, config, rates }
     }
 }
 
@@ -182,7 +192,7 @@ impl Run {
             stage: Stage { world, town, chaos },
             trouble: Trouble::new(rng),
             director: None,
-            virtual_nodes: cast.virtual_nodes,
+            config: cast.config,
             claims: placement_claims(),
             asleep: BTreeMap::new(),
             slept: 0,

@@ -35,6 +35,17 @@ pub fn ask_leader<P: Managing>(world: &mut World<P>, managers: &[HostId], reques
     asked.map(|op| (leader, op))
 }
 
+/// A namespace with these leases, and so many virtual nodes an owner.
+pub fn config(times: Times, virtual_nodes: u32) -> v1::NamespaceConfig {
+    v1::NamespaceConfig {
+        lease_ms: times.lease.as_millis() as u32,
+        renew_ms: times.renew.as_millis() as u32,
+        virtual_nodes,
+        drain_ms: 30_000,
+        ..Default::default()
+    }
+}
+
 /// What the operator knows.
 #[derive(Debug, Default)]
 pub struct Operator {
@@ -62,19 +73,11 @@ impl Operator {
         world: &mut World<P>,
         managers: &[HostId],
         namespace: &str,
-        times: Times,
-        virtual_nodes: u32,
+        config: &v1::NamespaceConfig,
     ) {
         self.hear(world);
         if !self.made {
-            let config = v1::NamespaceConfig {
-                lease_ms: times.lease.as_millis() as u32,
-                renew_ms: times.renew.as_millis() as u32,
-                virtual_nodes,
-                drain_ms: 30_000,
-                ..Default::default()
-            };
-            let create = v1::NamespaceCreate { namespace: namespace.to_owned(), config: Some(config) };
+            let create = v1::NamespaceCreate { namespace: namespace.to_owned(), config: Some(config.clone()) };
             self.asked = ask_leader(world, managers, Message::NamespaceCreate(create));
         }
     }

@@ -1,7 +1,8 @@
 //! What befalls a pool beside broken networks and machines: drains, departures, illness, hand-overs that fail or hang, a
-//! namespace deleted and made again, a cell that is away for minutes.
+//! namespace deleted and made again, a cell that is away for minutes; in busy seeds a load that policies want elsewhere.
 
 use super::Run;
+use super::fact::place;
 use super::operator::{self, Operator};
 use super::owner::Mood;
 use super::town::{Actor, NAMESPACE};
@@ -9,7 +10,8 @@ use crate::faults::draw;
 use crate::kernel::HostId;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tidings_base::{OpId, Seeded};
+use tidings_base::{KeyRange, OpId, Seeded};
+use tidings_placement::Leased;
 use tidings_placement::owner::Input;
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
@@ -43,7 +45,12 @@ pub struct Trouble {
     operator: Operator,
     /// Rounds of the operator until a deleted namespace is made again.
     away: u64,
+    /// The wishes of policies that each manager's process was last seen to have.
+    wished: BTreeMap<HostId, u64>,
 }
+
+/// How often policies wanted something elsewhere.
+pub const WISHES: &str = "policy_wishes";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -108,6 +115,7 @@ impl Trouble {
             calm: false,
             operator: Operator::default(),
             away: 0,
+            wished: BTreeMap::new(),
         }
     }
 
@@ -159,6 +167,9 @@ impl Run {
             }
             Due::Operate => {
                 self.operator();
+                if self.config.rebalance_ms > 0 {
+                    self.measure();
+                }
                 self.later(OPERATE, Due::Operate);
             }
             Due::Start(host) => {
@@ -248,7 +259,43 @@ impl Run {
             self.trouble.away -= 1;
             return;
         }
-        let (times, virtual_nodes) = (self.stage.town.times, self.virtual_nodes);
-        self.trouble.operator.look(&mut self.stage.world, &self.stage.town.managers, NAMESPACE, times, virtual_nodes);
+        self.trouble.operator.look(&mut self.stage.world, &self.stage.town.managers, NAMESPACE, &self.config);
     }
+
+    /// Applications say what they are asked for: most of it lies in one quarter of the ring, and much of it on one key. Without
+    /// trouble they are asked for nothing, so that policies let everything come to rest.
+    fn measure(&mut self) {
+        for host in self.stage.town.owners.keys().copied().collect::<Vec<_>>() {
+            let Some((owner, now)) = self.owner(host).filter(|_| !self.stage.world.is_paused(host)) else { continue };
+            let load = match self.trouble.calm {
+                true => v1::OwnerLoad::default(),
+                false => load(&owner.checks().held(now)),
+            };
+            self.tell_owner(host, Input::Load(load));
+        }
+        for host in &self.stage.town.managers {
+            let Some(Actor::Manager(manager)) = self.stage.world.process(*host) else { continue };
+            let (seen, last) = (manager.wishes(), self.trouble.wished.entry(*host).or_default());
+            // Another process counts anew.
+            *self.trouble.counts.entry(WISHES).or_default() += seen.checked_sub(*last).unwrap_or(seen);
+            *last = seen;
+        }
+    }
+}
+
+/// What an application that holds these ranges measures.
+fn load(held: &[Leased]) -> v1::OwnerLoad {
+    let hottest = place(0);
+    let (mut rate, mut hot) = (0.0, Vec::new());
+    for Leased { range, .. } in held {
+        let weight = if range.start.0 >> 62 == 0 { 4_000.0 } else { 1_000.0 };
+        let on_one = if range.contains(hottest) { 700.0 } else { 0.0 };
+        let whole = on_one + weight * range.len() as f64 / KeyRange::FULL.len() as f64;
+        rate += whole;
+        hot.push(v1::HotRange { start: range.start.0, last: range.last.0, rate: whole });
+        if on_one > 0.0 && range.len() > 1 {
+            hot.push(v1::HotRange { start: hottest.0, last: hottest.0, rate: on_one });
+        }
+    }
+    v1::OwnerLoad { rate, hot, samples: 20_000 }
 }

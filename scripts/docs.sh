@@ -7,7 +7,7 @@ cd "$root"
 mdbook build docs --dest-dir "$CARGO_TARGET_DIR/book"
 
 broken=0
-for page in README.md ARCHITECTURE.md CONTRIBUTING.md docs/*.md docs/decisions/*.md; do
+for page in README.md ARCHITECTURE.md CONTRIBUTING.md docs/*.md docs/decisions/*.md docs/protocol/*.md; do
   while read -r target; do
     if [[ ! -e $(dirname "$page")/$target ]]; then
       echo "$page links to $target, which does not exist" >&2

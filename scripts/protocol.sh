@@ -7,13 +7,15 @@ cd "$root"
 packages=(websockets==15.0.1 xxhash==3.5.0)
 python=$cache/python
 mark=$python/.$(printf '%s-' "${packages[@]}")
-if [[ ! -e $mark ]]; then
+unchecked() {
+  echo "the protocol: NOT checked with a foreign client, $1"
+  exit 0
+}
+if [[ ! -e $mark ]] || ! "$python/venv/bin/python" -c '' 2>/dev/null; then
   mkdir -p "$python"
-  python3 -m venv --clear "$python/venv"
-  if ! timeout 60 "$python/venv/bin/pip" download --quiet --dest "$python/packages" "${packages[@]}"; then
-    echo "the protocol: NOT checked with a foreign client, its packages (${packages[*]}) are out of reach from here"
-    exit 0
-  fi
+  python3 -m venv --clear "$python/venv" || unchecked "there is no python3 with venv here"
+  timeout 60 "$python/venv/bin/pip" download --quiet --dest "$python/packages" "${packages[@]}" ||
+    unchecked "its packages (${packages[*]}) are out of reach from here"
   "$python/venv/bin/pip" install --quiet --no-index --find-links "$python/packages" "${packages[@]}"
   touch "$mark"
 fi

@@ -32,10 +32,17 @@ pub fn run(args: Serve) -> Result<(), Error> {
 /// The same with a node that is made worse than it is.
 pub fn run_hindered(args: Serve, hindrance: Hindrance) -> Result<(), Error> {
     let config = prepare(args)?;
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async {
         let mut stop = Stop::listen()?;
         let insecure = config.insecure_listen.then_some(config.listen).filter(|listen| !listen.ip().is_loopback());
-        let node = Node::start_hindered(config.clone(), hindrance).await?;
+        // On a task of its own, since it may wait for the disk for long.
+        let starting = tokio::spawn(Node::start_hindered(config.clone(), hindrance));
+        let node = tokio::select! {
+            // Nothing was promised yet that would have to be finished.
+            () = stop.told() => return Ok(()),
+            started = starting => started.map_err(|error| broken("the node broke while it started", error))??,
+        };
         output::line(format_args!("tidings {} listening on {}", env!("CARGO_PKG_VERSION"), node.url()));
         if let Some(listen) = insecure {
             output::line(format_args!("insecure: whoever reaches {listen} may do everything"));
@@ -55,7 +62,10 @@ pub fn run_hindered(args: Serve, hindrance: Hindrance) -> Result<(), Error> {
             () = stop.told() => stop.node(node).await,
             error = node.failed() => stop.failed(node, error).await,
         }
-    })
+    });
+    // Whatever is still under way now was given up: a start that was broken off, or a stop by the second signal.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// Runs a node whose services live in memory: what is measured of it is the wire alone.

@@ -2,6 +2,7 @@
 
 use crate::load::{Load, Promised, assert_kept};
 use crate::process::{Deadline, Server, free_port, http, run, turn, until};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// How often the leader is killed under load, in every run of the tests.
@@ -130,6 +131,48 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed() {
     let _turn = turn();
     let mut kills = 0..KILLS;
     kill_leaders_under_load(|| kills.next().is_some());
+}
+
+#[test]
+fn a_leader_that_is_told_to_stop_hands_over_before_it_says_goodbye() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(dir.path());
+    let leader = cluster.leader();
+    let old = cluster.nodes[leader].take().unwrap();
+    // A call that is under way keeps it from ending.
+    let mut call = std::net::TcpStream::connect(old.address).unwrap();
+    let entry = r#"{"entries": ["x"]}"#;
+    let (head, rest) = entry.split_at(4);
+    let length = entry.len();
+    write!(
+        call,
+        "POST /v1/feed/t HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{head}",
+        old.address
+    )
+    .unwrap();
+    old.ask_to_stop();
+    let other = cluster.node((leader + 1) % 3);
+    until("another leads", || {
+        let (_, said) = http("GET", other.address, "/v1/admin/status", "")?;
+        let status: serde_json::Value = serde_json::from_str(&said).ok()?;
+        let leader_of = |group| of_group(&status, group)?["leader"].as_u64();
+        let moved = |led_by: u64| led_by != 0 && led_by != leader as u64 + 1;
+        (moved(leader_of(STORE)?) && moved(leader_of(CELL)?)).then_some(())
+    });
+    // The old one lives, and nobody waits for its end.
+    let put = r#"{"cells": [{"column": "c", "value": "v"}]}"#;
+    let (code, said) = http("PUT", other.address, "/v1/store/g/r", put).unwrap();
+    assert!((200..300).contains(&code), "{code} {said}");
+    // What was under way is answered, with what the new leader says.
+    call.write_all(rest.as_bytes()).unwrap();
+    let mut answer = String::new();
+    call.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let (code, said) = old.ended();
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("handing leadership over") && !said.contains("took over in time"), "{said}");
 }
 
 #[test]

@@ -86,6 +86,7 @@ pub struct Server {
     child: Child,
     pub address: SocketAddr,
     said: Arc<Mutex<String>>,
+    collecting: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Server {
@@ -111,10 +112,11 @@ impl Server {
             .spawn()
             .expect("the binary runs");
         let said = Arc::new(Mutex::new(String::new()));
-        let out = collect(child.stdout.take().expect("piped"), said.clone());
-        let err = collect(child.stderr.take().expect("piped"), said.clone());
-        drop((out, err));
-        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), said };
+        let collecting = vec![
+            collect(child.stdout.take().expect("piped"), said.clone()),
+            collect(child.stderr.take().expect("piped"), said.clone()),
+        ];
+        let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), said, collecting };
         until("the server says where it listens", || {
             if let Some(status) = server.child.try_wait().expect("our own child") {
                 panic!("the server ended with {status}: {}", server.said());
@@ -166,11 +168,24 @@ impl Server {
         self.child.wait().expect("our own child");
     }
 
-    /// SIGTERM, then waits for the end; its exit code.
-    pub fn terminate(mut self) -> i32 {
+    /// SIGTERM.
+    pub fn ask_to_stop(&self) {
         signal(&self.child, Signal::TERM);
+    }
+
+    /// SIGTERM, then waits for the end; its exit code.
+    pub fn terminate(self) -> i32 {
+        self.ask_to_stop();
+        self.ended().0
+    }
+
+    /// Waits for the end; its exit code, and everything that it has printed.
+    pub fn ended(mut self) -> (i32, String) {
         let status = until("the server stops", || self.child.try_wait().expect("our own child"));
-        status.code().unwrap_or(-1)
+        for collecting in self.collecting.drain(..) {
+            collecting.join().expect("collecting does not panic");
+        }
+        (status.code().unwrap_or(-1), self.said())
     }
 }
 

@@ -1,9 +1,10 @@
 //! `serve`: what it prints, and what it refuses, by name.
 
-use crate::process::{Running, Server, free_port, http_get, run, tidings, turn, until};
+use crate::process::{Running, Server, free_port, http, http_get, run, tidings, turn, until};
 use futures::{SinkExt, StreamExt};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
 use tidings_client::ws::{self, Form};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -157,6 +158,53 @@ fn an_idle_websocket_costs_little() {
         drop(idle);
         assert!(each <= MOST_EACH, "{each} bytes each");
     });
+}
+
+/// Nobody waits for what may never come: neither the consumer, nor the node for its consumer.
+#[test]
+fn a_consumer_that_waits_is_told_when_the_node_stops() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    let (address, said) = (server.address, Arc::new(Mutex::new(None)));
+    let heard = said.clone();
+    let waiting = std::thread::spawn(move || {
+        let answer = http("POST", address, "/v1/feed/t/groups/g/consume", r#"{"wait_ms": 30000}"#);
+        *heard.lock().unwrap() = answer;
+    });
+    until("the consumer is connected", || {
+        let (_, metrics) = http_get(address, "/metrics")?;
+        // This request is one connection, the consumer's is another.
+        metrics.lines().any(|line| line == "tidings_connections 2").then_some(())
+    });
+    // Whoever comes after it is served, so its request was read.
+    assert_eq!(http_get(address, "/v1/store").unwrap().0, 200);
+    assert_eq!(server.terminate(), 0);
+    waiting.join().unwrap();
+    let (status, body) = said.lock().unwrap().take().expect("an answer, not the end of the connection");
+    assert!(status == 503 && body.contains("control.going_away"), "{status} {body}");
+}
+
+#[test]
+fn a_node_that_is_still_starting_can_be_stopped() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    // A start that waits for ever: for the keys of an issuer, from somebody who never writes them.
+    let keys = dir.path().join("keys.json");
+    assert!(std::process::Command::new("mkfifo").arg(&keys).status().unwrap().success());
+    let config = dir.path().join("node.toml");
+    std::fs::write(
+        &config,
+        "listen = \"127.0.0.1:0\"\ndata = \"data\"\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"a\"\napp = \"shop\"\n\
+         algorithm = \"RS256\"\njwks = \"keys.json\"\n",
+    )
+    .unwrap();
+    let node = Running::start(tidings().args(["serve", "--config", config.to_str().unwrap()]));
+    // Opening it succeeds once the node has opened the other end.
+    let _writer = std::fs::OpenOptions::new().write(true).open(&keys).unwrap();
+    node.signal(rustix::process::Signal::TERM);
+    let said = node.ended();
+    assert_eq!(said.code, 0, "{said:?}");
 }
 
 #[test]

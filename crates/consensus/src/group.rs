@@ -185,13 +185,18 @@ impl Group {
         self.inner.members().get_node(&node.0).map(|n| n.addr.clone())
     }
 
-    /// Stops: hands leadership over first if another voter can take it, in bounded time. What is still unanswered has
-    /// an unknown outcome.
-    pub async fn shutdown(&self) {
+    /// Hands leadership over if another voter can take it, in bounded time: the others must be able to reach this replica
+    /// meanwhile. It goes on as a follower.
+    pub async fn retire(&self) {
         let limit = self.inner.shared.timings.hand_over;
         if tokio::time::timeout(limit, self.hand_over()).await.is_err() {
             tracing::warn!(group = self.inner.shared.group.0, "nobody took over in time; stopping all the same");
         }
+    }
+
+    /// Stops, having [retired](Group::retire). What is still unanswered has an unknown outcome.
+    pub async fn shutdown(&self) {
+        self.retire().await;
         self.stop().await;
     }
 

@@ -105,12 +105,31 @@ impl Group {
         if self.inner.raft.trigger().transfer_leader(to).await.is_err() {
             return false;
         }
-        // It is done when another term has a leader; whether anyone took over is seen from that.
+        self.deposed(term).await && {
+            // Who leads now is heard from its first append. Whoever cannot be reached by it has handed over all the same.
+            let heard = tokio::time::timeout(shared.timings.election, self.led_by_another());
+            heard.await.unwrap_or(true)
+        }
+    }
+
+    /// Waits until this replica knows of a later term; whether it does.
+    async fn deposed(&self, term: u64) -> bool {
+        let mut server = self.inner.raft.server_metrics();
+        while server.borrow_watched().vote.leader_id.term <= term {
+            if server.changed().await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits until a leader is known; whether it is another replica.
+    async fn led_by_another(&self) -> bool {
         let mut server = self.inner.raft.server_metrics();
         loop {
-            let now = server.borrow_watched().clone();
-            if now.vote.leader_id.term > term && now.current_leader.is_some() {
-                return now.current_leader != Some(shared.node.0);
+            let leader = server.borrow_watched().current_leader;
+            if leader.is_some() {
+                return leader != Some(self.inner.shared.node.0);
             }
             if server.changed().await.is_err() {
                 return false;

@@ -61,8 +61,6 @@ struct Shared {
     group: Group,
     state: SharedNamespace,
     waiting: Arc<Waiting<Answer>>,
-    /// The longest a hand-over may take.
-    hand_over: Duration,
     tasks: Mutex<Option<Tasks>>,
 }
 
@@ -92,7 +90,6 @@ impl CellGroup {
         transport: Arc<dyn Transport>,
         clock: Arc<dyn Clock>,
     ) -> Result<CellGroup, Error> {
-        let hand_over = config.timings.hand_over;
         let state = CellState::new();
         let shared = state.shared();
         let log_clock = Arc::new(LogClock(clock.clone()));
@@ -105,7 +102,7 @@ impl CellGroup {
         let (master, driving) = driver::spawn("cell", machine, perform, clock, QUEUE);
         let pump = tokio::spawn(pump(master.clone(), group.heard()));
         let tasks = Mutex::new(Some(Tasks { master: driving, pump }));
-        Ok(CellGroup { shared: Arc::new(Shared { node, master, group, state: shared, waiting, hand_over, tasks }) })
+        Ok(CellGroup { shared: Arc::new(Shared { node, master, group, state: shared, waiting, tasks }) })
     }
 
     /// This node.
@@ -178,14 +175,15 @@ impl CellGroup {
         Ok(frames.boxed())
     }
 
-    /// Hands leadership over if this node leads, and lets go of all that wait: they ask the next master.
-    pub async fn retire(&self) {
-        let shared = &self.shared;
-        if tokio::time::timeout(shared.hand_over, shared.group.hand_over()).await.is_err() {
-            tracing::warn!("nobody took the cell over in time; stopping all the same");
-        }
+    /// Waits until the master's machine has stopped by itself; its driver ends only so.
+    pub async fn broken(&self) {
+        self.shared.master.ended().await;
+    }
+
+    /// Lets go of all that wait, after leadership was handed over: they ask the next master.
+    pub async fn let_go(&self) {
         tokio::time::sleep(LAST_ANSWERS).await;
-        shared.waiting.abandon();
+        self.shared.waiting.abandon();
     }
 
     /// Hands leadership over if this node leads, and stops.
@@ -208,6 +206,14 @@ impl CellGroup {
             let _ = (tasks.pump.await, tasks.master.await);
         }
         self.shared.waiting.abandon();
+    }
+}
+
+#[cfg(test)]
+impl CellGroup {
+    /// Ends the master's task, as a panic in it would.
+    pub(crate) fn break_master(&self) {
+        self.shared.tasks.lock().iter().for_each(|tasks| tasks.master.abort());
     }
 }
 

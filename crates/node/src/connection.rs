@@ -10,6 +10,7 @@
 
 use crate::auth::{Authenticator, named_app};
 use crate::gate::Gate;
+use crate::port::Marker;
 use crate::principal::{Identity, Peer, Principal};
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -114,6 +115,12 @@ struct Entry {
     context: Weak<ConnectionContext>,
 }
 
+impl Entry {
+    fn is_node(&self) -> bool {
+        self.context.upgrade().is_some_and(|context| matches!(context.principal(), Principal::Node(_)))
+    }
+}
+
 /// Where a connection comes from, and whom its request was taken for.
 #[derive(Clone, Debug)]
 pub struct Arrival {
@@ -125,6 +132,8 @@ pub struct Arrival {
     pub explicit: bool,
     /// The application that its headers name.
     pub app: Option<String>,
+    /// Marks the socket as another node's, if that is what it turns out to be.
+    pub marker: Option<Marker>,
 }
 
 impl Arrival {
@@ -135,7 +144,8 @@ impl Arrival {
         let explicit = headers.contains_key(http::header::AUTHORIZATION);
         // The layer before this one refused what cannot be read.
         let app = named_app(headers).ok().flatten().map(str::to_owned);
-        Some(Arrival { peer, identity, explicit, app })
+        let marker = extensions.get::<Marker>().cloned();
+        Some(Arrival { peer, identity, explicit, app, marker })
     }
 }
 
@@ -206,12 +216,20 @@ impl Connections {
         self.len() == 0
     }
 
-    /// Says goodbye to all: nothing new begins, what is open may end, then each connection closes.
+    /// Says goodbye to all but nodes: nothing new begins, what is open may end, then each connection closes. Nodes replicate
+    /// and take over until the end.
     pub fn go_away(&self, reason: &str, redirect: Option<String>) {
         let mut registry = self.registry.lock();
         registry.farewell = Some((reason.to_owned(), redirect.clone()));
-        for entry in registry.links.values() {
+        for entry in registry.links.values().filter(|entry| !entry.is_node()) {
             entry.link.go_away(reason, redirect.clone());
+        }
+    }
+
+    /// Closes all but those of nodes at once.
+    pub fn close_clients(&self, why: &Error) {
+        for entry in self.registry.lock().links.values().filter(|entry| !entry.is_node()) {
+            entry.link.close(why.clone());
         }
     }
 
@@ -289,7 +307,7 @@ impl Handler for NodeHandler {
         let (connections, admitted) = (self.connections.clone(), self.admitted.clone());
         let arrival = self.arrival.take();
         Box::pin(async move {
-            let Arrival { peer, identity, explicit, app } = *arrival.ok_or_else(error::closed)?;
+            let Arrival { peer, identity, explicit, app, marker } = *arrival.ok_or_else(error::closed)?;
             let identity = match identity {
                 Some(identity) if explicit || hello.credential.is_empty() => identity,
                 None if hello.credential.is_empty() => return Err(nobody()),
@@ -297,6 +315,9 @@ impl Handler for NodeHandler {
             };
             let identity = identity.acting_in(app.as_deref())?;
             let admission = connections.admission(&identity);
+            if let (Principal::Node(_), Some(marker)) = (&identity.principal, marker) {
+                marker.is_node();
+            }
             *admitted.lock() = Some((identity, hello.agent, peer));
             Ok(admission)
         })

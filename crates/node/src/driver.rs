@@ -73,6 +73,12 @@ impl<Input> Handle<Input> {
         })
     }
 
+    /// Waits until the machine has stopped. As long as a handle is there, it stops only by a panic of its own, or because
+    /// its task was ended.
+    pub async fn ended(&self) {
+        self.queue.closed().await;
+    }
+
     /// Feeds one input from a thread that may block.
     pub fn blocking_send(&self, input: Input) -> Result<(), NotTaken<Input>> {
         self.queue.blocking_send(input).map_err(|e| NotTaken::Stopped(e.0))

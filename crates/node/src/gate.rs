@@ -91,11 +91,15 @@ pub trait Services: Send + Sync + 'static {
         std::future::pending().await
     }
 
-    /// Lets go of requests that are held, having handed over to somebody who can hold them. Called when a shutdown
-    /// begins: it must not wait for those who wait for it.
+    /// Gives others what they can take over. Called when a shutdown begins, while everybody still reaches this node: it
+    /// goes on answering.
+    async fn hand_over(&self) {}
+
+    /// Lets go of requests that are held: somebody else can hold them. Called when everybody was told to go: it must not
+    /// wait for those who wait for it.
     async fn retire(&self) {}
 
-    /// Hands leadership over and stops. Called once, after the last request.
+    /// Stops. Called once, after the last request; the other nodes still reach this one.
     async fn shutdown(&self);
 
     /// Stops at once, as a crash would.

@@ -24,7 +24,7 @@ use tidings_store::front::{Front, Input, Options, Output, Reply, Request};
 use tidings_store::read::{FeedAnswer, FeedQuery, Query, StoreReader};
 use tidings_store::state::StoreState;
 use tidings_store_local::{FjallKv, FjallReader};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 /// Inputs that may wait for the front: two batches of its driver and some; callers wait beyond that.
@@ -46,6 +46,7 @@ struct Shared {
     waiting: Arc<Waiting<Answer>>,
     clock: Arc<dyn Clock>,
     tasks: Mutex<Option<Tasks>>,
+    leaving: watch::Sender<bool>,
 }
 
 /// What runs for the group. Both hold the state open.
@@ -95,7 +96,8 @@ impl StoreGroup {
         let (front, driving) = driver::spawn("store", Front::new(Options::default()), perform, clock.clone(), QUEUE);
         let pump = tokio::spawn(pump(front.clone(), group.heard(), looked));
         let tasks = Mutex::new(Some(Tasks { front: driving, pump }));
-        Ok(StoreGroup { shared: Arc::new(Shared { front, group, reader, waiting, clock, tasks }) })
+        let leaving = watch::Sender::new(false);
+        Ok(StoreGroup { shared: Arc::new(Shared { front, group, reader, waiting, clock, tasks, leaving }) })
     }
 
     /// The agreed log of the group.
@@ -139,6 +141,22 @@ impl StoreGroup {
         }
     }
 
+    /// Lets go of consumers that wait for something to come.
+    pub fn let_go(&self) {
+        self.shared.leaving.send_replace(true);
+    }
+
+    /// Waits until consumers are let go.
+    pub async fn lets_go(&self) {
+        // The sender lives in `self`, so the wait cannot fail.
+        let _ = self.shared.leaving.subscribe().wait_for(|leaving| *leaving).await;
+    }
+
+    /// Waits until the front has stopped by itself; its driver ends only so.
+    pub async fn broken(&self) {
+        self.shared.front.ended().await;
+    }
+
     /// Hands leadership over if this node leads, and stops. Once the last clone is dropped too, the state is closed.
     pub async fn shutdown(&self) {
         self.shared.group.shutdown().await;
@@ -159,6 +177,14 @@ impl StoreGroup {
             // Aborted tasks end as such; what matters is that they have let go of the state.
             let _ = (tasks.pump.await, tasks.front.await);
         }
+    }
+}
+
+#[cfg(test)]
+impl StoreGroup {
+    /// Ends the front's task, as a panic in it would.
+    pub(crate) fn break_front(&self) {
+        self.shared.tasks.lock().iter().for_each(|tasks| tasks.front.abort());
     }
 }
 

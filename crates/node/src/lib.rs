@@ -79,7 +79,7 @@ use tidings_consensus::{ClusterId, GroupConfig, Member, Timings};
 use tidings_log::RealDisk;
 use tidings_store::state::StoreState;
 use tidings_store_local::FjallKv;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// How often metrics that nobody scrapes are folded together, so that they do not grow.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ pub struct Node {
     address: SocketAddr,
     is_tls: bool,
     trigger: shutdown::Trigger,
-    serving: JoinHandle<()>,
+    serving: JoinHandle<Left>,
     admission: Arc<Admission>,
     services: Arc<dyn Services>,
     gateway: Arc<Gateway>,
@@ -222,8 +222,12 @@ impl Node {
         self.services.failed().await
     }
 
-    /// Takes nothing new, lets calls in flight end within the drain time, stops the services, releases the data.
+    /// Hands over what others can take, takes nothing new, lets calls in flight end within the drain time, stops the
+    /// services, releases the data.
     pub async fn shutdown(self) -> Result<(), Error> {
+        self.trigger.leave();
+        // While everybody reaches this node: who takes over must be heard here, and who asks here is answered.
+        self.services.hand_over().await;
         self.trigger.begin();
         let retire = async {
             self.sidecar.close();
@@ -234,9 +238,16 @@ impl Node {
         // Together: whoever is held here would otherwise keep its connection open until it is let go.
         let (served, ()) = tokio::join!(self.serving, retire);
         self.services.shutdown().await;
+        let served = match served {
+            Ok(left) => {
+                left.close().await;
+                Ok(())
+            }
+            Err(e) => Err(Error::new("node.serving_failed", Class::Failed, format!("serving ended badly: {e}"))),
+        };
         // Whoever comes next finds state and directory free.
         drop((self.services, self.gateway, self.sidecar));
-        served.map_err(|e| Error::new("node.serving_failed", Class::Failed, format!("serving ended badly: {e}")))
+        served
     }
 
     /// Stops as a crash would, without a word to anybody; what was handed to the disk stays. For tests of what others do
@@ -380,14 +391,29 @@ fn entry_unsaid(log: &Path, joins: bool) -> Error {
     )
 }
 
-/// Serves until the shutdown is over: nothing new, what is in flight may end, the rest is closed.
+/// What is still open when the services stop: the connections of other nodes.
+struct Left {
+    connections: Arc<Connections>,
+    sockets: JoinSet<()>,
+}
+
+impl Left {
+    async fn close(mut self) {
+        self.connections.close_all(&tidings_wire::error::going_away(None));
+        // Each closes in a moment; one that does not ends with the process.
+        let _ = tokio::time::timeout(CLOSING, self.connections.emptied()).await;
+        self.sockets.shutdown().await;
+    }
+}
+
+/// Serves until the shutdown: nothing new, what is in flight may end, the rest but the other nodes' is closed.
 async fn serve(
     port: Port,
     router: Router,
     connections: Arc<Connections>,
-    mut shutdown: Shutdown,
+    shutdown: Shutdown,
     recheck_every: Duration,
-) {
+) -> Left {
     let rechecking = async {
         loop {
             tokio::time::sleep(recheck_every).await;
@@ -407,13 +433,11 @@ async fn serve(
             connections.go_away("the node is stopping", None);
         }
     };
-    tokio::select! {
-        _ = async { tokio::join!(port.serve(router, shutdown.clone()), farewell) } => {}
-        () = rechecking => {}
-        () = upkeep => {}
-    }
-    shutdown.begun().await;
-    connections.close_all(&tidings_wire::error::going_away(None));
-    // Each closes in a moment; one that does not ends with the process.
-    let _ = tokio::time::timeout(CLOSING, connections.emptied()).await;
+    let sockets = tokio::select! {
+        (sockets, ()) = async { tokio::join!(port.serve(router, shutdown), farewell) } => sockets,
+        never = rechecking => never,
+        never = upkeep => never,
+    };
+    connections.close_clients(&tidings_wire::error::going_away(None));
+    Left { connections, sockets }
 }

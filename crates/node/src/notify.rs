@@ -161,9 +161,19 @@ impl Notify {
         Spoken::open(&self.hub, caller)
     }
 
-    /// Hands the ranges over and lets clients go, so that both find another node at once.
-    pub async fn retire(&self) {
-        self.hub.retire().await;
+    /// Waits until a machine has stopped by itself; which.
+    pub async fn broken(&self) -> &'static str {
+        self.hub.broken().await
+    }
+
+    /// Hands the ranges over, so that others serve them at once.
+    pub async fn hand_over(&self) {
+        self.hub.hand_over().await;
+    }
+
+    /// Lets clients go: they find another node.
+    pub fn retire(&self) {
+        self.hub.leave();
     }
 
     /// Stops at once.

@@ -179,6 +179,11 @@ impl Placement {
         self.shared.waiting.len()
     }
 
+    /// Waits until the manager's machine has stopped by itself; its driver ends only so.
+    pub async fn broken(&self) {
+        self.shared.manager.ended().await;
+    }
+
     /// Gives the lock back if this node leads, so that another one leads at once, and lets go of all that wait.
     pub async fn retire(&self) {
         self.shared.retiring.send_replace(true);

@@ -12,7 +12,7 @@ mod neighbour;
 mod stream;
 mod tls;
 
-pub use admission::{Admission, Refused, Slot};
+pub use admission::{Admission, Marker, Refused, Slot};
 pub use neighbour::tidings_at;
 pub use stream::{Patience, Stream};
 
@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -52,6 +53,9 @@ const CONNECTION_WINDOW: u32 = 2 << 20;
 
 /// How long to rest after an accept that failed for want of descriptors or memory: others must close first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long those that were told that there will be no answer may take to hear it.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// How long to look whether whoever has our address is another Tidings.
 const PROBE: Duration = Duration::from_millis(300);
@@ -71,6 +75,8 @@ struct Door {
     clock: Arc<dyn Clock>,
     http: auto::Builder<TokioExecutor>,
     timings: Timings,
+    /// Whether calls in flight are not waited for any more.
+    over: watch::Sender<bool>,
 }
 
 impl Port {
@@ -89,6 +95,7 @@ impl Port {
             clock,
             http: http(&config.limits, &config.timings),
             timings: config.timings.clone(),
+            over: watch::Sender::new(false),
         });
         Ok(Port { listener, address, door })
     }
@@ -103,8 +110,9 @@ impl Port {
         self.door.admission.clone()
     }
 
-    /// Serves until the shutdown, then takes nothing new, lets what is in flight end, and closes the rest.
-    pub async fn serve(self, router: Router, mut shutdown: Shutdown) {
+    /// Serves until the shutdown, then takes nothing new and lets what is in flight end; what does not end in time is told
+    /// so. Gives back what is still open: the connections of other nodes, and of whoever does not listen.
+    pub async fn serve(self, router: Router, mut shutdown: Shutdown) -> JoinSet<()> {
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -129,8 +137,10 @@ impl Port {
         let drained = timeout(self.door.timings.drain.into(), self.door.admission.drained()).await;
         if drained.is_err() {
             tracing::warn!(open = self.door.admission.open(), "closing connections that did not end in time");
+            self.door.over.send_replace(true);
+            let _ = timeout(LAST_WORD, self.door.admission.drained()).await;
         }
-        connections.shutdown().await;
+        connections
     }
 }
 
@@ -164,8 +174,9 @@ impl Door {
         let _ = socket.set_nodelay(true);
         let (door, router, shutdown) = (self.clone(), router.clone(), shutdown.clone());
         Some(async move {
+            let marker = slot.marker();
             if let Some((stream, peer)) = door.secure(socket, address, slot).await {
-                door.converse(stream, peer, router, shutdown).await;
+                door.converse(stream, (peer, marker), router, shutdown).await;
             }
         })
     }
@@ -193,21 +204,31 @@ impl Door {
         }
     }
 
-    async fn converse(self: Arc<Self>, stream: Stream, peer: Peer, router: Router, mut shutdown: Shutdown) {
+    async fn converse(
+        self: Arc<Self>,
+        stream: Stream,
+        (peer, marker): (Peer, Marker),
+        router: Router,
+        mut shutdown: Shutdown,
+    ) {
         let peer = Arc::new(peer);
         let door = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             let allowed = door.rate.allow(peer.counted_as(), door.clock.now().mono);
             request.extensions_mut().insert(peer.clone());
+            request.extensions_mut().insert(marker.clone());
             let answer = allowed.then(|| router.clone().call(request));
+            let mut over = door.over.subscribe();
             async move {
-                match answer {
-                    Some(answer) => answer.await,
-                    None => {
-                        metrics::rate_limited();
-                        Ok::<Response<Body>, Infallible>(rest::too_many_requests())
-                    }
+                let Some(answer) = answer else {
+                    metrics::rate_limited();
+                    return Ok::<Response<Body>, Infallible>(rest::too_many_requests());
+                };
+                tokio::select! {
+                    biased;
+                    answer = answer => answer,
+                    _ = over.wait_for(|over| *over) => Ok(rest::stopped_before_the_answer()),
                 }
             }
         });

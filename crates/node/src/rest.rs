@@ -15,7 +15,7 @@ mod probes;
 mod store;
 mod text;
 
-pub use answer::{ErrorBody, TOO_MANY_CONNECTIONS, error_response, too_many_requests};
+pub use answer::{ErrorBody, TOO_MANY_CONNECTIONS, error_response, stopped_before_the_answer, too_many_requests};
 pub(crate) use answer::{method_not_allowed, not_found};
 pub use extract::Caller;
 pub use text::Text;

@@ -131,3 +131,27 @@ async fn a_machine_that_is_always_due_still_hears_its_inputs() {
     drop(handle);
     assert!(task.await.unwrap().0 > 0);
 }
+
+/// Wrong in itself: it cannot take an input.
+struct Fragile;
+
+impl Machine for Fragile {
+    type Input = u64;
+    type Output = u64;
+    fn handle(&mut self, _: Now, input: u64, _: &mut Outbox<u64>) {
+        panic!("{input} on purpose");
+    }
+    fn wake(&mut self, _: Now, _: &mut Outbox<u64>) {}
+    fn deadline(&self) -> Option<Mono> {
+        None
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_panics_has_ended() {
+    let (handle, task) = spawn("fragile", Fragile, |_| {}, PausedClock::start(), 4);
+    assert!(futures::poll!(std::pin::pin!(handle.ended())).is_pending());
+    handle.send(9).await.unwrap();
+    handle.ended().await;
+    assert!(task.await.err().is_some_and(|error| error.is_panic()));
+}

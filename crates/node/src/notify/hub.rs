@@ -132,8 +132,8 @@ impl Hub {
         handle
     }
 
-    /// Lets others have the ranges, as long as there are others and they take them; then lets clients go.
-    pub(super) async fn retire(&self) {
+    /// Lets others have the ranges, as long as there are others and they take them.
+    pub(super) async fn hand_over(&self) {
         let alone = self.stored().map_or(true, |stored| stored.other_addresses().is_empty());
         if let Some(owner) = self.owner.get().filter(|_| !alone) {
             match tokio::time::timeout(HAND_OVER, owner.drain()).await {
@@ -144,10 +144,10 @@ impl Hub {
                 }
             }
         }
-        self.leave();
     }
 
-    fn leave(&self) {
+    /// Gives up what ranges are left, and lets clients go.
+    pub(super) fn leave(&self) {
         if let Some(owner) = self.owner.get() {
             owner.leave();
         }
@@ -165,6 +165,16 @@ impl Hub {
         self.way.close();
         self.through.close();
         self.lines.close();
+    }
+
+    /// Waits until a machine has stopped by itself; which.
+    pub(super) async fn broken(&self) -> &'static str {
+        let Some(machines) = self.machines.get() else { return std::future::pending().await };
+        tokio::select! {
+            () = machines.registrar.ended() => "registrar",
+            () = machines.matcher.ended() => "matcher",
+            () = machines.bridge.ended() => "bridge",
+        }
     }
 
     // ---- the machines' inputs ---------------------------------------------------------------------------------------

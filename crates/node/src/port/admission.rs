@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
 /// Counts open connections and refuses those beyond the limits.
@@ -15,7 +16,15 @@ pub struct Admission {
     per_address: usize,
     /// Never more entries than open connections.
     by_address: Mutex<HashMap<IpAddr, usize>>,
-    open: watch::Sender<usize>,
+    open: watch::Sender<Open>,
+}
+
+/// How many connections are open.
+#[derive(Clone, Copy, Debug, Default)]
+struct Open {
+    all: usize,
+    /// Those of other nodes of the cluster.
+    nodes: usize,
 }
 
 /// Why a connection was refused.
@@ -42,6 +51,38 @@ impl Refused {
 pub struct Slot {
     admission: Arc<Admission>,
     address: IpAddr,
+    is_node: Arc<AtomicBool>,
+}
+
+/// Says of an open connection that it is another node's, once that is known. Every request carries it as an extension.
+#[derive(Clone)]
+pub struct Marker {
+    admission: Arc<Admission>,
+    is_node: Arc<AtomicBool>,
+}
+
+impl Slot {
+    /// What marks this connection.
+    pub fn marker(&self) -> Marker {
+        Marker { admission: self.admission.clone(), is_node: self.is_node.clone() }
+    }
+}
+
+impl Marker {
+    /// The connection is another node's: a shutdown lets it be until the end.
+    pub fn is_node(&self) {
+        // Whoever counts holds this; a slot that was given back counts as marked.
+        let _counting = self.admission.by_address.lock();
+        if !self.is_node.swap(true, Ordering::Relaxed) {
+            self.admission.open.send_modify(|open| open.nodes += 1);
+        }
+    }
+}
+
+impl std::fmt::Debug for Marker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Marker").finish_non_exhaustive()
+    }
 }
 
 impl Admission {
@@ -51,7 +92,7 @@ impl Admission {
             total: limits.connections,
             per_address: limits.connections_per_address,
             by_address: Mutex::new(HashMap::new()),
-            open: watch::Sender::new(0),
+            open: watch::Sender::default(),
         })
     }
 
@@ -59,7 +100,7 @@ impl Admission {
     pub fn admit(self: &Arc<Self>, ip: IpAddr) -> Result<Slot, Refused> {
         let address = counted_as(ip);
         let mut by_address = self.by_address.lock();
-        if *self.open.borrow() >= self.total {
+        if self.open() >= self.total {
             return Err(Refused::Total);
         }
         let count = by_address.entry(address).or_insert(0);
@@ -67,20 +108,20 @@ impl Admission {
             return Err(Refused::Address);
         }
         *count += 1;
-        self.open.send_modify(|open| *open += 1);
+        self.open.send_modify(|open| open.all += 1);
         metrics::connection_opened();
-        Ok(Slot { admission: self.clone(), address })
+        Ok(Slot { admission: self.clone(), address, is_node: Arc::default() })
     }
 
     /// How many connections are open.
     pub fn open(&self) -> usize {
-        *self.open.borrow()
+        self.open.borrow().all
     }
 
-    /// Waits until none is open.
+    /// Waits until none is open but those of other nodes.
     pub async fn drained(&self) {
         // The sender lives in `self`, so the wait cannot fail.
-        let _ = self.open.subscribe().wait_for(|open| *open == 0).await;
+        let _ = self.open.subscribe().wait_for(|open| open.all == open.nodes).await;
     }
 }
 
@@ -93,7 +134,11 @@ impl Drop for Slot {
                 by_address.remove(&self.address);
             }
         }
-        self.admission.open.send_modify(|open| *open -= 1);
+        let was_node = self.is_node.swap(true, Ordering::Relaxed);
+        self.admission.open.send_modify(|open| {
+            open.all -= 1;
+            open.nodes -= usize::from(was_node);
+        });
         metrics::connection_closed();
     }
 }
@@ -114,7 +159,17 @@ mod tests {
         drop(a);
         let d = admission.admit(ip(1)).unwrap();
         assert_eq!(admission.open(), 3);
-        drop((_b, c, d));
+        drop((_b, c));
+        assert!(futures::poll!(std::pin::pin!(admission.drained())).is_pending());
+        // A node's is not waited for; one that has closed is no node's.
+        let marker = d.marker();
+        marker.is_node();
+        admission.drained().await;
+        drop(d);
+        marker.is_node();
+        let e = admission.admit(ip(1)).unwrap();
+        assert!(futures::poll!(std::pin::pin!(admission.drained())).is_pending());
+        drop(e);
         admission.drained().await;
         assert!(admission.by_address.lock().is_empty());
     }

@@ -98,6 +98,13 @@ pub fn too_many_requests() -> Response<Body> {
     response
 }
 
+/// What a call hears that the node did not finish before it stopped.
+pub fn stopped_before_the_answer() -> Response<Body> {
+    let hint =
+        "The node is stopping. It may or may not have happened: look, through another node, before trying again.";
+    Refusal(tidings_wire::error::unanswered().hint(hint)).into_response()
+}
+
 /// Answers whatever no route takes. An unknown gRPC service must look like one, or clients report an internal error.
 pub(crate) async fn not_found(request: Request<Body>) -> Response<Body> {
     let path = crate::principal::clip(request.uri().path());

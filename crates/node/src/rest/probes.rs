@@ -38,7 +38,7 @@ pub(super) async fn healthz() -> &'static str {
     (status = 503, description = "They cannot: it starts, stops, or its group has no leader", body = ErrorBody)
 ))]
 pub(super) async fn readyz(State(app): State<App>) -> Result<&'static str, Refusal> {
-    if app.shutdown.has_begun() {
+    if app.shutdown.is_near() {
         return Err(tidings_wire::error::going_away(None).into());
     }
     app.gate.ready()?;

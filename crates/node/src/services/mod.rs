@@ -185,6 +185,28 @@ impl NodeServices {
         })
     }
 
+    /// Waits until a machine has stopped by itself; which.
+    async fn broken(&self) -> &'static str {
+        let placement = async {
+            match &self.placed {
+                Some(placed) => placed.here().broken().await,
+                None => std::future::pending().await,
+            }
+        };
+        let notify = async {
+            match &self.notify {
+                Some(notify) => notify.broken().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.stored.store.broken() => "store",
+            () = self.cells.here().broken() => "cell",
+            () = placement => "placement",
+            machine = notify => machine,
+        }
+    }
+
     async fn stop_machines(&self) {
         if let Some(notify) = &self.notify {
             notify.stop().await;
@@ -229,13 +251,15 @@ impl Services for NodeServices {
             }
             Body::Placement(message) => self.placed_answer(self.placed()?.here().request(message).await),
             Body::Notify(message) => self.notify()?.call(message).await.map(Body::Notify),
-            request => one(self.stored.here(request).await.map_err(|refused| refused.error)?),
+            request => one(self.stored.here_unless_leaving(request).await?),
         }
     }
 
     async fn call_anywhere(&self, caller: &Principal, request: Body) -> Result<Body, Error> {
         match request {
-            Body::Store(_) | Body::Feed(_) => one(self.stored.anywhere(request).await?),
+            Body::Store(_) | Body::Feed(_) => {
+                one(self.stored.unless_leaving(waits(&request), self.stored.anywhere(request)).await?)
+            }
             Body::Cell(message) => self.cells.anywhere(message, HELD).await.map(Body::Cell),
             Body::Placement(message) => self.placed_answer(self.placed()?.anywhere(message, HELD).await),
             request => self.call(caller, request).await,
@@ -279,7 +303,7 @@ impl Services for NodeServices {
         if let Body::Cell(v1::CellMessage { message: Some(CellMessage::Backup(_)), .. }) = request {
             return self.cells.here().backup().await.map_err(|refused| refused.error);
         }
-        let frames = self.stored.here(request).await.map_err(|refused| refused.error)?;
+        let frames = self.stored.here_unless_leaving(request).await?;
         Ok(futures::stream::iter(frames.into_iter().map(Ok)).boxed())
     }
 
@@ -306,18 +330,30 @@ impl Services for NodeServices {
         tokio::select! {
             () = one.failed() => admin::stopped(one),
             () = other.failed() => admin::stopped(other),
+            machine = self.broken() => machine_stopped(machine),
         }
+    }
+
+    async fn hand_over(&self) {
+        let rest = async {
+            if let Some(notify) = &self.notify {
+                notify.hand_over().await;
+            }
+            // While the master of the cell, to whom the lock is given back, is near.
+            if let Some(placed) = &self.placed {
+                placed.here().retire().await;
+            }
+            self.cells.here().log().retire().await;
+        };
+        tokio::join!(self.stored.store.log().retire(), rest);
     }
 
     async fn retire(&self) {
         if let Some(notify) = &self.notify {
-            notify.retire().await;
+            notify.retire();
         }
-        // While there is a cell to give the lock back to.
-        if let Some(placed) = &self.placed {
-            placed.here().retire().await;
-        }
-        self.cells.here().retire().await;
+        self.stored.store.let_go();
+        self.cells.here().let_go().await;
     }
 
     async fn shutdown(&self) {
@@ -329,6 +365,15 @@ impl Services for NodeServices {
         self.stop_machines().await;
         tokio::join!(self.stored.store.stop(), self.cells.here().stop());
     }
+}
+
+/// A machine panics only where it is wrong itself; what it would have said is not said by anybody else.
+fn machine_stopped(machine: &str) -> Error {
+    Error::new("node.machine_stopped", Class::Failed, format!("the machine `{machine}` of this node stopped by itself"))
+        .hint(
+            "Start the node again; nothing that was acknowledged is lost. Its output says where the machine broke: that is \
+             a defect, please report it.",
+        )
 }
 
 /// What waits for the master's answer: as small as it can be, since most of what it waits for is held.
@@ -360,6 +405,29 @@ impl Stored {
         };
         let replies = self.store.request(request, patience).await?;
         Ok(replies.into_iter().filter_map(body_of).collect())
+    }
+
+    /// The same for a caller that is let go when the node stops.
+    async fn here_unless_leaving(&self, request: Body) -> Result<Vec<Body>, Error> {
+        let waits = waits(&request);
+        self.unless_leaving(waits, async { self.here(request).await.map_err(|refused| refused.error) }).await
+    }
+
+    /// An answer; who waits for something to happen hears instead that the node stops, when it does. Nothing was delivered
+    /// to it then.
+    async fn unless_leaving<T>(
+        &self,
+        waits: Option<Duration>,
+        answer: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if waits.is_none() {
+            return answer.await;
+        }
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = self.store.lets_go() => Err(error::going_away(None)),
+        }
     }
 
     /// Answers a request of store or feed, asking the leader if that is another node. What certainly was not done is asked
@@ -508,6 +576,31 @@ mod tests {
         F: Fn(&CellGroup, v1::CellMessage) -> R,
     {
         size_of::<R>()
+    }
+
+    /// Nobody else says what a machine would have said: the node must not seem well without it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_machine_that_stops_by_itself_fails_the_node() {
+        for machine in ["store", "cell", "placement", "registrar"] {
+            let dir = tempfile::tempdir().unwrap();
+            let config = crate::Config::embedded(dir.path(), ([127, 0, 0, 1], 0).into());
+            let data = crate::data_dir::DataDir::open(&config.data).unwrap();
+            let (clock, hindrance) = (Arc::new(crate::SystemClock), Hindrance::default());
+            let services = crate::start_services(&config, &hindrance, &data, config.listen, clock).await.unwrap();
+            assert!(futures::poll!(services.failed()).is_pending());
+            match machine {
+                "store" => services.stored.store.break_front(),
+                "cell" => services.cells.here().break_master(),
+                "placement" => services.placed().unwrap().here().stop(),
+                _ => services.notify().unwrap().stop().await,
+            }
+            let failed = services.failed().await;
+            assert_eq!(failed.code, "node.machine_stopped");
+            // All of Notify's end together.
+            let named = ["matcher", "bridge"].iter().chain([&machine]).any(|name| failed.message.contains(name));
+            assert!(named, "{machine}: {}", failed.message);
+            services.stop().await;
+        }
     }
 
     /// A consumer may wait for longer than a forwarded request otherwise takes.

@@ -2,6 +2,7 @@
 # Kills real servers under load (SIGKILL; the cell's master also with SIGSTOP): one node, the store's leader of three, the
 # cell's master of three, any of three under listeners; and checks every acknowledged write, lock, session and version.
 #   scripts/kill.sh [SECONDS|MINUTESm]    altogether (default 60; `15m` is fifteen minutes)
+#   KILL_CLIENTS=2000 scripts/kill.sh 15m  and under a crowd of so many WebSocket clients, of which nobody may end stale
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$root"
@@ -11,4 +12,9 @@ case $duration in
   *m) seconds=$((${duration%m} * 60)) ;;
   *) seconds=$duration ;;
 esac
-KILL_SECONDS=$((seconds / 4)) cargo test --workspace --quiet --test it -- --ignored kill_loop
+if [[ -n ${KILL_CLIENTS:-} ]]; then
+  export KILL_CLIENTS
+  KILL_SECONDS=$((seconds / 5)) cargo test --workspace --quiet --test it -- --ignored kill_loop kill_crowd
+else
+  KILL_SECONDS=$((seconds / 4)) cargo test --workspace --quiet --test it -- --ignored kill_loop
+fi

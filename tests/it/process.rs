@@ -302,15 +302,20 @@ fn collect(stream: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> std:
 }
 
 /// Looks until there is something to see, or panics with what was waited for.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let looks = PATIENCE.as_millis() / LOOK.as_millis();
-    for _ in 0..looks {
+pub fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    until_within(PATIENCE, what, look)
+}
+
+/// The same with another patience.
+pub fn until_within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Deadline::after(patience);
+    loop {
         if let Some(seen) = look() {
             return seen;
         }
+        assert!(!deadline.has_passed(), "waited in vain until {what}");
         pause();
     }
-    panic!("waited in vain until {what}");
 }
 
 #[allow(clippy::disallowed_methods)] // between two looks at a condition
@@ -346,18 +351,22 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("loopback has ports").port()
 }
 
-/// Until when a loop of kills goes on.
+/// Until when something goes on: a loop of kills, somebody's patience.
 pub struct Deadline(std::time::Instant);
 
 impl Deadline {
     /// So many seconds from now as `KILL_SECONDS` says.
-    #[allow(clippy::disallowed_methods)] // loops of kills are bounded by real time
     pub fn from_environment() -> Deadline {
         let seconds = std::env::var("KILL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
-        Deadline(std::time::Instant::now() + Duration::from_secs(seconds))
+        Deadline::after(Duration::from_secs(seconds))
     }
 
-    #[allow(clippy::disallowed_methods)] // loops of kills are bounded by real time
+    #[allow(clippy::disallowed_methods)] // tests of real processes are bounded by real time
+    fn after(time: Duration) -> Deadline {
+        Deadline(std::time::Instant::now() + time)
+    }
+
+    #[allow(clippy::disallowed_methods)] // tests of real processes are bounded by real time
     pub fn has_passed(&self) -> bool {
         std::time::Instant::now() >= self.0
     }

@@ -2,7 +2,13 @@
 
 use super::{FAST, hears, publish, registered};
 use crate::cluster::Cluster;
-use crate::process::{Deadline, Running, turn};
+use crate::process::{Deadline, Running, tidings, turn, until, until_within};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::time::Duration;
+
+/// How long a crowd may take to be registered, and to be fresh again: it is large, and machines can be busy.
+const CROWD_PATIENCE: Duration = Duration::from_secs(240);
 
 /// Watchers of an object of its own each, and one that they share.
 fn watchers(cluster: &Cluster, count: usize) -> Vec<(Running, String)> {
@@ -98,4 +104,44 @@ fn kill_loop_of_three_nodes_under_listeners() {
         version += 1;
         kill_and_hear(&mut cluster, version as usize % 3, &watchers, version);
     }
+}
+
+/// Kills node after node while a crowd of WebSocket clients in one process listens and publishers publish; then nobody may be
+/// stale (N1), and nobody may ever have heard of what was not published (N2). As many clients as `KILL_CLIENTS` says.
+#[test]
+#[ignore = "for as long as KILL_SECONDS says: scripts/kill.sh"]
+fn kill_crowd_of_clients_of_three_nodes() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let clients = std::env::var("KILL_CLIENTS").unwrap_or_else(|_| "200".to_owned());
+    let limits = format!("{FAST}ids = {clients}\n[limits]\nconnections_per_address = 20000\nrequests_per_second = 0\n");
+    let mut cluster = Cluster::start_with(dir.path(), &limits);
+    let servers = cluster.urls.join(",");
+    let command = ["bench-crowd", "--clients", &clients, "--applications", "20", "--server", &servers];
+    let mut crowd = Running::start(tidings().args(command));
+    until_within(CROWD_PATIENCE, "the crowd is registered", || {
+        assert!(crowd.is_running(), "{}", crowd.err());
+        crowd.out().contains("ready").then_some(())
+    });
+    // The time counts from the first kill: a crowd takes a while to come together.
+    let (deadline, mut kills) = (Deadline::from_environment(), 0);
+    while !deadline.has_passed() {
+        let place = kills % 3;
+        cluster.kill(place);
+        kills += 1;
+        // Long enough for its ranges to find other owners.
+        let alive = cluster.node((place + 1) % 3);
+        until("the others take calls", || {
+            (alive.run(&["notify", "publish", "shop", "o", "now"]).code == 0).then_some(())
+        });
+        cluster.restart(place);
+    }
+    crowd.signal(Signal::INT);
+    until_within(CROWD_PATIENCE, "the crowd ends", || (!crowd.is_running()).then_some(()));
+    let said = crowd.ended();
+    eprintln!("{kills} kills: {}", said.out.trim());
+    assert_eq!(said.code, 0, "{said:?}");
+    let told: Value = serde_json::from_str(said.out.lines().skip(1).collect::<String>().as_str()).unwrap();
+    assert_eq!((&told["stale"], &told["invented"]), (&Value::from(0), &Value::from(0)), "{told}");
+    assert!(told["callbacks"].as_u64() > Some(0), "{told}");
 }

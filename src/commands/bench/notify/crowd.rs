@@ -40,10 +40,14 @@ struct Object {
     registered: AtomicBool,
     /// Callbacks.
     heard: AtomicU64,
+    /// Callbacks with a version that nobody had called `publish` for (N2).
+    invented: AtomicU64,
 }
 
 impl Object {
     fn learns(&self, version: u64) {
+        let invented = version > self.called.load(Ordering::Acquire);
+        self.invented.fetch_add(u64::from(invented), Ordering::Relaxed);
         self.known.fetch_max(version, Ordering::AcqRel);
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
@@ -88,6 +92,7 @@ pub fn run(args: BenchCrowd) -> Result<(), Error> {
             "clients": begun.len(),
             "acknowledged": sum(|object| &object.acknowledged),
             "callbacks": sum(|object| &object.heard),
+            "invented": sum(|object| &object.invented),
             "stale": objects.iter().filter(|object| object.is_stale()).count(),
             "fresh_after_s": watch.elapsed().as_secs_f64(),
         }));

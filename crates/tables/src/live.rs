@@ -27,6 +27,8 @@ pub struct Install {
     pub query: QueryId,
     /// The partition.
     pub partition: PartitionId,
+    /// Which installation of the query in the partition this is; frames carry it, so that none of an earlier one counts.
+    pub installation: u64,
     /// What is asked. With an order, a limit, groups or aggregates only [`Body::Dirty`] comes back.
     pub ask: Ask,
     /// Whose it is.
@@ -57,8 +59,12 @@ pub enum From {
 pub struct Frame {
     /// The partition.
     pub partition: PartitionId,
+    /// The installation that it belongs to.
+    pub installation: u64,
     /// The reader's data epoch that visibility was decided with.
     pub epoch: u64,
+    /// The data epoch of the frame before this one: where they differ, this one is the switch.
+    pub previous_epoch: u64,
     /// The query had heard everything up to here before; [`Position::ZERO`] if it begins anew.
     pub previous: Position,
     /// The query has heard everything up to here once the last piece has come.

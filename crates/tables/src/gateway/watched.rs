@@ -29,6 +29,8 @@ pub(super) struct Part {
     pub cursor: Option<Position>,
     /// The data epoch that the client's rows are of.
     pub epoch: u64,
+    /// Counts installations: frames of earlier ones say nothing any more.
+    installation: u64,
     /// Whether the owner has answered the last installation.
     pub live: bool,
     pub asked: Mono,
@@ -96,6 +98,7 @@ impl Watched {
             begin,
             cursor: None,
             epoch: self.reader.epoch,
+            installation: 0,
             live: false,
             asked: Mono(0),
             heard: Mono(0),
@@ -106,7 +109,9 @@ impl Watched {
     /// What a partition's owner is asked.
     pub fn install(&mut self, now: Now, query: QueryId, partition: PartitionId, window: u32) -> Option<Install> {
         let part = self.parts.get_mut(&partition.number)?;
+        part.installation += 1;
         (part.live, part.asked, part.pieces) = (false, now.mono, None);
+        let installation = part.installation;
         let from = match part.cursor {
             // What the client has was seen with other data: it is replaced.
             _ if part.epoch != self.reader.epoch => From::Everything,
@@ -117,6 +122,7 @@ impl Watched {
         Some(Install {
             query,
             partition,
+            installation,
             ask: self.watch.ask.clone(),
             reader: self.reader.clone(),
             newer_than: self.watch.newer_than.filter(|_| first),
@@ -127,7 +133,8 @@ impl Watched {
     }
 
     pub fn hear(&mut self, now: Now, frame: Frame, gaps: bool) -> Heard {
-        let Some(part) = self.parts.get_mut(&frame.partition.number) else { return Heard::Nothing };
+        let part = self.parts.get_mut(&frame.partition.number);
+        let Some(part) = part.filter(|part| part.installation == frame.installation) else { return Heard::Nothing };
         if let Body::Ended(refusal) = frame.body {
             part.live = false;
             return match refusal {
@@ -143,17 +150,17 @@ impl Watched {
         let newer = frame.epoch > part.epoch;
         let cursor = part.cursor.unwrap_or_default();
         if gaps {
-            let late = part.cursor.is_some_and(|cursor| frame.position < cursor);
-            let again = part.live && !newer && part.pieces.is_none() && frame.position <= cursor;
-            if late && !newer || again && frame.piece == 0 && part.cursor.is_some() {
+            let known = part.cursor.filter(|_| !newer);
+            let again = part.live && part.pieces.is_none() && known.is_some_and(|cursor| frame.position <= cursor);
+            if again || known.is_some_and(|cursor| frame.position < cursor) {
                 return Heard::Nothing;
             }
             let identity = (frame.previous, frame.position, frame.epoch);
             let expected = part.pieces.is_some_and(|(previous, position, epoch, piece)| {
                 (previous, position, epoch, piece) == (identity.0, identity.1, identity.2, frame.piece)
             });
-            // R3: something between the cursor and this frame was lost.
-            let missing = !reset && part.cursor.is_some() && frame.previous > cursor;
+            // R3: something between the cursor and this frame was lost; R4: or the switch to other data.
+            let missing = !reset && (frame.previous > cursor || frame.previous_epoch != part.epoch);
             if missing || frame.piece > 0 && !expected {
                 return if part.live { Heard::Gap } else { Heard::Nothing };
             }

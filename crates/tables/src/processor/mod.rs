@@ -271,11 +271,12 @@ struct Shared {
 }
 
 impl Shared {
-    fn store(&mut self, step: Step, request: StoreRequest, out: &mut Outbox<Output>) {
+    fn store(&mut self, step: Step, request: StoreRequest, out: &mut Outbox<Output>) -> StoreId {
         self.next += 1;
         let id = StoreId(self.next);
         self.steps.insert(id, step);
         out.put(Output::Store { id, request });
+        id
     }
 
     fn is(&self, mutant: Mutant) -> bool {
@@ -377,7 +378,7 @@ impl Processor {
             Step::Row(partition, row) => self.loaded(now, partition, row, result, out),
             Step::Committing(partition, position) => self.committed(now, partition, position, result, out),
             Step::Reading(request) => self.page(now, request, result, out),
-            Step::Catching(partition, query) => self.caught(partition, query, result, out),
+            Step::Catching(partition, query) => self.caught(partition, query, id, result, out),
             Step::Sweeping(partition) => self.swept(partition, result, out),
             Step::Aside(_) => {}
             opening => self.opened(now, opening, result, out),

@@ -47,7 +47,8 @@ impl Processor {
         partition.state = State::Opening(Parents::new());
         if self.shared.is(Mutant::NoFence) {
             let request = partition.get(rows::meta(id.number));
-            return self.shared.store(Step::Loading(id), request, out);
+            self.shared.store(Step::Loading(id), request, out);
+            return;
         }
         let request = partition.apply(Vec::new(), true);
         self.shared.store(Step::Fencing(id), request, out);
@@ -111,7 +112,9 @@ impl Processor {
             let fence = (!self.shared.is(Mutant::NoFence)).then(|| rows::seal(sealed));
             let group = v1::GroupWrite { group: rows::group(id.table), rows, fence };
             let request = StoreRequest::Apply(v1::Apply { groups: vec![group] });
-            return self.shared.store(Step::Sealing(id, *parent), request, out);
+            let step = Step::Sealing(id, *parent);
+            self.shared.store(step, request, out);
+            return;
         }
         // How a parent's records are shared out is not known: two halves, for what it is used for.
         let share = if parents.len() == 1 { 2 } else { 1 };

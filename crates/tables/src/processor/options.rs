@@ -17,7 +17,7 @@ pub struct Options {
     pub rows: usize,
     /// Bytes of rows that are remembered of one partition.
     pub row_bytes: usize,
-    /// Rows that one scan of the store asks for.
+    /// Rows that one scan of the store asks for; 0 = as many as fit a frame, whatever their size.
     pub page: u32,
     /// Bytes of records in one piece of an answer or snapshot.
     pub page_bytes: usize,
@@ -60,7 +60,7 @@ impl Default for Options {
             batch_bytes: 512 << 10,
             rows: 65_536,
             row_bytes: 64 << 20,
-            page: 256,
+            page: 0,
             page_bytes: 256 << 10,
             reads: 1_024,
             log_changes: 16_384,

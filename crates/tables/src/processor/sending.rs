@@ -5,7 +5,7 @@
 
 use super::partition::Partition;
 use super::tables::{Subscription, To, Writers};
-use super::{Output, Shared, Step};
+use super::{Output, Shared, Step, StoreId};
 use crate::calls::Visible;
 use crate::live::{Body, Change, Frame, Reader};
 use crate::mutant::Mutant;
@@ -19,9 +19,15 @@ use std::sync::Arc;
 use tidings_base::{Outbox, Wall};
 use tidings_predicate::Key;
 
+/// What a row weighs in a frame besides its columns.
+pub(super) const ROW: usize = 64;
+
 /// One query in one partition.
 #[derive(Debug)]
 pub(super) struct Feed {
+    pub installation: u64,
+    /// The data epoch of the last frame.
+    pub epoch: u64,
     /// The position of the last frame.
     pub sent: Position,
     /// Changes that it may have to hear, in order.
@@ -44,7 +50,8 @@ pub(super) struct Catching {
     pub from: Option<(Position, Reader)>,
     /// Where the scan goes on; none at its end.
     pub next: Option<Bytes>,
-    pub scanning: bool,
+    /// The scan that is under way; the answer to an earlier one is of another picture.
+    pub scanning: Option<StoreId>,
     pub newer_than: Option<Wall>,
     pub piece: u32,
     pub rows: Vec<Visible>,
@@ -55,7 +62,7 @@ pub(super) struct Catching {
 impl Catching {
     pub fn new(at: Position, from: Option<(Position, Reader)>, next: Option<Bytes>) -> Catching {
         let (rows, changes) = (Vec::new(), Vec::new());
-        Catching { at, from, next, scanning: false, newer_than: None, piece: 0, rows, changes, size: 0 }
+        Catching { at, from, next, scanning: None, newer_than: None, piece: 0, rows, changes, size: 0 }
     }
 }
 
@@ -82,18 +89,18 @@ pub(super) fn send(
     out: &mut Outbox<Output>,
 ) -> bool {
     let Some(mut feed) = partition.feeds.remove(&id) else { return true };
-    let mut goes_on = true;
+    let (mut goes_on, most) = (true, shared.options.page_bytes);
     while feed.room > 0 {
         let frame = match &mut feed.catching {
-            Some(catching) if catching.next.is_none() || catching.size >= shared.options.page_bytes => {
-                piece(partition, catching, subscription, feed.sent)
+            Some(catching) if catching.next.is_none() || catching.size >= most => {
+                let said = (feed.installation, feed.epoch, feed.sent);
+                piece(partition, said, catching, subscription, most)
             }
             Some(catching) => {
-                if !catching.scanning {
-                    catching.scanning = true;
+                if catching.scanning.is_none() {
                     let (_, end) = rows::records(None, partition.owned.entry.end.as_ref());
                     let request = partition.scan(catching.next.clone().unwrap_or_default(), end, shared.options.page);
-                    shared.store(Step::Catching(partition.id, id), request, out);
+                    catching.scanning = Some(shared.store(Step::Catching(partition.id, id), request, out));
                 }
                 break;
             }
@@ -104,14 +111,14 @@ pub(super) fn send(
                 Err(refusal) => {
                     goes_on = false;
                     let body = Body::Ended(refusal);
-                    frame(partition, subscription, feed.sent, feed.sent, body)
+                    frame(partition, &feed, subscription, feed.sent, body)
                 }
             },
         };
         feed.room -= 1;
         if !frame.more {
             feed.catching = None;
-            feed.sent = frame.position;
+            (feed.sent, feed.epoch) = (frame.position, frame.epoch);
         }
         partition.note(id, frame.position, frame.more);
         out.put(Output::Frame { query: id, frame: Box::new(frame) });
@@ -128,26 +135,58 @@ pub(super) fn send(
     true
 }
 
+/// A frame that leads from what was sent to a position.
 pub(super) fn frame(
     partition: &Partition,
+    feed: &Feed,
     subscription: &Subscription,
-    previous: Position,
     position: Position,
     body: Body,
 ) -> Frame {
-    Frame { partition: partition.id, epoch: subscription.reader.epoch, previous, position, piece: 0, more: false, body }
+    Frame {
+        partition: partition.id,
+        installation: feed.installation,
+        epoch: subscription.reader.epoch,
+        previous_epoch: feed.epoch,
+        previous: feed.sent,
+        position,
+        piece: 0,
+        more: false,
+        body,
+    }
 }
 
 /// The next piece of a snapshot or difference.
-fn piece(partition: &Partition, catching: &mut Catching, subscription: &Subscription, sent: Position) -> Frame {
+fn piece(
+    partition: &Partition,
+    (installation, previous_epoch, sent): (u64, u64, Position),
+    catching: &mut Catching,
+    subscription: &Subscription,
+    most: usize,
+) -> Frame {
     let (previous, body) = match &catching.from {
-        Some(_) => (sent, Body::Changes(std::mem::take(&mut catching.changes))),
+        Some(_) => (sent, Body::Changes(some(&mut catching.changes, most))),
         None => (Position::ZERO, Body::Snapshot(std::mem::take(&mut catching.rows))),
     };
-    let mut frame = frame(partition, subscription, previous, catching.at, body);
-    (frame.piece, frame.more) = (catching.piece, catching.next.is_some());
-    (catching.piece, catching.size) = (catching.piece + 1, 0);
-    frame
+    let (piece, more) = (catching.piece, catching.next.is_some() || !catching.changes.is_empty());
+    (catching.piece, catching.size) = (piece + 1, 0);
+    let (partition, epoch, position) = (partition.id, subscription.reader.epoch, catching.at);
+    Frame { partition, installation, epoch, previous_epoch, previous, position, piece, more, body }
+}
+
+/// The first changes, as many as fit a frame.
+fn some(changes: &mut Vec<Change>, most: usize) -> Vec<Change> {
+    let mut size = 0;
+    let fits = changes.iter().take_while(|change| {
+        let before = size;
+        size += match change {
+            Change::Put(record) => record.columns.as_bytes().len() + ROW,
+            Change::Leave { .. } => ROW,
+        };
+        before < most
+    });
+    let count = fits.count();
+    changes.drain(..count).collect()
 }
 
 /// Changes of the queue as this reader sees them now; none if it sees none.
@@ -183,7 +222,7 @@ fn changes(
     let position = if feed.queue.is_empty() { partition.position.max(last) } else { last };
     let body = Body::Changes(changes);
     let heard = matches!(&body, Body::Changes(changes) if !changes.is_empty());
-    Ok(heard.then(|| frame(partition, subscription, feed.sent, position, body)))
+    Ok(heard.then(|| frame(partition, feed, subscription, position, body)))
 }
 
 /// What a query hears of a record that was so for one reader and is so now (R4: `leave` iff it was visible).

@@ -3,9 +3,9 @@
 use super::log::Changed;
 use super::partition::Partition;
 use super::reading::decode;
-use super::sending::{Catching, Feed, difference, frame, send};
+use super::sending::{Catching, Feed, ROW, difference, frame, send};
 use super::tables::{Subscription, To};
-use super::{Output, Processor, Shared, StoreReply, StoreResult, Timer};
+use super::{Output, Processor, Shared, StoreId, StoreReply, StoreResult, Timer};
 use crate::live::{Body, Frame, From, Install, Reader};
 use crate::mutant::Mutant;
 use crate::names::{Endpoint, GatewayId, PartitionId, Position, QueryId};
@@ -17,9 +17,6 @@ use tidings_base::{Now, Outbox};
 use tidings_predicate::query::Query;
 use tidings_predicate::{Dialect, Key};
 use tidings_wire::v1;
-
-/// What a row weighs in a frame besides its columns.
-const ROW: usize = 64;
 
 impl Processor {
     pub(super) fn install(&mut self, now: Now, install: Install, out: &mut Outbox<Output>) {
@@ -33,9 +30,22 @@ impl Processor {
             self.switch(now, query, install.reader.clone(), out);
         }
         if let Err(refusal) = self.installed(now, &install, out) {
+            self.remove(query, id);
             let end = Position::ZERO;
             let body = Body::Ended(refusal);
-            let frame = Frame { partition: id, epoch, previous: end, position: end, piece: 0, more: false, body };
+            let installation = install.installation;
+            let (previous, position) = (end, end);
+            let frame = Frame {
+                partition: id,
+                installation,
+                epoch,
+                previous_epoch: epoch,
+                previous,
+                position,
+                piece: 0,
+                more: false,
+                body,
+            };
             out.put(Output::Frame { query, frame: Box::new(frame) });
         }
     }
@@ -44,6 +54,10 @@ impl Processor {
         let (id, query) = (install.partition, install.query);
         let unchecked = self.shared.is(Mutant::LiveUnchecked);
         let partition = self.partitions.get_mut(&id).filter(|partition| partition.is_open()).ok_or(Refusal::Moved)?;
+        // One that comes late must not take the place of a later one.
+        if partition.feeds.get(&query).is_some_and(|feed| feed.installation > install.installation) {
+            return Ok(());
+        }
         let table = self.tables.get_mut(&id.table).ok_or(Refusal::Moved)?;
         if install.reader.access < table.properties.access {
             return Err(Refusal::Access);
@@ -59,6 +73,8 @@ impl Processor {
         let Some(subscription) = table.queries.get(&query) else { return Err(Refusal::Moved) };
         let rereads = !subscription.query.is_streamed() || subscription.query.limit().is_some();
         let mut feed = Feed {
+            installation: install.installation,
+            epoch: install.reader.epoch,
             sent: Position::ZERO,
             queue: VecDeque::new(),
             room: install.window.max(1),
@@ -87,10 +103,11 @@ impl Processor {
                 };
                 let since = since.or(cursors.first().filter(|_| unreached).map(|(_, since)| *since));
                 if since.is_some_and(|since| since > at) {
-                    table.leave(query, id);
                     return Err(Refusal::Behind);
                 }
-                feed.sent = since.unwrap_or_default();
+                // What goes on from other partitions begins here: the client has no cursor of this one.
+                let own = cursors.iter().any(|(of, _)| *of == id);
+                feed.sent = since.filter(|_| own).unwrap_or_default();
                 feed.catching = Some(match since {
                     Some(since) => Catching::new(at, Some((since, install.reader.clone())), None),
                     None => Catching::new(at, None, Some(start)),
@@ -239,7 +256,7 @@ impl Processor {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let subscription = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
         if let (Some(subscription), Some(feed)) = (subscription, partition.feeds.get(&query)) {
-            let frame = frame(partition, subscription, feed.sent, feed.sent, Body::Ended(refusal));
+            let frame = frame(partition, feed, subscription, feed.sent, Body::Ended(refusal));
             out.put(Output::Frame { query, frame: Box::new(frame) });
             partition.note_ended(query);
         }
@@ -247,28 +264,37 @@ impl Processor {
     }
 
     /// A page of a snapshot or difference has come.
-    pub(super) fn caught(&mut self, id: PartitionId, query: QueryId, result: StoreResult, out: &mut Outbox<Output>) {
+    pub(super) fn caught(
+        &mut self,
+        id: PartitionId,
+        query: QueryId,
+        scan: StoreId,
+        result: StoreResult,
+        out: &mut Outbox<Output>,
+    ) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let Some(subscription) = self.tables.get(&id.table).and_then(|table| table.queries.get(&query)) else { return };
         let Some(mut feed) = partition.feeds.remove(&query) else { return };
-        let found = match (&mut feed.catching, result) {
-            (Some(catching), Ok(StoreReply::Rows(found))) if catching.scanning => {
-                catching.scanning = false;
-                found
-            }
-            // The store failed, and is asked again; or the scan was overtaken.
-            (catching, _) => {
-                catching.iter_mut().for_each(|catching| catching.scanning = false);
-                partition.feeds.insert(query, feed);
-                return;
-            }
+        // A scan that was overtaken is of another picture.
+        let Some(catching) = feed.catching.as_mut().filter(|catching| catching.scanning == Some(scan)) else {
+            partition.feeds.insert(query, feed);
+            return;
         };
-        let whole = feed
-            .catching
-            .as_mut()
-            .is_none_or(|catching| absorb(&mut self.shared, partition, subscription, catching, &found));
+        catching.scanning = None;
+        let Ok(StoreReply::Rows(found)) = result else {
+            // The store is asked again with the next progress.
+            partition.feeds.insert(query, feed);
+            return;
+        };
+        let at = catching.at;
+        let whole = absorb(&mut self.shared, partition, subscription, catching, &found);
+        if !whole && at == partition.position {
+            // Nothing of this owner's is newer: somebody else writes already.
+            partition.feeds.insert(query, feed);
+            return self.end(id, query, Refusal::Moved, out);
+        }
         if !whole {
-            // The log does not reach back any more, or somebody else writes already: from the beginning, at once.
+            // The log does not reach back any more: from the beginning, at once.
             let (start, _) = rows::records(partition.owned.entry.start.as_ref(), None);
             feed.queue.retain(|position| *position > partition.position);
             feed.catching = Some(Catching::new(partition.position, None, Some(start)));
@@ -347,14 +373,15 @@ impl Processor {
         let position = partition.position;
         for query in partition.busy.clone() {
             let Some(subscription) = table.queries.get(&query) else { continue };
-            let Some(feed) = partition.feeds.get_mut(&query).filter(|feed| feed.dirty && feed.room > 0) else {
+            let Some(feed) = partition.feeds.get(&query).filter(|feed| feed.dirty && feed.room > 0) else {
                 continue;
             };
-            let previous = std::mem::replace(&mut feed.sent, position);
-            (feed.dirty, feed.room) = (false, feed.room - 1);
+            let frame = frame(partition, feed, subscription, position, Body::Dirty);
+            if let Some(feed) = partition.feeds.get_mut(&query) {
+                (feed.sent, feed.dirty, feed.room) = (position, false, feed.room - 1);
+            }
             partition.busy.remove(&query);
             partition.note(query, position, false);
-            let frame = frame(partition, subscription, previous, position, Body::Dirty);
             out.put(Output::Frame { query, frame: Box::new(frame) });
         }
     }

@@ -13,6 +13,7 @@
 //! What it deliberately does not do: run threads, sockets or the tokio shells (real processes are tested at the root
 //! of the repository), or judge by timing of the real world.
 
+pub mod carrier;
 pub mod clock;
 pub mod conformance;
 pub mod disk;

@@ -1,5 +1,6 @@
 //! Deliberate faults in the product's place: they prove that the simulator would notice.
 
+use crate::carrier::Mutant as CarrierMutant;
 use std::fmt;
 use std::str::FromStr;
 use tidings_cell::mutant::Mutant as CellMutant;
@@ -32,6 +33,8 @@ pub enum Mutant {
     Placement(PlacementMutant),
     /// A rule of Notify is left out.
     Notify(NotifyMutant),
+    /// A carrier breaks its contract.
+    Carrier(CarrierMutant),
 }
 
 impl Mutant {
@@ -71,6 +74,14 @@ impl Mutant {
         }
     }
 
+    /// The contract of carriers that is broken, if it is one.
+    pub fn of_carrier(self) -> Option<CarrierMutant> {
+        match self {
+            Mutant::Carrier(mutant) => Some(mutant),
+            _ => None,
+        }
+    }
+
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -85,6 +96,7 @@ impl Mutant {
             Mutant::Cell(mutant) => mutant.name(),
             Mutant::Placement(mutant) => mutant.name(),
             Mutant::Notify(mutant) => mutant.name(),
+            Mutant::Carrier(mutant) => mutant.name(),
         }
     }
 }
@@ -101,7 +113,8 @@ impl FromStr for Mutant {
         let cell = CellMutant::ALL.into_iter().map(Mutant::Cell);
         let placement = PlacementMutant::ALL.into_iter().map(Mutant::Placement);
         let notify = NotifyMutant::ALL.into_iter().map(Mutant::Notify);
-        let all = || Mutant::ALL.into_iter().chain(cell.clone()).chain(placement.clone()).chain(notify.clone());
+        let parts = cell.chain(placement).chain(notify).chain(CarrierMutant::ALL.into_iter().map(Mutant::Carrier));
+        let all = || Mutant::ALL.into_iter().chain(parts.clone());
         let known = all().map(Mutant::name).collect::<Vec<_>>().join(", ");
         all()
             .find(|mutant| mutant.name() == name)

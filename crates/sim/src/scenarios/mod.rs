@@ -9,6 +9,7 @@ pub mod notify;
 pub mod placement;
 pub mod stage;
 pub mod store;
+pub mod wire;
 
 use crate::report::Report;
 use crate::runner::Options;
@@ -30,6 +31,11 @@ impl Scenario {
 }
 
 pub(crate) const ALL: &[Scenario] = &[
+    Scenario {
+        name: "wire",
+        about: "Connections: sessions over a simulated carrier, long requests and answers, farewells, faults.",
+        run: wire::run,
+    },
     Scenario {
         name: "store",
         about: "Store and feed on the agreed log: 1, 3 or 5 replicas, clients, consumers, faults.",

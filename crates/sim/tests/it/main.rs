@@ -14,3 +14,4 @@ mod scenario_cell;
 mod scenario_notify;
 mod scenario_placement;
 mod scenario_store;
+mod scenario_wire;

@@ -19,6 +19,7 @@ simulate() {
 # The openraft binding under the suite that the model passes, on more seeds than in the tests.
 TIDINGS_SEEDS=200..206 cargo test --workspace --quiet --test it -- --ignored the_binding_does_it_with_many_seeds
 # The first seeds always run to the end; the rest of the time goes to further ones.
+simulate wire --seeds 1..40
 simulate store --seeds 1..200
 simulate cell --seeds 1..20
 simulate cell-directed --seeds 1..6

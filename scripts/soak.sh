@@ -10,6 +10,7 @@ minutes=${1:-60}
 first=$(($(date +%s) * 1000))
 cargo test --workspace --no-run --quiet
 echo "fresh seeds from $first"
+tidings sim wire --seeds "$first..$((first + 999))"
 tidings sim cell --seeds "$first..$((first + 999))"
 tidings sim store --seeds "$first..$((first + 999))"
 tidings sim cell-directed --seeds "$first..$((first + 99))"

@@ -1,6 +1,7 @@
 //! What a client needs to know.
 
 use crate::link::Operation;
+use crate::local::Door;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub struct ClientConfig {
     pub tls: Option<Tls>,
     /// What frames travel by. gRPC: services have it, and it is the quicker one.
     pub carrier: Carrier,
+    /// A node of this process: [`IN_PROCESS`] among the servers is reached by it, without a socket.
+    pub door: Option<Arc<dyn Door>>,
     /// What connects, for the server's logs.
     pub agent: String,
     /// How long a call may take when it says nothing itself. 10 s: longer than an election and a retry, shorter than
@@ -78,6 +81,7 @@ impl ClientConfig {
             node: None,
             tls: None,
             carrier: Carrier::default(),
+            door: None,
             agent: concat!("tidings-client/", env!("CARGO_PKG_VERSION")).into(),
             deadline: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
@@ -91,6 +95,16 @@ impl ClientConfig {
         }
     }
 }
+
+impl ClientConfig {
+    /// A client of the node behind this door, otherwise with defaults. Where that node redirects to is reached as usual.
+    pub fn in_process(door: Arc<dyn Door>) -> ClientConfig {
+        ClientConfig { door: Some(door), ..ClientConfig::new([IN_PROCESS]) }
+    }
+}
+
+/// The name of the node behind a client's [`door`](ClientConfig::door), in the place of an address.
+pub const IN_PROCESS: &str = "in-process";
 
 /// One server, otherwise with defaults.
 impl From<&str> for ClientConfig {
@@ -134,6 +148,11 @@ pub(crate) struct Address {
 }
 
 impl Address {
+    /// Whether it stands for the node behind the door.
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.authority.strip_suffix(":0") == Some(IN_PROCESS)
+    }
+
     /// Parses an address as the configuration or a redirect gives it.
     pub(crate) fn parse(text: &str, tls_by_default: bool) -> Result<Address, Error> {
         let bad = |why: &str| {
@@ -153,6 +172,7 @@ impl Address {
         }
         let port = match authority.port_u16() {
             Some(port) => port,
+            None if authority.as_str() == IN_PROCESS => 0,
             None if authority.as_str() == authority.host() => DEFAULT_PORT,
             None => return Err(bad("the port is no number up to 65535")),
         };

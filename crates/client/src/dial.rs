@@ -29,9 +29,13 @@ pub(crate) async fn dial(address: &Address, config: &ClientConfig) -> Result<Arc
 }
 
 async fn connect(address: &Address, config: &ClientConfig) -> Result<Arc<Link>, Error> {
+    if address.is_in_process() {
+        let door = config.door.as_ref().ok_or_else(|| unreachable(address, "this process has no node".to_owned()))?;
+        return begin(door.knock(config.app.as_deref())?, config, config.credential.clone()).await;
+    }
     match config.carrier {
-        Carrier::Grpc => begin(by_grpc(address, config).await?, config).await,
-        Carrier::WebSocket => begin(by_websocket(address, config).await?, config).await,
+        Carrier::Grpc => begin(by_grpc(address, config).await?, config, None).await,
+        Carrier::WebSocket => begin(by_websocket(address, config).await?, config, None).await,
     }
 }
 
@@ -62,8 +66,12 @@ async fn by_grpc(address: &Address, config: &ClientConfig) -> Result<impl Carrie
     Ok(outlet.connector(response.into_body()))
 }
 
-/// Shakes hands by this carrier.
-async fn begin(carrier: impl Carries + 'static, config: &ClientConfig) -> Result<Arc<Link>, Error> {
+/// Shakes hands by this carrier, with the credential where no header carried it.
+async fn begin(
+    carrier: impl Carries + 'static,
+    config: &ClientConfig,
+    credential: Option<String>,
+) -> Result<Arc<Link>, Error> {
     let link = Link::new(Side::Connector);
     let (tell, ready) = oneshot::channel();
     let session = Config { limits: config.limits, patience: config.patience, ..Config::connector() };
@@ -71,8 +79,7 @@ async fn begin(carrier: impl Carries + 'static, config: &ClientConfig) -> Result
     let hello = v1::Hello {
         min: version::OLDEST,
         max: version::CURRENT,
-        // The header carries it.
-        credential: String::new(),
+        credential: credential.unwrap_or_default(),
         agent: config.agent.clone(),
     };
     let driver = Driver::connect(link.clone(), carrier, Arc::new(session), handler, hello, config.max_in_flight);

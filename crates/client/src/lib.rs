@@ -13,8 +13,8 @@
 //! [`cell`] is the client of the lock service: sessions, files, locks, elections. [`placement`] is for pools of servers:
 //! owners, who hold leases on keys, and lookups, who know whom to ask. [`notify`] tells of the latest versions of objects.
 //!
-//! [`link`] is one live connection, for either end: nodes accept connections with the same driver. [`grpc`] and [`ws`]
-//! are its carriers.
+//! [`link`] is one live connection, for either end: nodes accept connections with the same driver. [`grpc`], [`ws`]
+//! and, within a process, [`local`] are its carriers.
 //!
 //! What it deliberately does not do: know what the messages mean (but for the cell's, placement's and Notify's), or keep anything beyond the
 //! process.
@@ -27,10 +27,11 @@ mod dial;
 pub mod grpc;
 mod keeper;
 pub mod link;
+pub mod local;
 pub mod notify;
 pub mod placement;
 pub mod ws;
 
 pub use client::{Client, Connection, ConnectionEvent, Request, Retry};
-pub use config::{Carrier, ClientConfig, DEFAULT_PORT, Tls};
+pub use config::{Carrier, ClientConfig, DEFAULT_PORT, IN_PROCESS, Tls};
 pub use link::{Answers, Link};

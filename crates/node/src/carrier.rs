@@ -1,6 +1,7 @@
-//! The carriers of the one port: how frames come in and go out.
+//! The carriers of the one port, and of the process itself: how frames come in and go out.
 
 pub mod grpc;
+pub mod local;
 pub mod websocket;
 
 use crate::connection::Connections;

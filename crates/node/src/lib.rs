@@ -75,6 +75,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::disk::Disk;
 use tidings_base::{Class, Error, GroupId, NodeId};
+use tidings_client::local::Door;
 use tidings_consensus::{ClusterId, GroupConfig, Member, Timings};
 use tidings_log::RealDisk;
 use tidings_store::state::StoreState;
@@ -98,6 +99,7 @@ pub struct Node {
     gateway: Arc<Gateway>,
     sidecar: Arc<Sidecar>,
     channels: Arc<notify::HttpChannels>,
+    connections: Arc<Connections>,
     /// Given back last, when nothing writes to it any more.
     _data: Option<DataDir>,
 }
@@ -191,9 +193,21 @@ impl Node {
             shutdown: shutdown.clone(),
         });
         let router = routes::router(shared, connections.clone())?;
-        let serving = tokio::spawn(serve(port, router, connections, shutdown, recheck_every));
+        let serving = tokio::spawn(serve(port, router, connections.clone(), shutdown, recheck_every));
         tracing::info!(%address, tls = is_tls, "serving");
-        Ok(Node { address, is_tls, trigger, serving, admission, services, gateway, sidecar, channels, _data: data })
+        Ok(Node {
+            address,
+            is_tls,
+            trigger,
+            serving,
+            admission,
+            services,
+            gateway,
+            sidecar,
+            channels,
+            connections,
+            _data: data,
+        })
     }
 
     /// The address it listens on.
@@ -205,6 +219,12 @@ impl Node {
     pub fn url(&self) -> String {
         let scheme = if self.is_tls { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
+    }
+
+    /// The way in for the process that runs this node: `ClientConfig::in_process(node.door())`. Whoever has it is the
+    /// operator, unless its configuration shows a credential.
+    pub fn door(&self) -> Arc<dyn Door> {
+        Arc::new(carrier::local::NodeDoor::new(self.connections.clone()))
     }
 
     /// How many connections are open.

@@ -96,6 +96,8 @@ pub enum Principal {
 pub enum OperatorBy {
     /// By the operator key.
     Key,
+    /// By running the node in its own process.
+    InProcess,
     /// By nothing: the server has no authentication configured, and whoever reaches it is trusted.
     Unconfigured,
 }
@@ -139,6 +141,7 @@ impl fmt::Display for Principal {
             Principal::User { app, subject, .. } => write!(f, "user:{app}/{}", clip(subject)),
             Principal::Node(node) => write!(f, "node:{node}"),
             Principal::Operator { by: OperatorBy::Key, .. } => f.write_str("operator:key"),
+            Principal::Operator { by: OperatorBy::InProcess, .. } => f.write_str("operator:in-process"),
             Principal::Operator { by: OperatorBy::Unconfigured, .. } => f.write_str("operator:unconfigured"),
         }
     }

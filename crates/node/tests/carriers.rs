@@ -4,6 +4,7 @@ mod bad_peers;
 mod calls;
 mod encrypted;
 mod failures;
+mod in_process;
 
 use crate::support::{Server, loopback};
 use async_trait::async_trait;

@@ -224,7 +224,7 @@ impl Node {
     /// The way in for the process that runs this node: `ClientConfig::in_process(node.door())`. Whoever has it is the
     /// operator, unless its configuration shows a credential.
     pub fn door(&self) -> Arc<dyn Door> {
-        Arc::new(carrier::local::NodeDoor::new(self.connections.clone()))
+        Arc::new(carrier::local::NodeDoor::new(self.connections.clone(), self.admission.clone()))
     }
 
     /// How many connections are open.

@@ -31,8 +31,13 @@ impl Door for NodeDoor {
         let (here, there) = local::pair();
         let peer = Peer { address: SocketAddr::from((ip, 0)), tls: false, node: None };
         let identity = Identity { principal: Principal::operator(OperatorBy::InProcess), until: None };
-        let arrival =
-            Arrival { peer: Arc::new(peer), identity: Some(identity), explicit: false, app: app.map(str::to_owned) };
+        let arrival = Arrival {
+            peer: Arc::new(peer),
+            identity: Some(identity),
+            explicit: false,
+            app: app.map(str::to_owned),
+            marker: None,
+        };
         let connection = self.connections.serve(there, arrival);
         tokio::spawn(async move {
             connection.await;

@@ -111,7 +111,10 @@ impl Front {
         match status {
             StatusCode::OK => {
                 if let Some(count) = answer["count"].as_u64() {
-                    self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), count);
+                    // After a loss a count is read that begins anew: what was seen before it is what is to come back.
+                    let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                    let most = seen.entry(key.to_owned()).or_default();
+                    *most = count.max(*most);
                 }
                 Ok(answer)
             }

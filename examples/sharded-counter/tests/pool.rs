@@ -51,7 +51,7 @@ impl Program {
 
     /// SIGTERM: it hands everything over and ends.
     fn terminate(mut self) -> ExitStatus {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("our own child");
+        self.signal(Signal::TERM);
         until("the server has handed over", || self.child.try_wait().expect("our own child"))
     }
 
@@ -61,15 +61,23 @@ impl Program {
         self.child.wait().expect("our own child");
     }
 
-    fn ask(&self, method: &str, path: &str) -> Value {
-        let mut stream = TcpStream::connect(self.address).expect("the front end listens");
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("our own child");
+    }
+
+    /// Sends a request, also to a program that is stopped: the kernel takes it.
+    fn send(&self, method: &str, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket of ours");
         let host = self.address;
         let request =
             format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("the front end reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("the front end answers");
+        stream.write_all(request.as_bytes()).expect("somebody reads");
+        stream
+    }
+
+    fn ask(&self, method: &str, path: &str) -> Value {
+        let answer = answer(self.send(method, path));
         assert!(answer.starts_with("HTTP/1.1 200"), "{method} {path}: {answer}");
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         serde_json::from_str(body).unwrap_or_else(|why| panic!("{why}: {answer}"))
@@ -90,6 +98,12 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn answer(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
 }
 
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -117,22 +131,66 @@ async fn node(data: &std::path::Path) -> (Node, Placement) {
     (node, Placement::new(client).within(PATIENCE))
 }
 
+/// A node, and a namespace with short leases for servers.
+struct Pool {
+    runtime: Runtime,
+    node: Node,
+    placement: Placement,
+    tidings: String,
+    _data: tempfile::TempDir,
+}
+
+impl Pool {
+    fn start() -> Pool {
+        let data = tempfile::tempdir().unwrap();
+        let runtime = Runtime::new().unwrap();
+        let (node, placement) = runtime.block_on(node(data.path()));
+        let tidings = format!("http://{}", node.address());
+        let short = NamespaceConfig { lease_ms: 2_500, renew_ms: 400, ..NamespaceConfig::default() };
+        runtime.block_on(placement.create("counters", short)).unwrap();
+        Pool { runtime, node, placement, tidings, _data: data }
+    }
+
+    /// Servers of these names that each hold something.
+    fn servers<const N: usize>(&self, names: [&str; N]) -> [Program; N] {
+        let servers = names.map(|name| Program::server(name, &self.tidings));
+        until("everybody has something", || {
+            let owners = self.runtime.block_on(self.placement.owners("counters")).ok()?;
+            let info = self.runtime.block_on(self.placement.namespaces()).ok()?.pop()?;
+            (owners.len() == N && owners.iter().all(|o| o.ranges > 0) && info.unowned == 0).then_some(())
+        });
+        servers
+    }
+
+    fn stop(self) {
+        self.runtime.block_on(self.node.shutdown()).unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_was_paused_past_its_lease_refuses_what_it_held() {
+    let pool = Pool::start();
+    let [one, two] = pool.servers(["one", "two"]);
+    let ours = |server: &Program, key: &str| answer(server.send("POST", &format!("/count/{key}"))).contains(" 200 ");
+    let key = keys().find(|key| ours(&one, key)).expect("it holds some");
+    one.signal(Signal::STOP);
+    // It is never given the key again, so there is one right answer, however late it comes.
+    pool.runtime.block_on(pool.placement.drain("counters", "one")).unwrap();
+    until("the other one holds the key", || ours(&two, &key).then_some(()));
+    let waiting = one.send("POST", &format!("/count/{key}"));
+    one.signal(Signal::CONT);
+    let first = answer(waiting);
+    assert!(first.contains("placement.not_owner"), "{first}");
+    assert!(ours(&two, &key));
+    drop((one, two));
+    pool.stop();
+}
+
 #[test]
 fn a_killed_server_is_republished_and_a_drained_one_loses_nothing() {
-    let data = tempfile::tempdir().unwrap();
-    let runtime = Runtime::new().unwrap();
-    let (node, placement) = runtime.block_on(node(data.path()));
-    let tidings = format!("http://{}", node.address());
-    let short = NamespaceConfig { lease_ms: 2_500, renew_ms: 400, ..NamespaceConfig::default() };
-    runtime.block_on(placement.create("counters", short)).unwrap();
-
-    let [one, two, three] = ["one", "two", "three"].map(|name| Program::server(name, &tidings));
-    let front = Program::start(&["front"], &tidings);
-    until("everybody has something", || {
-        let owners = runtime.block_on(placement.owners("counters")).ok()?;
-        let info = runtime.block_on(placement.namespaces()).ok()?.pop()?;
-        (owners.len() == 3 && owners.iter().all(|o| o.ranges > 0) && info.unowned == 0).then_some(())
-    });
+    let pool = Pool::start();
+    let [one, two, three] = pool.servers(["one", "two", "three"]);
+    let front = Program::start(&["front"], &pool.tidings);
     for key in keys() {
         assert_eq!(front.count("POST", &key), 1, "{key}");
     }
@@ -154,5 +212,5 @@ fn a_killed_server_is_republished_and_a_drained_one_loses_nothing() {
         assert_eq!(front.count("POST", &key), 3, "{key}");
     }
     drop((one, front));
-    runtime.block_on(node.shutdown()).unwrap();
+    pool.stop();
 }

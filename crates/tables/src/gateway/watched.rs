@@ -92,11 +92,15 @@ impl Watched {
                 after(&|number| cursor.get(&number).copied()).map_or(From::Everything, From::After)
             }
         };
+        let cursor = match &self.begin {
+            Begin::After(cursor) if old.is_empty() => cursor.get(&entry.number).copied(),
+            _ => None,
+        };
         Part {
             start: entry.start.clone(),
             end: entry.end.clone(),
             begin,
-            cursor: None,
+            cursor,
             epoch: self.reader.epoch,
             installation: 0,
             live: false,

@@ -339,6 +339,13 @@ impl Run {
         for (value, (key, known)) in &self.values {
             let versions = at.get(value).map_or(&[][..], Vec::as_slice);
             let right = match known {
+                // What a later operation of the same commit replaced was never by itself in the store.
+                Known::Done(version) if versions.is_empty() => {
+                    self.world.store.records.iter().any(|(row, later, _)| {
+                        let later = Position::from_u64(*later).unwrap();
+                        row[2..] == *bytes_of(key) && later > *version && later.term() == version.term()
+                    })
+                }
                 Known::Done(version) => versions == [(key.clone(), version.get())],
                 Known::Failed => versions.is_empty(),
                 Known::Open => versions.len() <= 1,
@@ -359,6 +366,13 @@ impl Run {
         }
         self.counts.fenced = self.world.store.fenced;
         Ok(self.counts)
+    }
+}
+
+fn bytes_of(key: &Key) -> &[u8] {
+    match key {
+        Key::Bytes(bytes) => bytes,
+        Key::String(text) => text.as_bytes(),
     }
 }
 

@@ -6,7 +6,7 @@
 use stateright::{Checker, Model, Property};
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A small world that takes one step at a time.
 pub trait World: Clone + Send + Sync + 'static {
@@ -108,17 +108,31 @@ impl<W: World> Model for Following<W> {
     }
 }
 
-/// Explores; what was found to be wrong, with the steps that lead there, and how many states were seen.
-pub fn explore<W: World>(setup: &W::Setup, beginning: fn(&W::Setup) -> W, bounds: Bounds) -> (Option<String>, usize) {
+/// What an exploration has seen.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What was found to be wrong, with the steps that lead there.
+    pub wrong: Option<String>,
+    /// How many states there were.
+    pub states: usize,
+    /// Every order of steps up to the depth was taken: neither the number of states nor the time ended it.
+    pub exhausted: bool,
+}
+
+/// Explores.
+#[allow(clippy::disallowed_methods)] // How long a test took is no input of any machine.
+pub fn explore<W: World>(setup: &W::Setup, beginning: fn(&W::Setup) -> W, bounds: Bounds) -> Seen {
+    let began = Instant::now();
     let model = Following { setup: setup.clone(), beginning };
     let checker = model.checker().target_max_depth(bounds.depth).target_state_count(bounds.states).timeout(bounds.time);
     let checker = checker.spawn_bfs().join();
     let states = checker.unique_state_count();
-    let found = checker.discovery(NOTHING_WRONG).map(|path| {
+    let wrong = checker.discovery(NOTHING_WRONG).map(|path| {
         let wrong = path.last_state().world.wrong().unwrap_or_default().to_owned();
         format!("{wrong}: {:?}", path.into_actions())
     });
-    (found, states)
+    let cut = checker.state_count() >= bounds.states || began.elapsed() >= bounds.time;
+    Seen { exhausted: wrong.is_none() && !cut, wrong, states }
 }
 
 #[cfg(test)]
@@ -154,10 +168,12 @@ mod tests {
     #[test]
     fn the_shortest_way_to_what_must_not_be_is_found_within_the_bounds() {
         let begin: fn(&u64) -> Number = |_| Number(1, None);
-        let (found, states) = explore(&12, begin, Bounds::depth(6));
-        assert_eq!(found.unwrap(), "it is 12: [false, false, true, true]");
-        assert!(states >= 5, "{states}");
-        assert_eq!(explore(&12, begin, Bounds::depth(3)).0, None, "too far");
-        assert_eq!(explore(&0, begin, Bounds { states: 50, ..Bounds::depth(100) }).0, None);
+        let seen = explore(&12, begin, Bounds::depth(6));
+        assert_eq!(seen.wrong.unwrap(), "it is 12: [false, false, true, true]");
+        assert!(seen.states >= 5 && !seen.exhausted, "{}", seen.states);
+        let near = explore(&12, begin, Bounds::depth(3));
+        assert_eq!((near.wrong, near.exhausted), (None, true), "it is further away");
+        let cut = explore(&0, begin, Bounds { states: 50, ..Bounds::depth(100) });
+        assert_eq!((cut.wrong, cut.exhausted), (None, false));
     }
 }

@@ -40,13 +40,13 @@ impl fmt::Write for Printer {
 
 /// Expects that nothing goes wrong, and that enough was looked at for that to mean something.
 pub fn holds(setup: &Setup, beginning: fn(&Setup) -> World, depth: usize, at_least: usize) {
-    let (found, states) = explore(setup, beginning, Bounds::depth(depth));
-    assert_eq!(found, None);
-    assert!(states >= at_least, "only {states} states were seen");
+    let seen = explore(setup, beginning, Bounds::depth(depth));
+    assert_eq!(seen.wrong, None);
+    assert!(seen.states >= at_least, "only {} states were seen", seen.states);
 }
 
 /// Expects that the mutant is noticed.
 pub fn breaks(setup: &Setup, beginning: fn(&Setup) -> World, depth: usize) {
-    let (found, states) = explore(setup, beginning, Bounds::depth(depth));
-    assert!(found.is_some(), "{:?} went unnoticed in {states} states", setup.mutant);
+    let seen = explore(setup, beginning, Bounds::depth(depth));
+    assert!(seen.wrong.is_some(), "{:?} went unnoticed in {} states", setup.mutant, seen.states);
 }

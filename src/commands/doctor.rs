@@ -13,6 +13,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidings_base::{Class, Error};
+use tidings_node::Config;
+use tidings_node::auth::Trust;
 use tidings_node::port::tidings_at;
 
 /// Below this a full disk is near.
@@ -75,6 +77,7 @@ pub fn run(args: Doctor) -> Result<(), Error> {
             checks.extend(disk(&config.data));
             checks.push(port(config.listen));
             checks.extend(certificates::check(&config));
+            checks.push(trust(&config));
             checks.extend(data::check(&config));
         }
     }
@@ -115,6 +118,14 @@ fn configuration(file: Option<&Path>) -> Check {
         format!("{} is good", file.display())
     });
     Check::ok("configuration", what)
+}
+
+fn trust(config: &Config) -> Check {
+    match (Trust::load(config), config.auth.is_configured()) {
+        (Err(error), _) => Check::from_error("authentication", error),
+        (Ok(_), true) => Check::ok("authentication", "its keys are there"),
+        (Ok(_), false) => Check::ok("authentication", "none configured: whoever reaches it is the operator"),
+    }
 }
 
 fn clock() -> Check {

@@ -137,7 +137,8 @@ fn no_acknowledged_write_is_lost_when_the_leader_is_killed() {
 fn a_leader_that_is_told_to_stop_hands_over_before_it_says_goodbye() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(dir.path());
+    // However slow the machine is: what is under way is not given up.
+    let mut cluster = Cluster::start_with(dir.path(), "[timings]\ndrain = \"10m\"\nbody = \"10m\"\n");
     let leader = cluster.leader();
     let old = cluster.nodes[leader].take().unwrap();
     // A call that is under way keeps it from ending.
@@ -172,7 +173,7 @@ fn a_leader_that_is_told_to_stop_hands_over_before_it_says_goodbye() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let (code, said) = old.ended();
     assert_eq!(code, 0, "{said}");
-    assert!(said.contains("handing leadership over") && !said.contains("took over in time"), "{said}");
+    assert!(said.contains("stopping: ") && !said.contains("took over in time"), "{said}");
 }
 
 #[test]

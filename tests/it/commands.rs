@@ -195,6 +195,7 @@ fn operators_raise_the_incarnation_and_nobody_else_does() {
     let key = server.run(&["app", "create", "shop", "--json"]).json()["key"].as_str().unwrap().to_owned();
     server.run(&["store", "incarnation", "--raise", "--yes", "--key", &key]).failed(4, "may not write admin");
     server.run(&["store", "incarnation", "--raise"]).failed(2, "raising the incarnation");
+    server.run(&["store", "put", "", "r", "c", "v"]).failed(2, "has no name");
     assert_eq!(shown(), first, "what was refused changed nothing");
 
     // Never below the wall clock's milliseconds, so that it grows even where the earlier one was lost.

@@ -4,6 +4,8 @@ use crate::process::{Server, run, turn};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tidings_log::{RealDisk, SmallFile};
 
 fn doctor(data: &Path) -> crate::process::Said {
     run(&["doctor", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--json"])
@@ -153,21 +155,66 @@ fn a_half_written_vote_and_a_lost_log_are_named_by_doctor_and_refused_by_serve()
     let server = Server::embedded(data.path());
     assert_eq!(server.run(&["store", "put", "g", "a", "c", "value"]).code, 0);
     assert_eq!(server.terminate(), 0);
-    let refused = |named: &str| {
-        let said = doctor(data.path());
-        assert_eq!(said.code, 1, "{said:?}");
-        let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-        let failed = report["checks"].as_array().unwrap().iter().find(|check| check["state"] == "failed").unwrap();
-        assert!(failed["message"].as_str().unwrap().contains(named), "{failed}");
-        run(&["serve", "--data", data.path().to_str().unwrap(), "--listen", "127.0.0.1:0"]).failed(1, named);
-    };
-
     let vote = segment(data.path()).with_file_name("vote");
+    let old = std::fs::read(&vote).unwrap();
+    std::fs::write(&vote, &old[..old.len() / 2]).unwrap();
+    refused(data.path(), "vote is damaged");
+    std::fs::write(&vote, &old).unwrap();
+
+    // One of an earlier term, out of a backup: this replica could vote a second time in the terms since.
+    assert_eq!(Server::embedded(data.path()).terminate(), 0);
     let whole = std::fs::read(&vote).unwrap();
-    std::fs::write(&vote, &whole[..whole.len() / 2]).unwrap();
-    refused("vote is damaged");
+    std::fs::write(&vote, &old).unwrap();
+    refused(data.path(), "it knows of term");
     std::fs::write(&vote, &whole).unwrap();
 
     std::fs::remove_file(segment(data.path())).unwrap();
-    refused("its files are gone");
+    refused(data.path(), "its files are gone");
+}
+
+/// Doctor finds what keeps `serve` from starting, and both name it.
+fn refused(data: &Path, named: &str) {
+    let said = doctor(data);
+    assert_eq!(said.code, 1, "{said:?}");
+    let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    let failed = report["checks"].as_array().unwrap().iter().find(|check| check["state"] == "failed").unwrap();
+    assert!(failed["message"].as_str().unwrap().contains(named), "{failed}");
+    // Other groups may have begun, and said so, before.
+    let said = run(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    assert!(said.code == 1 && said.err.contains(named) && said.err.contains("\nhint: "), "{said:?}");
+}
+
+#[test]
+fn a_state_that_is_gone_is_missed_once_the_log_has_been_purged() {
+    let _turn = turn();
+    for group in ["group-0", "group-1"] {
+        let data = tempfile::tempdir().unwrap();
+        assert_eq!(Server::embedded(data.path()).terminate(), 0);
+        // The first entry is purged: whatever it did is in the state (the cell's: in a snapshot) and nowhere else.
+        let disk = RealDisk::open(data.path().join(group).join("log")).unwrap();
+        let first_of_term_one = [0x08, 1, 0x10, 1];
+        SmallFile::new(Arc::new(disk), "purged", 0x0201).replace(&first_of_term_one).unwrap();
+        if group == "group-1" {
+            assert_eq!(doctor(data.path()).json()["healthy"], true);
+            std::fs::remove_dir_all(data.path().join("group-1/state")).unwrap();
+        }
+        refused(data.path(), "the state ends at entry 0 and the log begins at entry 2");
+    }
+}
+
+#[test]
+fn keys_of_an_issuer_that_are_not_there_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("node.toml");
+    std::fs::write(
+        &config,
+        "listen = \"127.0.0.1:0\"\ndata = \"data\"\n[[auth.issuers]]\nissuer = \"i\"\naudience = \"a\"\napp = \"shop\"\n\
+         algorithm = \"RS256\"\njwks = \"keys.json\"\n",
+    )
+    .unwrap();
+    let said = run(&["doctor", "--config", config.to_str().unwrap()]);
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.out.contains("FAILED   authentication: cannot read ") && said.out.contains("keys.json"), "{said:?}");
+    // It says what to do.
+    run(&["serve", "--config", config.to_str().unwrap()]).failed(2, "keys.json");
 }

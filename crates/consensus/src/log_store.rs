@@ -26,7 +26,9 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use tidings_base::LogIndex;
 use tidings_base::disk::Disk;
-use tidings_log::{Done, GroupCommit, GroupOptions, Log, Options, Refused, RefusedReason, SmallFile, SmallFileError};
+use tidings_log::{
+    Done, GroupCommit, GroupOptions, Log, Options, Refused, RefusedReason, Report, SmallFile, SmallFileError,
+};
 use tidings_wire::v1;
 use tokio::sync::{mpsc, oneshot};
 
@@ -141,9 +143,7 @@ impl LogStore {
         let vote_file = SmallFile::new(config.disk.clone(), VOTE_FILE.0, VOTE_FILE.1);
         let purged_file = SmallFile::new(config.disk.clone(), PURGED_FILE.0, PURGED_FILE.1);
         let vote = read_small::<v1::RaftBallot>(&vote_file, VOTE_FILE.0)?.map(|ballot| codec::vote(&ballot));
-        let purged = read_small::<v1::RaftLogId>(&purged_file, PURGED_FILE.0)?
-            .map(|id| codec::log_id(&id).map_err(|e| StartError::damaged(PURGED_FILE.0, e)))
-            .transpose()?;
+        let purged = read_purged(&purged_file)?;
 
         let options = Options {
             log_id: u64::from(config.group.0),
@@ -166,13 +166,9 @@ impl LogStore {
             log.purge_through(index_of(purged).0).map_err(|e| StartError::disk("the log", e))?;
         }
         if log.first() != index_or_zero(purged.as_ref()).0 + 1 {
-            let why = format!("it does not say who wrote entry {}, the last that was purged", log.first() - 1);
-            return Err(StartError::Damaged { file: PURGED_FILE.0.into(), why });
+            return Err(unknown_purge(log.first()));
         }
-        let applied = index_or_zero(state.last.as_ref());
-        if applied.0 + 1 < log.first() {
-            return Err(StartError::Gap { state: applied, log: LogIndex(log.first()) });
-        }
+        no_gap(index_or_zero(state.last.as_ref()), log.first())?;
         let options = GroupOptions { max_waiting_bytes: config.limits.proposal_bytes, ..GroupOptions::default() };
         let log = match config.flush {
             Flush::Thread => GroupCommit::start(log, options).map_err(|e| StartError::disk("the log", e))?,
@@ -219,16 +215,10 @@ impl LogStore {
         Ok(())
     }
 
-    /// A vote is durable before anything of its term is written: without it this replica might vote twice.
+    /// Without its vote this replica might vote twice.
     fn check_vote(&self, state: &Applied) -> Result<(), StartError> {
         let last = self.last_id().map_err(|e| StartError::disk("the log", e))?;
-        let written = last.iter().chain(&state.last).map(term_of).max().unwrap_or(0);
-        let voted = self.reader.vote.lock().as_ref().map_or(0, |vote| vote.leader_id.term);
-        if voted < written {
-            let why = format!("it knows of term {voted}, the log or the state of term {written}");
-            return Err(StartError::Damaged { file: VOTE_FILE.0.into(), why });
-        }
-        Ok(())
+        vote_covers(self.reader.vote.lock().as_ref(), last.iter().chain(&state.last))
     }
 
     fn last_id(&self) -> Result<Option<LogId>, io::Error> {
@@ -280,20 +270,61 @@ fn decode(index: u64, bytes: Bytes) -> Result<Entry, Malformed> {
     Ok(entry)
 }
 
-/// Looks at the files beside a log as a start would, and changes nothing: for `tidings doctor`, beside
-/// [`tidings_log::verify`], which counted the log's segments and records. Says how many whole snapshots there are.
-pub fn check(disk: Arc<dyn Disk>, segments: usize, records: u64) -> Result<usize, StartError> {
-    let snapshots = crate::snapshot::check(disk.clone())?;
+/// Looks at the files beside a log as a start would, and changes nothing: for `tidings doctor`, which has found this of
+/// the log, and has found that a state on disk is durable up to an entry (0 if there is none, `None` if it does not know).
+/// Says how many whole snapshots there are.
+pub fn check(disk: Arc<dyn Disk>, log: &Report, durable: Option<LogIndex>) -> Result<usize, StartError> {
+    let (snapshots, snapshot) = crate::snapshot::check(disk.clone())?;
     let vote = read_small::<v1::RaftBallot>(&SmallFile::new(disk.clone(), VOTE_FILE.0, VOTE_FILE.1), VOTE_FILE.0)?;
-    read_small::<v1::RaftLogId>(&SmallFile::new(disk, PURGED_FILE.0, PURGED_FILE.1), PURGED_FILE.0)?;
+    let purged = read_purged(&SmallFile::new(disk, PURGED_FILE.0, PURGED_FILE.1))?;
+    let vote = vote.map(|ballot| codec::vote(&ballot));
     match vote {
-        Some(_) if segments == 0 => Err(files_gone()),
-        None if records > 0 => {
+        Some(_) if log.segments.is_empty() => return Err(files_gone()),
+        None if log.latest.is_some() => {
             let why = "it is gone, although there is a log".to_owned();
-            Err(StartError::Damaged { file: VOTE_FILE.0.into(), why })
+            return Err(StartError::Damaged { file: VOTE_FILE.0.into(), why });
         }
-        _ => Ok(snapshots),
+        _ => {}
     }
+    let latest = log.latest.clone().map(codec::decode_entry).transpose();
+    let latest = latest.map_err(|e| StartError::damaged("the last entry", e))?.map(|entry| entry.log_id);
+    vote_covers(vote.as_ref(), latest.iter().chain(&purged).chain(&snapshot))?;
+    let noted = index_or_zero(purged.as_ref()).0 + 1;
+    if log.first > noted {
+        return Err(unknown_purge(log.first));
+    }
+    if let Some(durable) = durable {
+        no_gap(durable.max(index_or_zero(snapshot.as_ref())), noted)?;
+    }
+    Ok(snapshots)
+}
+
+/// A vote is durable before anything of its term is written.
+fn vote_covers<'a>(vote: Option<&Vote>, written: impl Iterator<Item = &'a LogId>) -> Result<(), StartError> {
+    let (voted, written) = (vote.map_or(0, |vote| vote.leader_id.term), written.map(term_of).max().unwrap_or(0));
+    if voted < written {
+        let why = format!("it knows of term {voted}, the log or the state of term {written}");
+        return Err(StartError::Damaged { file: VOTE_FILE.0.into(), why });
+    }
+    Ok(())
+}
+
+/// What a state lacks must be in the log.
+fn no_gap(state: LogIndex, first: u64) -> Result<(), StartError> {
+    if state.0 + 1 < first {
+        return Err(StartError::Gap { state, log: LogIndex(first) });
+    }
+    Ok(())
+}
+
+fn unknown_purge(first: u64) -> StartError {
+    let why = format!("it does not say who wrote entry {}, the last that was purged", first - 1);
+    StartError::Damaged { file: PURGED_FILE.0.into(), why }
+}
+
+fn read_purged(file: &SmallFile) -> Result<Option<LogId>, StartError> {
+    let id = read_small::<v1::RaftLogId>(file, PURGED_FILE.0)?;
+    id.map(|id| codec::log_id(&id).map_err(|e| StartError::damaged(PURGED_FILE.0, e))).transpose()
 }
 
 fn files_gone() -> StartError {

@@ -10,7 +10,7 @@
 
 use crate::codec::Applied;
 use crate::error::StartError;
-use crate::types::index_or_zero;
+use crate::types::{LogId, index_or_zero};
 use bytes::Bytes;
 use prost::Message;
 use std::io;
@@ -126,21 +126,21 @@ impl SnapshotFiles {
     }
 }
 
-/// Reads all snapshot files through and changes nothing; says how many there are.
-pub(crate) fn check(disk: Arc<dyn Disk>) -> Result<usize, StartError> {
+/// Reads all snapshot files through and changes nothing; says how many there are, and how far the latest goes.
+pub(crate) fn check(disk: Arc<dyn Disk>) -> Result<(usize, Option<LogId>), StartError> {
     let files = SnapshotFiles { disk };
     let list = files.disk.list().map_err(|e| StartError::disk("the directory", e))?;
     let whole = list.into_iter().filter(|name| name.starts_with(PREFIX) && !name.ends_with(TEMPORARY));
-    let mut read = 0;
+    let (mut read, mut latest) = (0, None);
     for name in whole {
         let through = files.read(&name).and_then(|mut reader| {
             while reader.next_chunk()?.is_some() {}
-            Ok(())
+            Ok(reader.applied.last)
         });
-        through.map_err(|e| StartError::Damaged { file: name, why: e.what })?;
+        latest = latest.max(through.map_err(|e| StartError::Damaged { file: name, why: e.what })?);
         read += 1;
     }
-    Ok(read)
+    Ok((read, latest))
 }
 
 /// A snapshot being written.

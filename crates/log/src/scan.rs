@@ -18,6 +18,7 @@ use crate::format::{
     is_unfinished_segment, segment_name, segment_sequence,
 };
 use crate::runs::{Run, Runs, Step};
+use bytes::Bytes;
 use std::fmt;
 use std::io;
 use tidings_base::disk::Disk;
@@ -110,6 +111,8 @@ pub(crate) struct Scan {
     pub damage: Vec<Trouble>,
     /// Segments that were never completed.
     pub leftovers: Vec<String>,
+    /// The payload that was written last, be it truncated or purged since.
+    pub latest: Option<Bytes>,
 }
 
 /// The log's state as its records make it.
@@ -180,6 +183,8 @@ struct Walk {
     promise: u32,
     chain: u32,
     records: u64,
+    /// Where the last payload stands.
+    latest: Option<(usize, usize)>,
     stop: Stop,
 }
 
@@ -193,6 +198,7 @@ pub(crate) fn scan(disk: &dyn Disk, log_id: Option<u64>) -> io::Result<Scan> {
         torn: None,
         damage: Vec::new(),
         leftovers: names.iter().filter(|name| is_unfinished_segment(name)).cloned().collect(),
+        latest: None,
     };
     let headers = scan.headers(disk, &names, log_id);
     let mut bytes = Vec::new();
@@ -294,6 +300,9 @@ impl Scan {
         let walk = self.walk(bytes, header, seed, wanted);
         let found = Found { name, header: *header, seed, records: walk.records, end: walk.end };
         self.segments.push(found);
+        if let Some((from, to)) = walk.latest {
+            self.latest = Some(Bytes::copy_from_slice(&bytes[from..to]));
+        }
         match limit {
             Some(0) => {}
             Some(limit) => self.judge_complete(header, &walk, limit),
@@ -302,7 +311,8 @@ impl Scan {
     }
 
     fn walk(&mut self, bytes: &[u8], header: &SegmentHeader, seed: u32, limit: u32) -> Walk {
-        let mut walk = Walk { end: HEADER_SPACE, promise: HEADER_SPACE, chain: seed, records: 0, stop: Stop::Limit };
+        let mut walk =
+            Walk { end: HEADER_SPACE, promise: HEADER_SPACE, chain: seed, records: 0, latest: None, stop: Stop::Limit };
         while walk.end < limit {
             let at = walk.end;
             let head = match whole_record(bytes, seed, at, walk.chain) {
@@ -322,7 +332,11 @@ impl Scan {
                         walk.stop = Stop::Bad(what);
                         break;
                     }
-                    walk.records += u64::from(head.kind == Kind::Entry);
+                    if head.kind == Kind::Entry {
+                        let from = (at + RECORD_HEAD) as usize;
+                        walk.records += 1;
+                        walk.latest = Some((from, from + head.length as usize));
+                    }
                     (walk.end, walk.chain) = (end, head.crc);
                     continue;
                 }

@@ -1,6 +1,7 @@
 //! Looks at a log without changing it, and says what it finds: for `tidings doctor`.
 
 use crate::scan::{Trouble, scan};
+use bytes::Bytes;
 use std::io;
 use tidings_base::disk::Disk;
 
@@ -19,6 +20,8 @@ pub struct Report {
     pub first: u64,
     /// The index that the next record will have.
     pub next: u64,
+    /// The payload that was written last, be it truncated or purged since.
+    pub latest: Option<Bytes>,
 }
 
 /// One segment of a log.
@@ -58,5 +61,6 @@ pub fn verify(disk: &dyn Disk, log_id: Option<u64>) -> io::Result<Report> {
         leftovers: scan.leftovers,
         first: scan.replay.first,
         next: scan.replay.next,
+        latest: scan.latest,
     })
 }

@@ -13,6 +13,7 @@
 mod jwt;
 
 pub use jwt::MAX_TOKEN;
+use jwt::Wrong;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -69,7 +70,7 @@ pub struct Authenticator {
     trust: Trust,
     keys: Arc<dyn KeyStore>,
     clock: Arc<dyn Clock>,
-    failures: Rate,
+    failures: Rate<Guesser>,
     hashing: Semaphore,
     /// Under this process's own random key, so that the memory holds no secrets and no guessable hashes of them.
     digest: hmac::Key,
@@ -77,6 +78,10 @@ pub struct Authenticator {
     /// Whether keys of open connections stand, and when that was last asked.
     standing: Mutex<BoundedMap<Arc<str>, (bool, Mono)>>,
 }
+
+/// Who may be guessing: at an address, at which key. Only keys that exist are told apart, so that nobody makes up
+/// names to guess under; whatever else is wrong counts together and keeps no key and no token out.
+type Guesser = (IpAddr, Option<Arc<str>>);
 
 /// A key that was verified before.
 #[derive(Clone)]
@@ -117,15 +122,22 @@ impl Authenticator {
     pub async fn verify(&self, peer: &Peer, credential: &str) -> Result<Identity, Error> {
         let address = peer.counted_as();
         if credential.starts_with(KEY_PREFIX) {
-            let key = Key::parse(credential).ok_or_else(|| self.failed(address, wrong_key()))?;
+            let Some(key) = Key::parse(credential) else { return Err(self.failed((address, None), wrong_key())) };
             let digest = self.digest_of(credential);
             match self.recall(&key, &digest).await? {
                 Some(identity) => Ok(identity),
                 None => self.verify_slowly(address, key, digest).await,
             }
         } else {
-            self.within_rate(address)?;
-            self.trust.issuers.verify(credential, self.clock.now().wall).map_err(|e| self.failed(address, e))
+            // A signature costs little to check: nobody has to wait for it because of what others at its address sent.
+            self.trust.issuers.verify(credential, self.clock.now().wall).map_err(|wrong| match wrong {
+                Wrong::Forged(error) => self.failed((address, None), error),
+                // Nobody guesses with a token of a trusted issuer; one that has expired is sent until it is replaced.
+                Wrong::Unfit(error) => {
+                    metrics::auth_failed();
+                    error
+                }
+            })
         }
     }
 
@@ -194,18 +206,19 @@ impl Authenticator {
     }
 
     async fn verify_slowly(&self, address: IpAddr, key: Key, digest: [u8; 32]) -> Result<Identity, Error> {
-        self.within_rate(address)?;
         let Some((hash, principal)) = self.stored(&key).await? else {
-            return Err(self.failed(address, wrong_key()));
+            return Err(self.failed((address, None), wrong_key()));
         };
+        let guesser = (address, Some(Arc::from(key.id.as_str())));
+        self.within_rate(&guesser)?;
         let turn = self.hashing.acquire().await.map_err(|e| broken(e.to_string()))?;
         // Whoever waited for a turn may have used up the attempts meanwhile.
-        self.within_rate(address)?;
+        self.within_rate(&guesser)?;
         let against = hash.clone();
         let matching = tokio::task::spawn_blocking(move || key.matches(&against)).await;
         drop(turn);
         if !matching.map_err(|e| broken(e.to_string()))? {
-            return Err(self.failed(address, wrong_key()));
+            return Err(self.failed(guesser, wrong_key()));
         }
         let checked = self.clock.now().mono;
         self.remembered.lock().insert(digest, Remembered { hash, principal: principal.clone(), checked });
@@ -223,22 +236,30 @@ impl Authenticator {
         Ok(Some((Arc::from(record.hash), principal)))
     }
 
-    fn within_rate(&self, address: IpAddr) -> Result<(), Error> {
-        if self.failures.would_allow(address, self.clock.now().mono) {
-            return Ok(());
+    fn within_rate(&self, guesser: &Guesser) -> Result<(), Error> {
+        if self.failures.would_allow(guesser.clone(), self.clock.now().mono) {
+            Ok(())
+        } else {
+            Err(too_many_failures())
         }
-        Err(Error::new("control.busy", Class::Refused, "too many failed attempts from this address")
-            .hint("Wait a minute, then try again with the right credential."))
     }
 
-    fn failed(&self, address: IpAddr, error: Error) -> Error {
-        // As often as failures are allowed, so that nobody can flood the log.
-        if self.failures.allow(address, self.clock.now().mono) {
-            tracing::info!(%address, reason = error.message, "wrong credential");
-        }
+    /// Counts a credential that is wrong; what to say of it.
+    fn failed(&self, guesser: Guesser, error: Error) -> Error {
         metrics::auth_failed();
+        let address = guesser.0;
+        if !self.failures.allow(guesser, self.clock.now().mono) {
+            return too_many_failures();
+        }
+        // As often as failures are allowed, so that nobody can flood the log.
+        tracing::info!(%address, reason = error.message, "wrong credential");
         error
     }
+}
+
+fn too_many_failures() -> Error {
+    Error::new("control.busy", Class::Refused, "too many failed attempts from this address")
+        .hint("Wait a minute, then try again with the right credential.")
 }
 
 /// The credential that headers carry.

@@ -50,8 +50,7 @@ pub struct Config {
     /// carry the operator key.
     pub public_metrics: bool,
     /// The members that the cluster begins with, this node among them. None = this node alone. It is read once, when
-    /// the data directory is new; later changes go through `tidings cell member`
-    /// and `POST /v1/admin/groups/1/members`.
+    /// the data directory is new; later changes go through `tidings member`.
     pub members: Vec<Member>,
     /// This node was made for a cluster that runs (`tidings init DIR --add`): with an empty data directory it starts with
     /// `--join` alone. Off: a node that is told nothing is a cluster of its own.
@@ -218,8 +217,9 @@ pub struct Limits {
     /// HTTP requests and TLS handshakes a second from one address, before authentication; 0 = no limit. 2,000: far
     /// above what people and devices do; services hold one connection and send frames. 0 in [`Config::embedded`].
     pub requests_per_second: u32,
-    /// Failed authentications a minute from one address before further attempts are refused unseen. 30: people
-    /// mistype a few times; guessing at this rate gets nowhere.
+    /// Failed authentications a minute from one address before further attempts at the same key are refused unseen. 30:
+    /// people mistype a few times; guessing at this rate gets nowhere. Other keys and signed tokens from there are not
+    /// kept out: many may share an address.
     pub failures_per_minute: u32,
     /// Bytes of HTTP headers of one request, before authentication. 16 KiB: tokens and cookies fit.
     pub header_bytes: usize,
@@ -447,6 +447,11 @@ impl Config {
         }
         if self.roles.is_empty() {
             return Err(bad("`roles` is empty").hint("Leave it out for all roles."));
+        }
+        let everybodys = [(Role::Cell, "cell"), (Role::Edge, "edge")];
+        if let Some((_, name)) = everybodys.iter().find(|(role, _)| !self.roles.contains(role)) {
+            return Err(bad(format!("`roles` leaves out `{name}`, which every node does"))
+                .hint("Name it too; `manager`, `services` and `sketcher` can be left out."));
         }
         if let Some(address) = &self.advertise {
             check_address("advertise", address)?;

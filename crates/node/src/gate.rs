@@ -434,7 +434,8 @@ fn admit_admin(caller: &Principal, message: &v1::AdminMessage) -> Result<(), Err
 
 fn named(what: &str, name: &Bytes) -> Result<(), Error> {
     match name.len() {
-        0 => Err(Error::new("control.no_name", Class::Invalid, format!("the {what} has no name"))),
+        0 => Err(Error::new("control.no_name", Class::Invalid, format!("the {what} has no name"))
+            .hint(format!("Names have 1 to {MAX_NAME} bytes."))),
         n if n > MAX_NAME => {
             Err(Error::new("control.name_too_long", Class::Invalid, format!("the {what}'s name has {n} bytes"))
                 .hint(format!("Names have at most {MAX_NAME} bytes.")))

@@ -25,8 +25,11 @@ const SECRET_BYTES: usize = 32;
 /// Random bytes of a key's id: enough that two never meet.
 const ID_BYTES: usize = 8;
 
-/// The most keys one application may have, revoked ones included, so that its record stays small.
+/// The most keys that open an application at a time, so that its record stays small.
 pub const MAX_KEYS: usize = 64;
+
+/// The most keys that a record holds, revoked ones included; the oldest of those make room.
+const MAX_RECORDED: usize = 2 * MAX_KEYS;
 
 /// Argon2id over 4 MiB in two passes. The secret has 256 random bits, so that no amount of hashing is what protects
 /// it; this keeps a verification at a few milliseconds and a stolen table of hashes useless. The parameters are in
@@ -150,6 +153,21 @@ pub trait KeyStore: Send + Sync + 'static {
     async fn revoke(&self, app: &str, id: &str) -> Result<(), Error>;
 }
 
+/// Adds a key to those of an application, which keeps its revoked ones as long as there is room for them: a key that is
+/// not there opens nothing either.
+pub(crate) fn add(keys: &mut Vec<KeyRecord>, key: KeyRecord) -> Result<(), Error> {
+    if keys.iter().filter(|key| !key.revoked).count() >= MAX_KEYS {
+        return Err(refuse::too_many_keys(&key.app));
+    }
+    while keys.len() >= MAX_RECORDED
+        && let Some(oldest) = keys.iter().position(|key| key.revoked)
+    {
+        keys.remove(oldest);
+    }
+    keys.push(key);
+    Ok(())
+}
+
 /// The refusals of a [`KeyStore`], the same for every implementation.
 pub mod refuse {
     use super::{Class, Error, MAX_KEYS, clip};
@@ -175,7 +193,8 @@ pub mod refuse {
     /// The application has all the keys it may have.
     pub fn too_many_keys(app: &str) -> Error {
         let message = format!("the application `{}` has {MAX_KEYS} keys already", clip(app));
-        Error::new("admin.too_many_keys", Class::Refused, message).hint("Use those it has, or another application.")
+        Error::new("admin.too_many_keys", Class::Refused, message)
+            .hint("Revoke one that is not used any more: `tidings app keys NAME --revoke ID`.")
     }
 }
 
@@ -207,11 +226,7 @@ impl KeyStore for MemoryKeyStore {
     async fn add_key(&self, key: KeyRecord) -> Result<(), Error> {
         let mut apps = self.apps.lock();
         let keys = apps.get_mut(&key.app).ok_or_else(|| refuse::no_app(&key.app))?;
-        if keys.len() >= MAX_KEYS {
-            return Err(refuse::too_many_keys(&key.app));
-        }
-        keys.push(key);
-        Ok(())
+        add(keys, key)
     }
 
     async fn revoke(&self, app: &str, id: &str) -> Result<(), Error> {
@@ -266,9 +281,31 @@ mod tests {
         store.revoke("shop", &first.id).await.unwrap();
         store.revoke("shop", &first.id).await.unwrap();
         assert!(store.find(&first.id).await.unwrap().unwrap().revoked);
-        for _ in 1..MAX_KEYS {
+        for _ in 0..MAX_KEYS {
             store.add_key(KeyRecord { id: "x".into(), ..first.clone() }).await.unwrap();
         }
         assert_eq!(store.add_key(first).await.unwrap_err().code, "admin.too_many_keys");
+    }
+
+    #[test]
+    fn keys_that_were_revoked_make_room() {
+        let record = |id: usize| KeyRecord {
+            id: id.to_string(),
+            app: "shop".into(),
+            hash: String::new(),
+            created: id as u64,
+            revoked: false,
+        };
+        let mut keys = vec![record(0)];
+        for rotation in 1..1_000 {
+            add(&mut keys, record(rotation)).unwrap();
+            keys[..].iter_mut().rev().nth(1).unwrap().revoked = true;
+        }
+        assert_eq!(keys.len(), MAX_RECORDED);
+        assert_eq!(keys.iter().filter(|key| !key.revoked).map(|key| key.id.as_str()).collect::<Vec<_>>(), ["999"]);
+        // Only what is revoked goes.
+        let mut keys: Vec<KeyRecord> = (0..MAX_KEYS).map(record).collect();
+        assert_eq!(add(&mut keys, record(MAX_KEYS)).unwrap_err().code, "admin.too_many_keys");
+        assert_eq!(keys.len(), MAX_KEYS);
     }
 }

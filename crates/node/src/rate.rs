@@ -1,4 +1,4 @@
-//! How often an address may do something: token buckets, one an address, a bounded number of them.
+//! How often an address, or whatever else is counted by, may do something: token buckets, a bounded number of them.
 
 use parking_lot::Mutex;
 use std::net::IpAddr;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use tidings_base::Mono;
 use tidings_base::bounded::BoundedMap;
 
-/// The most addresses that are told apart; the least recently seen are forgotten first, which makes their buckets
+/// The most that are told apart; the least recently seen are forgotten first, which makes their buckets
 /// full again. An attacker with more addresses than this has stronger weapons than forgotten buckets.
-const MAX_ADDRESSES: usize = 16_384;
+const MAX_BUCKETS: usize = 16_384;
 
 /// Allows each address `burst` events at once and `burst` a `period` in the long run.
-pub struct Rate {
+pub struct Rate<K = IpAddr> {
     burst: u32,
     period: Duration,
-    buckets: Mutex<BoundedMap<IpAddr, Bucket>>,
+    buckets: Mutex<BoundedMap<K, Bucket>>,
 }
 
 #[derive(Clone, Copy)]
@@ -23,31 +23,31 @@ struct Bucket {
     at: Mono,
 }
 
-impl Rate {
+impl<K: Ord + Clone> Rate<K> {
     /// `burst` events a `period`; 0 = any number.
-    pub fn new(burst: u32, period: Duration) -> Rate {
-        Rate { burst, period, buckets: Mutex::new(BoundedMap::new(MAX_ADDRESSES)) }
+    pub fn new(burst: u32, period: Duration) -> Rate<K> {
+        Rate { burst, period, buckets: Mutex::new(BoundedMap::new(MAX_BUCKETS)) }
     }
 
     /// Counts one event; whether it is allowed.
-    pub fn allow(&self, address: IpAddr, now: Mono) -> bool {
-        self.take(address, now, 1.0)
+    pub fn allow(&self, who: K, now: Mono) -> bool {
+        self.take(who, now, 1.0)
     }
 
     /// Whether one more event would be allowed, without counting it.
-    pub fn would_allow(&self, address: IpAddr, now: Mono) -> bool {
-        self.take(address, now, 0.0)
+    pub fn would_allow(&self, who: K, now: Mono) -> bool {
+        self.take(who, now, 0.0)
     }
 
-    fn take(&self, address: IpAddr, now: Mono, cost: f64) -> bool {
+    fn take(&self, who: K, now: Mono, cost: f64) -> bool {
         if self.burst == 0 {
             return true;
         }
         let full = f64::from(self.burst);
         let mut buckets = self.buckets.lock();
-        let Some(bucket) = buckets.get(&address) else {
+        let Some(bucket) = buckets.get(&who) else {
             if cost > 0.0 {
-                buckets.insert(address, Bucket { tokens: full - cost, at: now });
+                buckets.insert(who, Bucket { tokens: full - cost, at: now });
             }
             return true;
         };

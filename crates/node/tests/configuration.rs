@@ -119,6 +119,8 @@ fn what_makes_no_sense_is_refused_with_its_key() {
     let cases: Vec<(&str, Spoil)> = vec![
         ("`node`", Box::new(|c| c.node = 0)),
         ("`roles`", Box::new(|c| c.roles.clear())),
+        ("`roles` leaves out `cell`", Box::new(|c| c.roles.retain(|role| *role != tidings_node::config::Role::Cell))),
+        ("`roles` leaves out `edge`", Box::new(|c| c.roles.retain(|role| *role != tidings_node::config::Role::Edge))),
         ("`advertise`", Box::new(|c| c.advertise = Some("nowhere".into()))),
         ("`advertise`", Box::new(|c| c.advertise = Some("a\"b:1".into()))),
         ("`members`", Box::new(move |c| c.members = vec![member(1), member(1), member(2)])),

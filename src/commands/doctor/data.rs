@@ -6,7 +6,7 @@ use crate::commands::probe;
 use crate::output::broken;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidings_base::Error;
+use tidings_base::{Error, LogIndex};
 use tidings_log::{RealDisk, verify};
 use tidings_node::Config;
 use tidings_node::data_dir::{DataDir, Entered, LOST_HINT, lost_logs};
@@ -82,16 +82,16 @@ fn groups(data: &Path) -> Result<Vec<PathBuf>, Error> {
 fn check_group(data: &Path, group: &Path, lost: &[PathBuf]) -> Vec<Check> {
     let log = group.join("log");
     // The cell's state is in memory, with snapshot files beside its log.
-    let (state, pairs) = match group.ends_with("group-0") {
-        true => (None, 0),
+    let (state, pairs, durable) = match group.ends_with("group-0") {
+        true => (None, 0, Some(LogIndex(0))),
         false => {
-            let (check, pairs) = check_state(data, &group.join("state"));
-            (Some(check), pairs)
+            let (check, pairs, durable) = check_state(data, &group.join("state"));
+            (Some(check), pairs, durable)
         }
     };
     let log = match pairs {
         _ if lost.contains(&log) => None,
-        _ if !is_empty(&log) => Some(check_log(&log)),
+        _ if !is_empty(&log) => Some(check_log(&log, durable)),
         0 => Some(Check::ok("log", format!("{} is not there; a start makes it", log.display()))),
         _ => Some(Check::failed(
             "log",
@@ -102,28 +102,29 @@ fn check_group(data: &Path, group: &Path, lost: &[PathBuf]) -> Vec<Check> {
     log.into_iter().chain(state).collect()
 }
 
-/// How a state fares, and how many pairs were seen in it.
-fn check_state(data: &Path, path: &Path) -> (Check, u64) {
+/// How a state fares, how many pairs were seen in it, and up to which entry of the log it is durable, if that is known.
+fn check_state(data: &Path, path: &Path) -> (Check, u64, Option<LogIndex>) {
     if is_empty(path) {
-        return (Check::ok("state", format!("{} is not there; a start makes it from the log", path.display())), 0);
+        let message = format!("{} is not there; a start makes it if the log has all of it", path.display());
+        return (Check::ok("state", message), 0, Some(LogIndex(0)));
     }
-    let read = || -> Result<(Check, u64), Error> {
+    let read = || -> Result<(Check, u64, Option<LogIndex>), Error> {
         let (needed, free) = (tidings_store_local::copied_bytes(path)?, probe::free_bytes(data)?);
         if free < needed + LITTLE_SPACE {
             let message = format!("{} was not looked at: it is read in a copy of {} MiB", path.display(), needed >> 20);
             let hint = format!("{} MiB are free; free some space and run it again.", free >> 20);
-            return Ok((Check::warning("state", message, hint), 0));
+            return Ok((Check::warning("state", message, hint), 0, None));
         }
         let scratch = tempfile::Builder::new().prefix(SCRATCH).tempdir_in(data);
         let scratch = scratch.map_err(|e| broken(format_args!("cannot make a copy in {}", data.display()), e))?;
         let report = tidings_store_local::check(path, scratch.path())?;
         let message = format!("{}: {} pairs, {} bytes, all readable", path.display(), report.pairs, report.bytes);
-        Ok((Check::ok("state", message), report.pairs))
+        Ok((Check::ok("state", message), report.pairs, Some(LogIndex(report.flushed))))
     };
-    read().unwrap_or_else(|error| (Check::from_error("state", error), 0))
+    read().unwrap_or_else(|error| (Check::from_error("state", error), 0, None))
 }
 
-fn check_log(path: &Path) -> Check {
+fn check_log(path: &Path, durable: Option<LogIndex>) -> Check {
     let shown = path.display();
     let report = match RealDisk::open(path).and_then(|disk| verify(&disk, None)) {
         Ok(report) => report,
@@ -147,7 +148,7 @@ fn check_log(path: &Path) -> Check {
     }
     let records: u64 = report.segments.iter().map(|segment| segment.records).sum();
     let disk = RealDisk::open(path).map_err(|e| broken(format_args!("cannot read {shown}"), e));
-    let beside = disk.and_then(|disk| Ok(tidings_consensus::check(Arc::new(disk), report.segments.len(), records)?));
+    let beside = disk.and_then(|disk| Ok(tidings_consensus::check(Arc::new(disk), &report, durable)?));
     let snapshots = match beside {
         Ok(0) => String::new(),
         Ok(snapshots) => format!(", {snapshots} whole snapshots"),

@@ -141,6 +141,17 @@ fn a_lock_that_was_held_may_be_granted_later_under_the_same_number() {
     assert_eq!(cell.call_as(b, 5, 1, take("/l", 1, Exclusive, 0)).unwrap().generation, 2);
 }
 
+/// etcd #11456: the grant was on its way when the session that asked for it ended.
+#[test]
+fn a_lock_is_not_granted_to_a_session_that_has_ended() {
+    let mut cell = Cell::new();
+    let session = cell.start();
+    cell.call(session, create("/l", 1, file(""))).unwrap();
+    cell.master(stop(session, true));
+    assert_eq!(cell.refused(session, take("/l", 1, Exclusive, 0)), "cell.no_session");
+    assert_eq!(cell.state.locks().count(), 0);
+}
+
 /// R9.
 #[test]
 fn an_ephemeral_file_goes_with_its_last_opener() {

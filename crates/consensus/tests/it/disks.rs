@@ -228,8 +228,7 @@ fn the_check_names_lost_and_damaged_small_files_and_a_lost_log() {
         damage(&disk);
         let before = disk.files();
         let report = tidings_log::verify(&disk, None).unwrap();
-        let records = report.segments.iter().map(|segment| segment.records).sum();
-        let result = tidings_consensus::check(Arc::new(disk.clone()), report.segments.len(), records);
+        let result = tidings_consensus::check(Arc::new(disk.clone()), &report, None);
         assert_eq!(disk.files(), before, "a check only looks");
         result.map_err(|error| match error {
             StartError::Damaged { file, .. } => file,

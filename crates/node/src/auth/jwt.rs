@@ -22,6 +22,15 @@ pub const MAX_TOKEN: usize = 8 << 10;
 /// The most keys one issuer may have.
 const MAX_ISSUER_KEYS: usize = 64;
 
+/// Why a token speaks for nobody.
+#[derive(Debug)]
+pub enum Wrong {
+    /// It was not made by an issuer that is trusted here, as far as can be told.
+    Forged(Error),
+    /// It was, but not for now, or not for this server.
+    Unfit(Error),
+}
+
 /// All configured issuers, by name.
 pub struct Issuers {
     by_name: BTreeMap<String, Pinned>,
@@ -57,7 +66,13 @@ impl Issuers {
     }
 
     /// The user that a token speaks for.
-    pub fn verify(&self, token: &str, now: Wall) -> Result<Identity, Error> {
+    pub fn verify(&self, token: &str, now: Wall) -> Result<Identity, Wrong> {
+        let (pinned, claims) = self.signed(token).map_err(Wrong::Forged)?;
+        pinned.identify(&claims, now, self.leeway).map_err(Wrong::Unfit)
+    }
+
+    /// What a token claims, and the issuer who signed that.
+    fn signed(&self, token: &str) -> Result<(&Pinned, Map<String, Value>), Error> {
         if token.len() > MAX_TOKEN {
             return Err(refused("the token is too long"));
         }
@@ -72,7 +87,7 @@ impl Issuers {
         // Signature and algorithm; the claims are checked below, strictly, against the time we were given.
         let token = jsonwebtoken::decode::<Map<String, Value>>(token, key, &pinned.validation)
             .map_err(|e| refused(format!("the token's signature is not its issuer's: {e}")))?;
-        pinned.identify(&token.claims, now, self.leeway)
+        Ok((pinned, token.claims))
     }
 }
 
@@ -207,5 +222,9 @@ fn load_pem(path: &Path, algorithm: Algorithm) -> Result<DecodingKey, Error> {
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    fs::read_to_string(path).map_err(|e| bad(format!("cannot read {}: {e}", path.display())))
+    fs::read_to_string(path).map_err(|e| {
+        bad(format!("cannot read {}: {e}", path.display())).hint(
+            "Put the issuer's public keys there, readable for the server, or name the right file in `auth.issuers`.",
+        )
+    })
 }

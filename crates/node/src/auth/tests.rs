@@ -125,18 +125,26 @@ async fn a_connection_ends_with_its_token() {
 }
 
 #[tokio::test]
-async fn attempts_come_back_with_time() {
+async fn attempts_come_back_with_time_and_keep_no_other_key_out() {
     let mut config = Config::default();
     config.limits.failures_per_minute = 2;
     let f = fixture(&config).await;
-    let wrong = Key::random().unwrap().reveal();
-    let attempt = async || f.auth.verify(&f.peer, &wrong).await.unwrap_err().code;
+    let unauthenticated = || std::borrow::Cow::from("control.unauthenticated");
+    // Keys that nobody has made, then a key that somebody has, with a wrong secret.
+    let (other, made_up) = (Key::random().unwrap(), Key::random().unwrap().reveal());
+    let guess = format!("{KEY_PREFIX}{}.{}", f.key.id, made_up.split_once('.').unwrap().1);
+    f.keys.add_key(KeyRecord::new(&AppName::parse("shop").unwrap(), &other, Wall(1)).unwrap()).await.unwrap();
+    for wrong in [made_up, guess] {
+        let attempt = async || f.auth.verify(&f.peer, &wrong).await.unwrap_err().code;
+        assert_eq!((attempt().await, attempt().await), (unauthenticated(), unauthenticated()));
+        assert_eq!(attempt().await, "control.busy");
+    }
     assert_eq!(
-        (attempt().await, attempt().await),
-        ("control.unauthenticated".into(), "control.unauthenticated".into())
+        f.verify().await.unwrap_err().code,
+        "control.busy",
+        "the key that is guessed at waits if it was never seen"
     );
-    assert_eq!(attempt().await, "control.busy");
-    assert_eq!(f.verify().await.unwrap_err().code, "control.busy", "a right key that was never seen waits as well");
+    assert!(f.auth.verify(&f.peer, &other.reveal()).await.is_ok(), "another key at the same address does not");
     f.clock.advance(Duration::from_secs(31));
     assert!(f.verify().await.is_ok());
 }

@@ -5,7 +5,7 @@
 //! second is written first: one without the other names an application that does not know the key, which opens nothing.
 
 use super::Stored;
-use crate::keys::{KeyRecord, KeyStore, MAX_KEYS, refuse};
+use crate::keys::{self, KeyRecord, KeyStore, refuse};
 use crate::principal::AppName;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -63,10 +63,7 @@ impl KeyStore for Stored {
         let app = key.app.clone();
         self.change(&app, Some(&key.id), |keys| {
             let mut keys = keys.ok_or_else(|| refuse::no_app(&app))?;
-            if keys.len() >= MAX_KEYS {
-                return Err(refuse::too_many_keys(&app));
-            }
-            keys.push(key.clone());
+            keys::add(&mut keys, key.clone())?;
             Ok(keys)
         })
         .await

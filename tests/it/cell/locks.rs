@@ -1,7 +1,7 @@
 //! `tidings cell lock -- CMD`: the command runs while the lock is held, and is dead before anybody else can have it.
 
 use crate::process::{Running, Server, http_get, lives, turn, until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 fn one_node() -> (tempfile::TempDir, Server) {
     let data = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn a_lost_lock_kills_the_command_and_has_an_exit_code_of_its_own() {
 fn a_deleted_lock_file_kills_the_command_at_once() {
     let _turn = turn();
     let (_data, server) = one_node();
-    let running = server.start_command(&["cell", "lock", "/l", "--kill-after", "1h", "--", "sh", "-c", STUBBORN]);
+    let running = server.start_command(&["cell", "lock", "/l", "--kill-after", "60s", "--", "sh", "-c", STUBBORN]);
     let pid = running.line(1);
     assert_eq!(server.run(&["cell", "rm", "/l"]).code, 0);
     assert_eq!(running.ended().code, 7);
@@ -138,23 +138,26 @@ fn a_deleted_lock_file_kills_the_command_at_once() {
 fn a_signal_before_the_lock_is_held_starts_nothing() {
     let _turn = turn();
     let (_data, server) = one_node();
-    let sessions = || {
-        let listed: serde_json::Value = serde_json::from_str(&http_get(server.address, "/v1/cell/sessions")?.1).ok()?;
-        listed["sessions"].as_array().cloned()
-    };
     // Who has the root cached and says nothing holds the making of the file up, for as long as its cache lease.
     let watcher = server.start_command(&["cell", "watch", "/"]);
-    until("the root is watched", || sessions()?.iter().any(|session| session["watches"] == 1).then_some(()));
-    watcher.signal(Signal::STOP);
-    let early = server.start_command(&["cell", "lock", "/l", "--", "echo", "started"]);
-    let mut looks = 0;
-    until("its session has begun", || {
-        looks += usize::from(sessions()?.len() == 2);
-        (looks > 2).then_some(())
+    until("the root is watched", || {
+        let listed: serde_json::Value = serde_json::from_str(&http_get(server.address, "/v1/cell/sessions")?.1).ok()?;
+        listed["sessions"].as_array()?.iter().any(|session| session["watches"] == 1).then_some(())
     });
+    let early = server.start_command(&["cell", "lock", "/l", "--", "echo", "started"]);
+    watcher.signal(Signal::STOP);
+    until("it hears signals", || hears(early.pid(), Signal::TERM).then_some(()));
     early.signal(Signal::TERM);
     let said = early.ended();
     assert_eq!((said.code, said.out.as_str()), (143, ""), "{said:?}");
+}
+
+/// Whether a process has a handler of its own for a signal.
+fn hears(pid: Pid, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    caught & (1 << (signal.as_raw() - 1)) != 0
 }
 
 #[test]

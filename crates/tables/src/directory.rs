@@ -210,6 +210,15 @@ pub struct Acquired {
     pub properties: Properties,
 }
 
+/// Says that an owner has opened a partition. Only a [`Processor`](crate::processor::Processor::opened) does: by then the
+/// partition's parents are sealed and its position is theirs, so that whoever comes after it need look no further back (R1, R2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    pub(crate) number: u32,
+    pub(crate) lease: LeaseNumber,
+    pub(crate) term: Term,
+}
+
 impl Directory {
     const FORMAT: u32 = 1;
 
@@ -280,9 +289,9 @@ impl Directory {
     }
 
     /// Cuts a partition before `at`, on behalf of its owner. The children's terms are above the parent's.
-    pub fn split(&mut self, number: u32, lease: LeaseNumber, term: Term, at: &Key) -> Result<[u32; 2], Refusal> {
+    pub fn split(&mut self, parent: Opened, at: &Key) -> Result<[u32; 2], Refusal> {
         crate::record::check_key(at)?;
-        let place = self.owned(number, lease, term)?;
+        let place = self.owned(parent)?;
         let parent = &self.partitions[place];
         if !parent.contains(at) || parent.start.as_ref() == Some(at) {
             return Err(Refusal::Invalid("A partition is cut between two of its keys.".to_owned()));
@@ -307,8 +316,8 @@ impl Directory {
     }
 
     /// Joins a partition with the one behind it, on behalf of whoever owns both.
-    pub fn merge(&mut self, owned: [(u32, LeaseNumber, Term); 2]) -> Result<u32, Refusal> {
-        let [left, right] = owned.map(|(number, lease, term)| self.owned(number, lease, term));
+    pub fn merge(&mut self, parents: [Opened; 2]) -> Result<u32, Refusal> {
+        let [left, right] = parents.map(|parent| self.owned(parent));
         let (left, right) = (left?, right?);
         if right != left + 1 {
             return Err(Refusal::Invalid("Only neighbours can be joined.".to_owned()));
@@ -326,7 +335,7 @@ impl Directory {
         Ok(self.next - 1)
     }
 
-    fn owned(&self, number: u32, lease: LeaseNumber, term: Term) -> Result<usize, Refusal> {
+    fn owned(&self, Opened { number, lease, term }: Opened) -> Result<usize, Refusal> {
         let owned = |entry: &Partition| (entry.number, entry.lease, entry.term) == (number, lease.get(), term);
         self.partitions.iter().position(owned).ok_or(Refusal::Moved)
     }
@@ -442,15 +451,16 @@ mod tests {
         let mut table = table(&[]);
         let parent = table.acquire(0, lease(1)).unwrap();
         let (term, at) = (parent.entry.term, Key::from("m"));
-        assert_eq!(table.split(0, lease(2), term, &at), Err(Refusal::Moved));
-        let [left, right] = table.split(0, lease(1), term, &at).unwrap();
+        let opened = |number, n, term| Opened { number, lease: lease(n), term };
+        assert_eq!(table.split(opened(0, 2, term), &at), Err(Refusal::Moved));
+        let [left, right] = table.split(opened(0, 1, term), &at).unwrap();
         assert_eq!(table.acquire(0, lease(9)), Err(Refusal::Moved));
         assert_eq!(table.find(&Key::from("a")).map(|entry| entry.number), Some(left));
         assert_eq!(table.find(&at).map(|entry| entry.number), Some(right));
         let owned = [left, right].map(|number| table.acquire(number, lease(3)).unwrap());
         assert!(owned.iter().all(|child| child.entry.term > term && child.entry.parents == [0]));
         let highest = owned[0].entry.term.max(owned[1].entry.term);
-        let both = [(left, lease(3), owned[0].entry.term), (right, lease(3), owned[1].entry.term)];
+        let both = [opened(left, 3, owned[0].entry.term), opened(right, 3, owned[1].entry.term)];
         let joined = table.merge(both).unwrap();
         let joined = table.acquire(joined, lease(1)).unwrap();
         assert!(joined.entry.term > highest && joined.entry.parents == [left, right]);

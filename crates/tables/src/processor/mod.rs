@@ -24,7 +24,7 @@ mod writing;
 pub use options::Options;
 
 use crate::calls::{Answer, Call, Caller, Stat};
-use crate::directory::{Acquired, Properties};
+use crate::directory::{Acquired, Opened, Properties};
 use crate::live::{Frame, Install, Progress, Reader};
 use crate::mutant::{self, Mutant};
 use crate::names::{Endpoint, GatewayId, PartitionId, Position, QueryId, RequestId, TableId};
@@ -310,6 +310,13 @@ impl Processor {
         Processor { shared, tables: BTreeMap::new(), partitions: BTreeMap::new(), reads: BTreeMap::new() }
     }
 
+    /// Says that this owner has opened a partition, if it has: then it may be split, or merged with another.
+    pub fn opened(&self, id: PartitionId) -> Option<Opened> {
+        let partition = self.partitions.get(&id).filter(|partition| partition.is_open())?;
+        let Acquired { entry, lease, .. } = &partition.owned;
+        Some(Opened { number: id.number, lease: *lease, term: entry.term })
+    }
+
     /// The partitions that are here, with the lease each was acquired under.
     pub fn partitions(&self) -> impl Iterator<Item = Guard> {
         self.partitions.values().map(Partition::guard)
@@ -381,7 +388,7 @@ impl Processor {
             Step::Catching(partition, query) => self.caught(partition, query, id, result, out),
             Step::Sweeping(partition) => self.swept(partition, result, out),
             Step::Aside(_) => {}
-            opening => self.opened(now, opening, result, out),
+            opening => self.opening(now, opening, result, out),
         }
     }
 }

@@ -67,7 +67,7 @@ impl Processor {
         self.pump(now, id, out);
     }
 
-    pub(super) fn opened(&mut self, now: Now, step: Step, result: StoreResult, out: &mut Outbox<Output>) {
+    pub(super) fn opening(&mut self, now: Now, step: Step, result: StoreResult, out: &mut Outbox<Output>) {
         let Some(id) = step.partition() else { return };
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let Ok(reply) = result else {

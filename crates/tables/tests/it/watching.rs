@@ -312,11 +312,7 @@ fn children_go_on_where_their_parent_ended() {
     world.run(3_000);
     assert_eq!(folded(&world, 1).resets, resets);
     agrees(&mut world, 1, &Packed::empty(), "").unwrap();
-    let merged = [left, right].map(|number| {
-        let (_, lease) = world.owners[&number];
-        let entry = world.directory.partitions.iter().find(|entry| entry.number == number).unwrap();
-        (number, lease, entry.term)
-    });
+    let merged = [left, right].map(|number| world.opened(number).unwrap());
     let joined = world.directory.merge(merged).unwrap();
     world.directory_changed();
     world.lease(joined, 0);

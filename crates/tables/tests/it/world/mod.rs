@@ -9,7 +9,7 @@ use store::Store;
 use tidings_base::{Class, Error, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Wall};
 use tidings_predicate::{Key, Packed, Value};
 use tidings_tables::calls::{Access, Answer, Call, Caller};
-use tidings_tables::directory::{Directory, Properties};
+use tidings_tables::directory::{Directory, Opened, Properties};
 use tidings_tables::gateway::{self, Event, Gateway, Sealer, Watch};
 use tidings_tables::mutant::Mutant;
 use tidings_tables::names::{GatewayId, PartitionId, RequestId, TableId};
@@ -374,11 +374,16 @@ impl World {
         self.to_gateway(gateway::Input::Watch { number, watch: Box::new(watch) });
     }
 
+    /// What the owner of a partition says of it, once it has opened it.
+    pub fn opened(&self, number: u32) -> Option<Opened> {
+        let (node, _) = *self.owners.get(&number)?;
+        self.nodes[node].processor.as_ref()?.opened(self.id(number))
+    }
+
     /// Cuts a partition on behalf of its owner.
     pub fn split(&mut self, number: u32, at: &Key) -> Option<[u32; 2]> {
-        let (node, lease) = *self.owners.get(&number)?;
-        let term = self.directory.partitions.iter().find(|entry| entry.number == number)?.term;
-        let children = self.directory.split(number, lease, term, at).ok()?;
+        let (node, _) = *self.owners.get(&number)?;
+        let children = self.directory.split(self.opened(number)?, at).ok()?;
         self.to_processor(node, processor::Input::Lost { partition: self.id(number) });
         self.owners.remove(&number);
         self.directory_changed();

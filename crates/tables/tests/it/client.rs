@@ -74,7 +74,7 @@ pub fn pages(world: &mut World, node: usize, number: u32, caller: &Caller, read:
                 if all.last {
                     return Ok(all);
                 }
-                world.to_processor(node, tidings_tables::processor::Input::Pull { request });
+                world.tell_processor(node, tidings_tables::processor::Input::Pull { request });
             }
             Some(Err(refusal)) => return Err(refusal),
             Some(Ok(other)) => panic!("{other:?}"),

@@ -133,7 +133,7 @@ fn r4_a_cursor_that_the_log_does_not_reach_is_a_reset() {
             version(write(&mut world, 0, &ann, put("k0", "a", 0)));
             world.run(3_000);
             let before = folded(&world, 1);
-            world.to_gateway(gateway::Input::Unwatch { number: 1 });
+            world.tell_gateway(gateway::Input::Unwatch { number: 1 });
             for n in 0..6 {
                 version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", n)));
             }
@@ -160,7 +160,7 @@ fn r4_a_cursor_within_the_log_goes_on() {
     world.watch(1, everything(&ann, &Packed::empty(), "team == 'a'"));
     world.run(3_000);
     let mut both = folded(&world, 1);
-    world.to_gateway(gateway::Input::Unwatch { number: 1 });
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
     for change in [put("k", "b", 2), put("k", "a", 3), put("l", "b", 2), put("n", "b", 1), delete("n")] {
         version(write(&mut world, 0, &ann, change));
     }
@@ -201,7 +201,7 @@ fn r4_new_data_of_a_reader_switch_what_it_sees() {
             let first = folded(&world, 1);
             held(first.rows.len() == 3, || format!("{:?}", first.rows))?;
             let new = data(&[("team", "b".into())]);
-            world.to_gateway(gateway::Input::UpdateData { number: 1, data: new.clone() });
+            world.tell_gateway(gateway::Input::UpdateData { number: 1, data: new.clone() });
             world.run(500);
             let settled = !folded(&world, 1).settling;
             held(settled, || "still settling".to_owned())?;

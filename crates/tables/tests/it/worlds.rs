@@ -145,7 +145,7 @@ impl Run {
                 // The old owner is told at once, or goes on until the store tells it.
                 if let (true, Some((old, _))) = (told && old.is_some_and(|(old, _)| old != node), old) {
                     let partition = self.world.id(number);
-                    self.world.to_processor(old, Input::Lost { partition });
+                    self.world.tell_processor(old, Input::Lost { partition });
                 }
             }
             3 => {
@@ -171,7 +171,7 @@ impl Run {
                 let team = if rng.one_in(2) { "a" } else { "b" };
                 let new = data(&[("team", team.into())]);
                 self.queries[0].1 = new.clone();
-                self.world.to_gateway(gateway::Input::UpdateData { number: 1, data: new });
+                self.world.tell_gateway(gateway::Input::UpdateData { number: 1, data: new });
             }
             _ => {}
         }

@@ -168,7 +168,7 @@ impl World {
         self.next_lease += 1;
         self.owners.insert(number, (node, lease));
         if let Ok(acquired) = self.directory.acquire(number, lease) {
-            self.to_processor(node, processor::Input::Gained(Box::new(acquired)));
+            self.tell_processor(node, processor::Input::Gained(Box::new(acquired)));
         }
         let owner = gateway::Input::Owner { partition: self.id(number), lease: Some(lease) };
         let at = self.now + self.delay_of_news();
@@ -185,12 +185,12 @@ impl World {
         self.at(self.now + MS / 2, Happening::Gateway(Box::new(directory)));
     }
 
-    pub fn to_processor(&mut self, node: usize, input: processor::Input) {
+    pub fn tell_processor(&mut self, node: usize, input: processor::Input) {
         let life = self.nodes[node].life;
         self.at(self.now + MS / 4, Happening::Processor { node, life: Some(life), input: Box::new(input) });
     }
 
-    pub fn to_gateway(&mut self, input: gateway::Input) {
+    pub fn tell_gateway(&mut self, input: gateway::Input) {
         self.at(self.now + MS / 4, Happening::Gateway(Box::new(input)));
     }
 
@@ -357,7 +357,7 @@ impl World {
                     let counts = matches!(event, Event::Reset { .. } | Event::Changes(_) | Event::Again);
                     self.events.push((number, Ok(event)));
                     if self.taking && counts {
-                        self.to_gateway(gateway::Input::Taken { number, events: 1 });
+                        self.tell_gateway(gateway::Input::Taken { number, events: 1 });
                     }
                 }
                 gateway::Output::Ended { number, refusal } => self.events.push((number, Err(refusal))),
@@ -371,7 +371,7 @@ impl World {
     }
 
     pub fn watch(&mut self, number: u64, watch: Watch) {
-        self.to_gateway(gateway::Input::Watch { number, watch: Box::new(watch) });
+        self.tell_gateway(gateway::Input::Watch { number, watch: Box::new(watch) });
     }
 
     /// What the owner of a partition says of it, once it has opened it.
@@ -384,7 +384,7 @@ impl World {
     pub fn split(&mut self, number: u32, at: &Key) -> Option<[u32; 2]> {
         let (node, _) = *self.owners.get(&number)?;
         let children = self.directory.split(self.opened(number)?, at).ok()?;
-        self.to_processor(node, processor::Input::Lost { partition: self.id(number) });
+        self.tell_processor(node, processor::Input::Lost { partition: self.id(number) });
         self.owners.remove(&number);
         self.directory_changed();
         Some(children)

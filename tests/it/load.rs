@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidings_base::Error;
 use tidings_client::{Client, ClientConfig};
 use tidings_wire::v1::{
-    Append, Apply, Cell, Consume, FeedMessage, GroupWrite, RowWrite, Scan, StoreMessage, feed_message, frame::Body,
-    store_message,
+    Ack, Append, Apply, Cell, Consume, FeedMessage, GroupWrite, RowWrite, Scan, StoreMessage, feed_message,
+    frame::Body, store_message,
 };
 
 /// The group of rows that tests write to.
@@ -177,20 +177,27 @@ async fn entries(client: &Client) -> BTreeSet<u64> {
     static GROUPS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let group = format!("check-{}", GROUPS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     let mut found = BTreeSet::new();
+    // Nothing is delivered twice while this check lasts, so an empty answer means the end.
+    let consume = |group: &str, limit, wait_ms| Consume {
+        topic: TOPIC.into(),
+        group: group.to_owned().into(),
+        limit,
+        wait_ms,
+        redeliver_ms: 600_000,
+    };
+    // A group that never acknowledges, so that what this check has read is there for the next one.
+    feed(client, feed_message::Message::Consume(consume("keep", 1, 0))).await.expect("a delivery");
     loop {
-        let consume = Consume {
-            topic: TOPIC.into(),
-            group: group.clone().into(),
-            limit: 500,
-            wait_ms: 500,
-            // Nothing is delivered twice while this check lasts, so an empty answer means the end.
-            redeliver_ms: 600_000,
-        };
+        let consume = consume(&group, 500, 500);
         let answer = feed(client, feed_message::Message::Consume(consume)).await.expect("deliveries");
         let feed_message::Message::Deliveries(deliveries) = answer else { panic!("{answer:?}") };
         if deliveries.deliveries.is_empty() {
             return found;
         }
+        // Beyond the window of unacknowledged entries nothing more would come.
+        let numbers = deliveries.deliveries.iter().map(|delivery| delivery.number).collect();
+        let ack = Ack { topic: TOPIC.into(), group: group.clone().into(), numbers };
+        feed(client, feed_message::Message::Ack(ack)).await.expect("acknowledged");
         for delivery in deliveries.deliveries {
             found.insert(std::str::from_utf8(&delivery.entry).expect("ours").parse().expect("ours"));
         }

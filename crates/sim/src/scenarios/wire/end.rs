@@ -54,7 +54,6 @@ pub struct End {
     next_op: OpId,
     blocked: Option<Vec<Frame>>,
     closed: bool,
-    answered: u64,
 }
 
 impl End {
@@ -86,7 +85,6 @@ impl End {
             next_op: side.first_op(),
             blocked: None,
             closed: false,
-            answered: 0,
         }
     }
 
@@ -103,11 +101,6 @@ impl End {
     /// Whether no operation is open that was begun here.
     pub fn is_quiet(&self) -> bool {
         self.parts.values().all(|part| part.answers)
-    }
-
-    /// How many operations begun here were answered, since the last look.
-    pub fn take_answered(&mut self) -> u64 {
-        std::mem::take(&mut self.answered)
     }
 
     /// When it wants to be woken.
@@ -314,10 +307,7 @@ impl End {
 
     fn ended(&mut self, op: OpId, how: Ended, out: &mut Out) {
         match self.parts.remove(&op) {
-            Some(part) => {
-                self.answered += u64::from(matches!(how, Ended::Answered(_)));
-                out.put(Effect::Fact(WireFact::Ended(part.say.name, how)));
-            }
+            Some(part) => out.put(Effect::Fact(WireFact::Ended(part.say.name, how))),
             None => out.put(Effect::Fact(WireFact::Alarm(format!("{op} ended twice")))),
         }
     }

@@ -129,8 +129,9 @@ impl Error {
         match self.code.as_ref() {
             "control.unauthenticated" => 401,
             "control.forbidden" | "cell.denied" | "cell.operators_only" | "cell.not_your_session" => 403,
-            "cell.wrong_generation" => 412,
-            "control.too_large" | "cell.too_large" => 413,
+            "tables.access" | "tables.not_yours" | "tables.may_not_write" | "tables.applications_only" => 403,
+            "cell.wrong_generation" | "tables.wrong_generation" | "tables.conflict" => 412,
+            "control.too_large" | "cell.too_large" | "tables.record_too_large" => 413,
             "control.busy" => 429,
             _ => self.class.http_status(),
         }
@@ -141,6 +142,7 @@ impl Error {
         match self.code.as_ref() {
             "control.unauthenticated" => 16,
             "control.forbidden" | "cell.denied" | "cell.operators_only" | "cell.not_your_session" => 7,
+            "tables.access" | "tables.not_yours" | "tables.may_not_write" | "tables.applications_only" => 7,
             "control.busy" => 8,
             "control.unsupported" => 12,
             _ => self.class.grpc_status(),

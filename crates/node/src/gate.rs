@@ -336,6 +336,7 @@ fn admit(caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
         Body::Cell(message) => cell::admit(caller, message),
         Body::Placement(message) => placement::admit(caller, &scope, message),
         Body::Notify(message) => notify::admit(caller, message),
+        Body::Tables(_) => Err(unsupported("this message of Tables")),
         Body::Store(message) => admit_store(caller, &scope, message),
         Body::Feed(message) => admit_feed(caller, &scope, message),
         Body::Raft(_) => authorize(caller, Part::Raft, Action::Write, &Resource::Cluster),

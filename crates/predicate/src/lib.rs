@@ -12,6 +12,7 @@
 //! - [`index`]: subscriptions, found by the fields of a record; readers, found by a writer's predicate.
 //! - [`query`]: what a read does with the records that match: project, order, limit, aggregate, look up.
 //! - [`mix`]: what the index is measured with.
+//! - [`json`]: how values are written for people and other languages.
 //! - [`Packed`]: how records, reader data and constants lie in memory.
 //!
 //! It touches no clock, file or socket: time is part of the scope, and who is shown what is decided here only as far as
@@ -24,6 +25,7 @@ mod compare;
 mod dialect;
 mod eval;
 pub mod index;
+pub mod json;
 mod kinds;
 mod lexer;
 pub mod mix;

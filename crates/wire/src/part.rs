@@ -82,6 +82,7 @@ impl Part {
             Body::Cell(_) => Part::Cell,
             Body::Placement(_) => Part::Placement,
             Body::Notify(_) => Part::Notify,
+            Body::Tables(_) => Part::Tables,
             Body::Store(_) => Part::Store,
             Body::Feed(_) => Part::Feed,
             Body::Raft(_) => Part::Raft,
@@ -108,6 +109,7 @@ pub fn is_known(body: &Body) -> bool {
         Body::Cell(m) => m.message.is_some(),
         Body::Placement(m) => m.message.is_some(),
         Body::Notify(m) => m.message.is_some(),
+        Body::Tables(m) => m.message.is_some(),
         Body::Store(m) => m.message.is_some(),
         Body::Feed(m) => m.message.is_some(),
         // Its binding decides: an empty one names the group and the sender.

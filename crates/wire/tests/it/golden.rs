@@ -12,11 +12,16 @@ use std::path::PathBuf;
 use tidings_wire::{json as wire_json, v1};
 
 /// What is pinned, each in a file of its own: frames by part, and what lies on disks.
-const PINNED: [(&str, Check, Samples); 29] = [
+const PINNED: [(&str, Check, Samples); 33] = [
     ("control", check::<v1::Frame>, || frames("control")),
     ("cell", check::<v1::Frame>, || frames("cell")),
     ("placement", check::<v1::Frame>, || frames("placement")),
     ("notify", check::<v1::Frame>, || frames("notify")),
+    ("tables", check::<v1::Frame>, || frames("tables")),
+    // Choices within choices, which the frames above reach by turns alone.
+    ("record_conflict", check::<v1::RecordConflict>, || variants::<v1::RecordConflict>()),
+    ("live_from", check::<v1::LiveFrom>, || variants::<v1::LiveFrom>()),
+    ("live_frame", check::<v1::LiveFrame>, || variants::<v1::LiveFrame>()),
     ("publication", check::<v1::Publication>, || variants::<v1::Publication>()),
     ("notify_token_body", check::<v1::NotifyTokenBody>, || variants::<v1::NotifyTokenBody>()),
     ("sealed_notify_token", check::<v1::SealedNotifyToken>, || variants::<v1::SealedNotifyToken>()),

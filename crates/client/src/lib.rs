@@ -12,11 +12,12 @@
 //!
 //! [`cell`] is the client of the lock service: sessions, files, locks, elections. [`placement`] is for pools of servers:
 //! owners, who hold leases on keys, and lookups, who know whom to ask. [`notify`] tells of the latest versions of objects.
+//! [`tables`] reads, writes and watches records.
 //!
 //! [`link`] is one live connection, for either end: nodes accept connections with the same driver. [`grpc`], [`ws`]
 //! and, within a process, [`local`] are its carriers.
 //!
-//! What it deliberately does not do: know what the messages mean (but for the cell's, placement's and Notify's), or keep anything beyond the
+//! What it deliberately does not do: know what the messages mean (but for those of the parts above), or keep anything beyond the
 //! process.
 
 mod backoff;
@@ -30,6 +31,7 @@ pub mod link;
 pub mod local;
 pub mod notify;
 pub mod placement;
+pub mod tables;
 pub mod ws;
 
 pub use client::{Client, Connection, ConnectionEvent, Request, Retry};

@@ -1,0 +1,198 @@
+//! Keys, columns and records as messages carry them.
+
+use std::collections::BTreeMap;
+use tidings_base::{Class, Error};
+use tidings_predicate::json::{self, BadJson};
+use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction};
+use tidings_predicate::{Key, Packed, Value};
+use tidings_wire::v1;
+use tidings_wire::v1::record_data::Form;
+use tidings_wire::v1::record_key::Key as WireKey;
+
+/// Names and values of a record, or of a reader.
+pub type Columns = BTreeMap<String, Value>;
+
+/// A record, or a row of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Its key; none if it is a group.
+    pub key: Option<Key>,
+    /// The position of the commit that wrote it; 0 in rows that were computed.
+    pub version: u64,
+    /// Its columns.
+    pub columns: Columns,
+    /// Who wrote it.
+    pub writer: String,
+    /// When, in microseconds since 1970.
+    pub time_us: u64,
+}
+
+impl TryFrom<v1::Record> for Record {
+    type Error = Error;
+
+    fn try_from(record: v1::Record) -> Result<Record, Error> {
+        let v1::Record { key, version, data, writer, time_us } = record;
+        let columns = data.as_ref().map(columns).transpose()?.unwrap_or_default();
+        Ok(Record { key: key.and_then(key_of), version, columns, writer, time_us })
+    }
+}
+
+/// The key of a message; none if it names none.
+pub fn key_of(key: v1::RecordKey) -> Option<Key> {
+    key.key.map(|key| match key {
+        WireKey::Bytes(bytes) => Key::Bytes(bytes.to_vec()),
+        WireKey::Text(text) => Key::String(text),
+    })
+}
+
+/// A key for a message.
+pub fn key_to(key: Key) -> v1::RecordKey {
+    let key = match key {
+        Key::Bytes(bytes) => WireKey::Bytes(bytes.into()),
+        Key::String(text) => WireKey::Text(text),
+    };
+    v1::RecordKey { key: Some(key) }
+}
+
+/// Columns of a message, in whatever form.
+pub fn packed(data: &v1::RecordData) -> Result<Packed, Error> {
+    let packed = match &data.form {
+        None => Ok(Packed::empty()),
+        Some(Form::Packed(bytes)) => Packed::parse(bytes),
+        Some(Form::Json(text)) => {
+            let json = serde_json::from_str(text).map_err(|e| bad_data(format!("the columns are no JSON: {e}")))?;
+            Packed::columns(json::read_columns(&json).map_err(bad_json)?)
+        }
+    };
+    let packed = packed.map_err(|bad| bad_data(bad.to_string()))?;
+    match packed.unpack() {
+        Value::Map(_) => Ok(packed),
+        _ => Err(bad_data(BadJson::NoObject.to_string())),
+    }
+}
+
+/// Columns of a message, by name.
+pub fn columns(data: &v1::RecordData) -> Result<Columns, Error> {
+    match packed(data)?.unpack() {
+        Value::Map(columns) => Ok(columns),
+        _ => Ok(Columns::new()),
+    }
+}
+
+/// Columns for a message.
+pub fn data_to(columns: &Columns) -> Result<v1::RecordData, Error> {
+    let columns = columns.iter().map(|(name, value)| (name.clone(), value.clone()));
+    let packed = Packed::columns(columns).map_err(|bad| bad_data(bad.to_string()))?;
+    Ok(data_of(&packed))
+}
+
+/// Packed columns for a message.
+pub fn data_of(packed: &Packed) -> v1::RecordData {
+    v1::RecordData { form: Some(Form::Packed(packed.as_bytes().to_vec().into())) }
+}
+
+/// The columns of a message as JSON, if they are not already.
+pub fn into_json(data: &mut v1::RecordData) -> Result<(), Error> {
+    if let Some(Form::Packed(_)) = &data.form {
+        let text = json::write_columns(&columns(data)?, json::Form::Plain).to_string();
+        data.form = Some(Form::Json(text));
+    }
+    Ok(())
+}
+
+/// A query for a message.
+pub fn query_to(ask: &Ask) -> v1::RecordQuery {
+    let named = |parts: &[(String, String)]| {
+        let column = |(name, expression): &(String, String)| v1::QueryColumn {
+            name: name.clone(),
+            expression: expression.clone(),
+        };
+        parts.iter().map(column).collect()
+    };
+    let order = ask.order.iter().map(|(expression, direction)| v1::QueryOrder {
+        expression: expression.clone(),
+        descending: *direction == Direction::Descending,
+    });
+    let aggregates = ask.aggregates.iter().map(|(name, aggregate, expression)| v1::QueryAggregate {
+        name: name.clone(),
+        aggregate: aggregation(*aggregate).into(),
+        expression: expression.clone(),
+    });
+    let lookup = ask.lookup.as_ref().map(|AskLookup { table, key, name }| v1::QueryLookup {
+        table: table.clone(),
+        key: key.clone(),
+        name: name.clone(),
+    });
+    v1::RecordQuery {
+        predicate: ask.predicate.clone(),
+        project: named(&ask.project),
+        order: order.collect(),
+        limit: ask.limit.map_or(0, |limit| limit as u64),
+        group_by: named(&ask.group_by),
+        aggregates: aggregates.collect(),
+        lookup,
+        from: None,
+        before: None,
+    }
+}
+
+/// The query of a message.
+pub fn query_of(query: &v1::RecordQuery) -> Result<Ask, Error> {
+    let named = |parts: &[v1::QueryColumn]| {
+        parts.iter().map(|column| (column.name.clone(), column.expression.clone())).collect()
+    };
+    let direction = |descending| if descending { Direction::Descending } else { Direction::Ascending };
+    let aggregates = query.aggregates.iter().map(|part| {
+        let aggregate = match part.aggregate() {
+            v1::QueryAggregation::Count => Aggregate::Count,
+            v1::QueryAggregation::Sum => Aggregate::Sum,
+            v1::QueryAggregation::Min => Aggregate::Min,
+            v1::QueryAggregation::Max => Aggregate::Max,
+            v1::QueryAggregation::Avg => Aggregate::Avg,
+            v1::QueryAggregation::Unspecified => {
+                return Err(Error::new("tables.bad_query", Class::Invalid, "an aggregate does not say which it is"));
+            }
+        };
+        Ok((part.name.clone(), aggregate, part.expression.clone()))
+    });
+    Ok(Ask {
+        predicate: query.predicate.clone(),
+        lookup: query.lookup.as_ref().map(|lookup| AskLookup {
+            table: lookup.table.clone(),
+            key: lookup.key.clone(),
+            name: lookup.name.clone(),
+        }),
+        project: named(&query.project),
+        order: query.order.iter().map(|part| (part.expression.clone(), direction(part.descending))).collect(),
+        limit: (query.limit > 0).then(|| usize::try_from(query.limit).unwrap_or(usize::MAX)),
+        group_by: named(&query.group_by),
+        aggregates: aggregates.collect::<Result<_, Error>>()?,
+    })
+}
+
+fn aggregation(aggregate: Aggregate) -> v1::QueryAggregation {
+    match aggregate {
+        Aggregate::Count => v1::QueryAggregation::Count,
+        Aggregate::Sum => v1::QueryAggregation::Sum,
+        Aggregate::Min => v1::QueryAggregation::Min,
+        Aggregate::Max => v1::QueryAggregation::Max,
+        Aggregate::Avg => v1::QueryAggregation::Avg,
+    }
+}
+
+/// A record of an export: a JSON object with `key` and `columns`; whatever else it has is ignored.
+pub fn line_of(line: &str) -> Result<(Key, Columns), Error> {
+    let json: serde_json::Value = serde_json::from_str(line).map_err(|e| bad_data(format!("it is no JSON: {e}")))?;
+    let key = json::read_key(&json["key"]).map_err(bad_json)?;
+    let columns = json::read_columns(&json["columns"]).map_err(bad_json)?;
+    Ok((key, columns))
+}
+
+/// JSON that is no data of a record.
+pub fn bad_json(bad: BadJson) -> Error {
+    bad_data(bad.to_string())
+}
+
+fn bad_data(why: impl Into<String>) -> Error {
+    Error::new("tables.bad_data", Class::Invalid, why).hint("Columns are an object of names and values.")
+}

@@ -1,0 +1,163 @@
+//! Tables, for services: records are read and written, and a query can be watched.
+//!
+//! ```text
+//!   Tables ── create, alter, drop, list ──▶ any node
+//!     │ table("prices")
+//!     ├─ Table: write, get, read ─────────▶ any node ──▶ the owner of the partition
+//!     └─ Table::watch ─▶ Watch: events ◀── one operation of the connection, opened again from its cursor when it closes
+//! ```
+//! Every write has an operation id of this library's own (R6): sent twice, it is done once, so that writes are tried again
+//! until the client's deadline, whatever happens to connections and servers in between.
+//!
+//! What it deliberately does not do: keep anything. Devices that work offline have a library of their own.
+
+pub mod csv;
+pub mod form;
+mod operations;
+mod read;
+pub mod shown;
+mod watch;
+mod write;
+
+pub use form::{Columns, Record};
+pub use operations::{Begun, Operations};
+pub use read::{ReadOptions, Rows};
+pub use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction};
+pub use tidings_predicate::{Key, Value};
+pub use tidings_wire::v1::{
+    PartitionInfo, PartitionSize, ReadLevel, TableColumn, TableInfo, TableLevel, TableProperties,
+};
+pub use watch::{Event, Watch, WatchOptions, event_of};
+pub use write::{Conflict, Outcome, Write};
+
+use crate::{Client, ClientConfig, Request};
+use std::sync::Arc;
+use tidings_base::{Class, Error};
+use tidings_wire::v1::tables_message::Message;
+use tidings_wire::{Body, v1};
+
+/// The tables of an application. Cheap to clone.
+#[derive(Clone)]
+pub struct Tables {
+    client: Client,
+    operations: Arc<Operations>,
+    /// Of the pauses between attempts.
+    seed: u64,
+}
+
+/// One table. Cheap to clone.
+#[derive(Clone)]
+pub struct Table {
+    tables: Tables,
+    name: Arc<str>,
+}
+
+impl Tables {
+    /// The tables behind a client.
+    pub fn new(client: Client) -> Result<Tables, Error> {
+        let operations = Operations::new()?;
+        Ok(Tables { client, seed: operations.seed(), operations: Arc::new(operations) })
+    }
+
+    /// Connects, and fails if no server can be reached at the first attempt.
+    pub async fn connect(config: ClientConfig) -> Result<Tables, Error> {
+        Tables::new(Client::connect(config).await?)
+    }
+
+    /// A table by its name, whether there is one or not.
+    pub fn table(&self, name: impl Into<Arc<str>>) -> Table {
+        Table { tables: self.clone(), name: name.into() }
+    }
+
+    /// Makes a table.
+    pub async fn create(&self, name: &str, properties: TableProperties) -> Result<TableInfo, Error> {
+        self.create_cut(name, properties, []).await
+    }
+
+    /// Makes a table that is cut at these keys from the beginning.
+    pub async fn create_cut(
+        &self,
+        name: &str,
+        properties: TableProperties,
+        cuts: impl IntoIterator<Item = Key>,
+    ) -> Result<TableInfo, Error> {
+        let cuts = cuts.into_iter().map(form::key_to).collect();
+        self.info(Message::Create(v1::TableCreate { table: name.into(), properties: Some(properties), cuts })).await
+    }
+
+    /// Replaces the properties of a table, if it has this generation still; 0 = whatever it has.
+    pub async fn alter(&self, name: &str, properties: TableProperties, generation: u64) -> Result<TableInfo, Error> {
+        let properties = Some(properties);
+        self.info(Message::Alter(v1::TableAlter { table: name.into(), properties, generation })).await
+    }
+
+    /// Cuts the partition that holds a key before that key.
+    pub async fn split(&self, name: &str, at: Key) -> Result<TableInfo, Error> {
+        self.info(Message::Split(v1::TableSplit { table: name.into(), at: Some(form::key_to(at)) })).await
+    }
+
+    /// Joins the partition that holds a key with the one behind it.
+    pub async fn merge(&self, name: &str, at: Key) -> Result<TableInfo, Error> {
+        self.info(Message::Merge(v1::TableMerge { table: name.into(), at: Some(form::key_to(at)) })).await
+    }
+
+    /// Drops a table with everything in it.
+    pub async fn drop(&self, name: &str) -> Result<(), Error> {
+        match self.ask(Message::Drop(v1::TableDrop { table: name.into() })).await? {
+            Message::Dropped(_) => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// All tables of the application.
+    pub async fn list(&self) -> Result<Vec<TableInfo>, Error> {
+        match self.ask(Message::List(v1::TableList {})).await? {
+            Message::ListReply(reply) => Ok(reply.tables),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// A table, its partitions, and what their owners say of them.
+    pub async fn stat(&self, name: &str) -> Result<TableInfo, Error> {
+        self.info(Message::Stat(v1::TableStat { table: name.into() })).await
+    }
+
+    async fn info(&self, message: Message) -> Result<TableInfo, Error> {
+        match self.ask(message).await? {
+            Message::Info(info) => Ok(info),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn ask(&self, message: Message) -> Result<Message, Error> {
+        answer(self.client.call(Request::new(body(message))).await?)
+    }
+
+    /// Asks something that is done once however often it arrives.
+    async fn ask_again(&self, message: Message) -> Result<Message, Error> {
+        answer(self.client.call(Request::new(body(message)).idempotent()).await?)
+    }
+}
+
+impl Table {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn body(message: Message) -> Body {
+    Body::Tables(v1::TablesMessage { caller: None, partition: None, message: Some(message) })
+}
+
+fn answer(body: Body) -> Result<Message, Error> {
+    match body {
+        Body::Tables(v1::TablesMessage { message: Some(message), .. }) => Ok(message),
+        _ => Err(unexpected()),
+    }
+}
+
+fn unexpected() -> Error {
+    Error::new("tables.unexpected", Class::Failed, "the answer is of another kind than the question")
+        .hint("Client and server may be of different versions.")
+}

@@ -1,0 +1,126 @@
+//! Reads: one record, or all that a query selects, page by page.
+
+use super::form::{self, Columns, Record};
+use super::{Table, unexpected};
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use tidings_base::Error;
+use tidings_predicate::Key;
+use tidings_predicate::query::Ask;
+use tidings_wire::v1;
+use tidings_wire::v1::ReadLevel;
+use tidings_wire::v1::tables_message::Message;
+
+/// How to read.
+#[derive(Clone, Debug)]
+pub struct ReadOptions {
+    /// How fresh it must be. The default is `Latest`: linearizable.
+    pub level: ReadLevel,
+    /// What writers' predicates see as `reader`.
+    pub reader: Columns,
+    /// R5: answers are at these positions of partitions or later.
+    pub floors: BTreeMap<u32, u64>,
+    /// Only keys from here on, and before there.
+    pub from: Option<Key>,
+    /// See `from`.
+    pub before: Option<Key>,
+}
+
+impl Default for ReadOptions {
+    fn default() -> ReadOptions {
+        ReadOptions {
+            level: ReadLevel::Latest,
+            reader: Columns::new(),
+            floors: BTreeMap::new(),
+            from: None,
+            before: None,
+        }
+    }
+}
+
+impl ReadOptions {
+    fn message(&self, table: &Table) -> Result<v1::RecordRead, Error> {
+        let floors = self.floors.iter().map(|(&partition, &position)| v1::PartitionPosition { partition, position });
+        Ok(v1::RecordRead {
+            table: table.name.to_string(),
+            level: self.level.into(),
+            reader: Some(form::data_to(&self.reader)?),
+            floors: floors.collect(),
+            ..Default::default()
+        })
+    }
+}
+
+impl Table {
+    /// The record of a key, if there is one and its writer shows it to this reader.
+    pub async fn get(&self, key: impl Into<Key>) -> Result<Option<Record>, Error> {
+        self.get_with(key, &ReadOptions::default()).await
+    }
+
+    /// The same, as the options say.
+    pub async fn get_with(&self, key: impl Into<Key>, options: &ReadOptions) -> Result<Option<Record>, Error> {
+        let read = v1::RecordRead { key: Some(form::key_to(key.into())), ..options.message(self)? };
+        match self.tables.ask_again(Message::Read(read)).await? {
+            Message::Rows(rows) => rows.rows.into_iter().next().map(Record::try_from).transpose(),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// All rows that a query selects, together.
+    pub async fn read(&self, ask: &Ask, options: &ReadOptions) -> Result<Vec<Record>, Error> {
+        let mut rows = self.rows(ask, options)?;
+        let mut all = Vec::new();
+        while let Some(row) = rows.next().await? {
+            all.push(row);
+        }
+        Ok(all)
+    }
+
+    /// The rows that a query selects, one by one: only a page of them is held.
+    pub fn rows(&self, ask: &Ask, options: &ReadOptions) -> Result<Rows, Error> {
+        let (from, before) = (options.from.clone().map(form::key_to), options.before.clone().map(form::key_to));
+        let query = Some(v1::RecordQuery { from, before, ..form::query_to(ask) });
+        let next = Some(v1::RecordRead { query, ..options.message(self)? });
+        Ok(Rows { table: self.clone(), next, page: VecDeque::new(), positions: BTreeMap::new(), left: ask.limit })
+    }
+}
+
+/// Rows of an answer.
+pub struct Rows {
+    table: Table,
+    /// What to ask next; none after the last page.
+    next: Option<v1::RecordRead>,
+    page: VecDeque<v1::Record>,
+    positions: BTreeMap<u32, u64>,
+    left: Option<usize>,
+}
+
+impl Rows {
+    /// The next row; `None` after the last.
+    pub async fn next(&mut self) -> Result<Option<Record>, Error> {
+        if self.left == Some(0) {
+            return Ok(None);
+        }
+        loop {
+            if let Some(record) = self.page.pop_front() {
+                self.left = self.left.map(|left| left - 1);
+                return Record::try_from(record).map(Some);
+            }
+            let Some(read) = self.next.take() else { return Ok(None) };
+            let rows = match self.table.tables.ask_again(Message::Read(read.clone())).await? {
+                Message::Rows(rows) => rows,
+                _ => return Err(unexpected()),
+            };
+            self.positions.extend(rows.positions.iter().map(|at| (at.partition, at.position)));
+            self.page = rows.rows.into();
+            self.next = Some(rows.cursor)
+                .filter(|cursor: &Bytes| !cursor.is_empty())
+                .map(|cursor| v1::RecordRead { cursor, ..read });
+        }
+    }
+
+    /// Up to where partitions have been read: floors for what is read later (R5).
+    pub fn positions(&self) -> &BTreeMap<u32, u64> {
+        &self.positions
+    }
+}

@@ -1,0 +1,108 @@
+//! Tables, records and events as JSON, as REST and the command line show them.
+
+use super::form::{Record, key_of};
+use super::watch::Event;
+use serde_json::{Value as Json, json};
+use tidings_base::Error;
+use tidings_predicate::json::{Form, write, write_columns, write_key};
+use tidings_predicate::{Key, Value};
+use tidings_wire::v1;
+use tidings_wire::v1::TableLevel;
+
+/// A record; a row that was computed has no version, and one of a group no key.
+pub fn record(record: &Record, form: Form) -> Json {
+    let mut json = json!({ "columns": write_columns(&record.columns, form) });
+    if let Some(key) = &record.key {
+        json["key"] = write_key(key);
+    }
+    if record.version > 0 {
+        json["version"] = version(record.version);
+        json["writer"] = record.writer.as_str().into();
+        json["time_us"] = record.time_us.into();
+    }
+    json
+}
+
+/// A version: a string where a number would be rounded (R12).
+pub fn version(version: u64) -> Json {
+    write(&Value::Int(i64::try_from(version).unwrap_or(i64::MAX)), Form::Plain)
+}
+
+/// A table.
+pub fn info(info: &v1::TableInfo) -> Json {
+    let key = |key: &Option<v1::RecordKey>| key.clone().and_then(key_of).map(|key| write_key(&key));
+    let partition = |part: &v1::PartitionInfo| {
+        let mut json = json!({
+            "partition": part.number,
+            "term": part.term,
+            "start": key(&part.start),
+            "end": key(&part.end),
+            "owner": (!part.owner.is_empty()).then_some(&part.owner),
+        });
+        if let Some(size) = &part.size {
+            json["records"] = size.records.into();
+            json["bytes"] = size.bytes.into();
+            json["position"] = version(size.position);
+            json["live_queries"] = size.queries.into();
+        }
+        json
+    };
+    json!({
+        "table": info.table,
+        "app": info.app,
+        "generation": info.generation,
+        "properties": properties(&info.properties.clone().unwrap_or_default()),
+        "partitions": info.partitions.iter().map(partition).collect::<Vec<_>>(),
+    })
+}
+
+fn properties(properties: &v1::TableProperties) -> Json {
+    let columns = properties
+        .columns
+        .iter()
+        .map(|column| (column.name.clone(), json!({ "kinds": column.kinds, "required": column.required })));
+    json!({
+        "level": level_name(properties.level()),
+        "may_write": (!properties.may_write.is_empty()).then_some(&properties.may_write),
+        "lossy": properties.lossy,
+        "columns": columns.collect::<serde_json::Map<_, _>>(),
+        "closed": properties.closed,
+        "max_records": (properties.max_records > 0).then_some(properties.max_records),
+        "max_bytes": (properties.max_bytes > 0).then_some(properties.max_bytes),
+        "tombstones_s": properties.tombstones_s,
+    })
+}
+
+/// The name of a level.
+pub fn level_name(level: TableLevel) -> &'static str {
+    match level {
+        TableLevel::Public | TableLevel::Unspecified => "public",
+        TableLevel::App => "app",
+        TableLevel::User => "user",
+    }
+}
+
+/// The level of a name.
+pub fn level(name: &str) -> Option<TableLevel> {
+    [TableLevel::Public, TableLevel::App, TableLevel::User].into_iter().find(|level| level_name(*level) == name)
+}
+
+/// An event of a live query: what it is called, and what it says.
+pub fn event(event: &Event) -> (&'static str, Json) {
+    let key = |key: &Option<Key>| key.as_ref().map(write_key);
+    let rows = |rows: &[Record]| rows.iter().map(|row| record(row, Form::Plain)).collect::<Vec<_>>();
+    match event {
+        Event::Reset { start, end, rows: all, first, last } => {
+            let rows = rows(all);
+            let json = json!({ "start": key(start), "end": key(end), "rows": rows, "first": first, "last": last });
+            ("reset", json)
+        }
+        Event::Put(put) => ("put", record(put, Form::Plain)),
+        Event::Leave(key) => ("leave", json!({ "key": write_key(key) })),
+        Event::Rows(all) => ("rows", json!({ "rows": rows(all) })),
+        Event::Settling(settling) => ("settling", json!({ "settling": settling })),
+        Event::Ended(Error { code, message, hint, .. }) => {
+            ("ended", json!({ "code": code, "message": message, "hint": hint }))
+        }
+    }
+}

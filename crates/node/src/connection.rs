@@ -368,6 +368,7 @@ impl Dispatcher for GateDispatcher {
         let Operation { body, rest, responder } = operation;
         let body = match body {
             Body::Notify(message) => return self.gate.notify(context.principal(), message, rest, responder),
+            Body::Tables(message) => return self.gate.tables(context.principal(), message, rest, responder),
             body => body,
         };
         if rest.is_some() {

@@ -10,6 +10,7 @@
 mod cell;
 mod notify;
 mod placement;
+mod tables;
 
 pub(crate) use cell::caller as cell_caller;
 
@@ -17,6 +18,7 @@ use crate::authorize::{Action, Resource, authorize};
 use crate::connection::{Requests, Responder};
 use crate::notify::Spoken;
 use crate::principal::{AppName, OperatorBy, Principal};
+use crate::tables::Watching;
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
@@ -74,6 +76,24 @@ pub trait Services: Send + Sync + 'static {
     /// Opens a channel of Notify for somebody who has no connection of frames.
     fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Spoken, Error> {
         drop(caller);
+        Err(tidings_wire::error::unsupported())
+    }
+
+    /// Begins to answer a request of Tables, some of which go on: live queries, reads of other nodes.
+    fn tables(
+        &self,
+        request: v1::TablesMessage,
+        rest: Option<Requests>,
+        responder: Responder,
+    ) -> Option<BoxFuture<'static, ()>> {
+        drop((request, rest));
+        responder.fail(tidings_wire::error::unsupported());
+        None
+    }
+
+    /// Begins a live query for somebody who has no connection of frames.
+    async fn tables_watch(&self, caller: v1::TablesCaller, query: v1::LiveQuery) -> Result<Watching, Error> {
+        drop((caller, query));
         Err(tidings_wire::error::unsupported())
     }
 
@@ -204,9 +224,46 @@ impl Gate {
         }))
     }
 
+    /// Begins to answer a request of Tables.
+    pub fn tables(
+        &self,
+        caller: &Principal,
+        mut request: v1::TablesMessage,
+        rest: Option<Requests>,
+        responder: Responder,
+    ) -> Option<BoxFuture<'static, ()>> {
+        if let Err(error) = tables::admit(caller, &mut request) {
+            responder.fail(error);
+            return None;
+        }
+        let Some(app) = named_by_operator(caller) else { return self.services.tables(request, rest, responder) };
+        let services = self.services.clone();
+        Some(Box::pin(async move {
+            match services.app_exists(&app).await {
+                Err(error) => responder.fail(error),
+                Ok(()) => {
+                    if let Some(answering) = services.tables(request, rest, responder) {
+                        answering.await;
+                    }
+                }
+            }
+        }))
+    }
+
+    /// Begins a live query for somebody who has no connection of frames.
+    pub async fn tables_watch(&self, caller: &Principal, query: v1::LiveQuery) -> Result<Watching, Error> {
+        let watch = Some(v1::tables_message::Message::Watch(query.clone()));
+        let mut request = v1::TablesMessage { message: watch, ..Default::default() };
+        tables::admit(caller, &mut request)?;
+        if let Some(app) = named_by_operator(caller) {
+            self.services.app_exists(&app).await?;
+        }
+        self.services.tables_watch(request.caller.unwrap_or_default(), query).await
+    }
+
     /// Refuses an application that an operator has named and nobody has made, where it would be made by being named.
     async fn named_app(&self, caller: &Principal, request: &Body) -> Result<(), Error> {
-        match named_by_operator(caller).filter(|_| matches!(request, Body::Notify(_))) {
+        match named_by_operator(caller).filter(|_| matches!(request, Body::Notify(_) | Body::Tables(_))) {
             Some(app) => self.services.app_exists(&app).await,
             None => Ok(()),
         }
@@ -336,7 +393,7 @@ fn admit(caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
         Body::Cell(message) => cell::admit(caller, message),
         Body::Placement(message) => placement::admit(caller, &scope, message),
         Body::Notify(message) => notify::admit(caller, message),
-        Body::Tables(_) => Err(unsupported("this message of Tables")),
+        Body::Tables(message) => tables::admit(caller, message),
         Body::Store(message) => admit_store(caller, &scope, message),
         Body::Feed(message) => admit_feed(caller, &scope, message),
         Body::Raft(_) => authorize(caller, Part::Raft, Action::Write, &Resource::Cluster),
@@ -536,6 +593,7 @@ mod tests {
             subject: Arc::from("s"),
             grants: Arc::from([]),
             objects: Arc::from([]),
+            claims: Default::default(),
         };
         for mut body in [apply(&[]), Body::Admin(v1::AdminMessage { message: None })] {
             assert_eq!(admit(&user, &mut body).err().map(|e| e.code.into_owned()), Some("control.forbidden".into()));

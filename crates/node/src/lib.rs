@@ -47,6 +47,8 @@ pub mod routes;
 pub mod services;
 pub mod shell;
 pub mod shutdown;
+pub mod tables;
+mod tasks;
 pub mod waiting;
 
 pub use clock::{Clock, SystemClock};
@@ -323,8 +325,18 @@ async fn start_services(
         data_centre: config.data_centre.clone(),
         config: config.notify.clone(),
     };
+    let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    let tables = tables::Told {
+        node: config.node,
+        address: config.advertised(bound),
+        serves: config.roles.contains(&config::Role::Services),
+        data: data.path().join("tables"),
+        // What is served by lease of placement waits for a dead node equally long.
+        lease_ms: millis(config.notify.lease.into()),
+        renew_ms: millis(config.notify.renew.into()),
+    };
     let services = NodeServices::new(cell, store, peers, clock.clone()).hindered(hindrance);
-    let services = services.with_placement(told)?.with_notify(notify)?;
+    let services = services.with_placement(told)?.with_notify(notify)?.with_tables(tables)?;
     Ok(services.with_spares(spares, config.cell.replace_after.into(), clock))
 }
 

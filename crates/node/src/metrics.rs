@@ -54,6 +54,9 @@ const NOTIFY_HOOK_ANSWERS: &str = "tidings_notify_hook_answers_total";
 const NOTIFY_HOOK_FAILURES: &str = "tidings_notify_hook_failures_total";
 const NOTIFY_SPOILED: &str = "tidings_notify_spoiled_total";
 const NOTIFY_STAGE: &str = "tidings_notify_stage_seconds";
+const TABLES_PARTITIONS: &str = "tidings_tables_partitions";
+const TABLES_WATCHERS: &str = "tidings_tables_live_queries";
+const TABLES_ANSWERS: &str = "tidings_tables_answers_total";
 const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
 
 /// Bounds of the latency histogram in seconds: from an answer out of memory to the longest call.
@@ -140,6 +143,9 @@ fn describe() {
     describe_counter!(NOTIFY_HOOK_FAILURES, "Call-outs without an answer, by application and reason.");
     describe_counter!(NOTIFY_SPOILED, "Entries of the feed that are no publications.");
     describe_histogram!(NOTIFY_STAGE, Unit::Seconds, "How long notifications took, by stage.");
+    describe_gauge!(TABLES_PARTITIONS, "Partitions of tables that are served here.");
+    describe_gauge!(TABLES_WATCHERS, "Live queries of clients that are connected to this node.");
+    describe_counter!(TABLES_ANSWERS, "What partitions here answered, by kind; of reads each piece.");
     describe_gauge!(CELL_REST_SESSIONS, "Sessions that this node holds for callers of REST.");
 }
 
@@ -273,6 +279,18 @@ pub(crate) fn notify_spoiled() {
 
 pub(crate) fn notify_stage(stage: &'static str, took: Duration) {
     histogram!(NOTIFY_STAGE, "stage" => stage).record(took);
+}
+
+pub(crate) fn tables_partitions(count: usize) {
+    gauge!(TABLES_PARTITIONS).set(count as f64);
+}
+
+pub(crate) fn tables_watchers(count: usize) {
+    gauge!(TABLES_WATCHERS).set(count as f64);
+}
+
+pub(crate) fn tables_answered(kind: &'static str) {
+    counter!(TABLES_ANSWERS, "kind" => kind).increment(1);
 }
 
 pub(crate) fn cell_rest_sessions(count: usize) {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tidings_base::{Class, Error, NodeId, Wall};
+use tidings_predicate::Packed;
 
 /// The longest name of an application: it becomes part of keys and paths.
 pub const MAX_APP_NAME: usize = 63;
@@ -79,6 +80,8 @@ pub enum Principal {
         grants: Arc<[Grant]>,
         /// The objects of Notify that the token's claim `notify` lists, as patterns.
         objects: Arc<[String]>,
+        /// What the token says, for predicates of Tables.
+        claims: Claims,
     },
     /// Another node of this cluster, by its certificate.
     Node(NodeId),
@@ -89,6 +92,22 @@ pub enum Principal {
         /// The application that it acts in.
         app: AppName,
     },
+}
+
+/// The verified claims of a user: what predicates see as `user`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// By name.
+    pub columns: Arc<Packed>,
+    /// R8: when they end.
+    pub until: Wall,
+}
+
+/// No claims.
+impl Default for Claims {
+    fn default() -> Claims {
+        Claims { columns: Arc::new(Packed::empty()), until: Wall::default() }
+    }
 }
 
 /// How an operator is known.

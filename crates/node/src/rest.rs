@@ -13,6 +13,7 @@ mod notify;
 mod placement;
 mod probes;
 mod store;
+mod tables;
 mod text;
 
 pub use answer::{ErrorBody, TOO_MANY_CONNECTIONS, error_response, stopped_before_the_answer, too_many_requests};
@@ -48,6 +49,7 @@ pub(crate) type App = Arc<Shared>;
         (name = "cell", description = "Small files and directories that all nodes agree on, with versions and watches."),
         (name = "placement", description = "Who owns which key: namespaces, tables, lookups, and owners that speak HTTP."),
         (name = "notify", description = "Clients learn the latest versions of objects: publications, and what is there."),
+        (name = "tables", description = "Records with keys and columns: reads, conditional writes, queries, live queries."),
         (name = "store", description = "Rows of timestamped cells, in groups."),
         (name = "feed", description = "Topics of entries, consumer groups with acknowledgement and redelivery."),
     )
@@ -119,6 +121,14 @@ pub(crate) fn routes(body_bytes: usize) -> Routes {
         .routes(routes!(notify::open_channel))
         .routes(routes!(notify::poll, notify::say, notify::close_channel))
         .routes(routes!(notify::events))
+        .routes(routes!(tables::list))
+        .routes(routes!(tables::stat, tables::create, tables::alter, tables::drop_table))
+        .routes(routes!(tables::records))
+        .routes(routes!(tables::get, tables::put, tables::patch, tables::delete))
+        .routes(routes!(tables::query))
+        .routes(routes!(tables::watch))
+        .routes(routes!(tables::export))
+        .routes(routes!(tables::import))
         .routes(routes!(store::status, store::apply))
         .routes(routes!(store::scan))
         .routes(routes!(store::get, store::put))

@@ -13,4 +13,5 @@ mod placement;
 mod rest;
 mod start;
 mod support;
+mod tables;
 mod tls;

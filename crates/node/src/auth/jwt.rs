@@ -5,7 +5,7 @@
 //! cannot answer for each other; no address that a token names is ever fetched.
 
 use crate::config::{Issuer, bad};
-use crate::principal::{AppName, Identity, Principal, clip};
+use crate::principal::{AppName, Claims, Identity, Principal, clip};
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation};
 use serde_json::{Map, Value};
@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error, Wall};
+use tidings_predicate::{Packed, json};
 
 /// The longest token worth looking at.
 pub const MAX_TOKEN: usize = 8 << 10;
@@ -152,6 +153,7 @@ impl Pinned {
             subject: Arc::from(subject),
             grants: self.grants.clone(),
             objects: objects(claims),
+            claims: Claims { columns: columns(claims), until },
         };
         Ok(Identity { principal, until: Some(until) })
     }
@@ -162,6 +164,12 @@ fn objects(claims: &Map<String, Value>) -> Arc<[String]> {
     let listed = claims.get("notify").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let patterns: Option<Vec<String>> = listed.iter().map(|pattern| pattern.as_str().map(str::to_owned)).collect();
     patterns.unwrap_or_default().into()
+}
+
+/// All claims, as predicates see them; a token's size bounds them. One that is no value of theirs is as good as absent.
+fn columns(claims: &Map<String, Value>) -> Arc<Packed> {
+    let read = claims.iter().filter_map(|(name, claim)| Some((name.clone(), json::read(claim).ok()?)));
+    Arc::new(Packed::columns(read).unwrap_or_else(|_| Packed::empty()))
 }
 
 fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Result<&'a str, Error> {

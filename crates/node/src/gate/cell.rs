@@ -171,6 +171,7 @@ mod tests {
             subject: Arc::from(subject),
             grants: Arc::from(grants),
             objects: Arc::from([]),
+            claims: Default::default(),
         }
     }
 

@@ -111,6 +111,7 @@ mod tests {
             subject: Arc::from("s"),
             grants: Arc::from(grants),
             objects: Arc::from([]),
+            claims: Default::default(),
         }
     }
 

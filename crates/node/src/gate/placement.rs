@@ -147,6 +147,7 @@ mod tests {
             subject: Arc::from("s"),
             grants: Arc::from(grants),
             objects: Arc::from([]),
+            claims: Default::default(),
         }
     }
 

@@ -5,12 +5,13 @@ use super::exchange::Asked;
 use super::feeding::Taken;
 use super::hooks::Judges;
 use super::lines::Lines;
-use super::ranges::{Served, Through};
+use super::ranges::Served;
 use super::realm::{Entered, Kept};
 use super::{APP, Told};
 use crate::clock::Clock;
 use crate::driver::Handle;
-use crate::services::{Cells, Placed, Stored, Way};
+use crate::services::{Cells, Placed, Stored, Through, Way};
+use crate::tasks::Tasks;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use tidings_notify::{bridge, matcher, registrar};
 use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::{error, v1};
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 /// How long a request to the store may take: longer than an election; after it the machine hears of an error.
 const STORE: Duration = Duration::from_secs(10);
@@ -67,8 +68,7 @@ pub(super) struct Hub {
     pub(super) lines: Lines,
     pub(super) judges: Judges,
     pub(super) taken: Taken,
-    /// Absent once it is stopped.
-    tasks: Mutex<Option<JoinSet<()>>>,
+    tasks: Tasks,
 }
 
 impl Hub {
@@ -99,7 +99,7 @@ impl Hub {
             lines: Lines::default(),
             judges,
             taken: Taken::default(),
-            tasks: Mutex::new(Some(JoinSet::new())),
+            tasks: Tasks::default(),
         })
     }
 
@@ -111,25 +111,12 @@ impl Hub {
 
     /// Runs something until it ends or Notify stops.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(tasks) = self.tasks.lock().as_mut() {
-            while tasks.try_join_next().is_some() {}
-            tasks.spawn(task);
-        }
+        self.tasks.spawn(task);
     }
 
     /// Ends a machine when Notify stops.
-    pub(super) fn run<I, M: Send + 'static>(&self, (handle, driving): (Handle<I>, JoinHandle<M>)) -> Handle<I> {
-        struct Abort<M>(JoinHandle<M>);
-        impl<M> Drop for Abort<M> {
-            fn drop(&mut self) {
-                self.0.abort();
-            }
-        }
-        let mut driving = Abort(driving);
-        self.spawn(async move {
-            let _ = (&mut driving.0).await;
-        });
-        handle
+    pub(super) fn run<I, M: Send + 'static>(&self, driven: (Handle<I>, JoinHandle<M>)) -> Handle<I> {
+        self.tasks.run(driven)
     }
 
     /// Lets others have the ranges, as long as there are others and they take them.
@@ -156,10 +143,7 @@ impl Hub {
 
     pub(super) async fn stop(&self) {
         self.leave();
-        let tasks = self.tasks.lock().take();
-        if let Some(mut tasks) = tasks {
-            tasks.shutdown().await;
-        }
+        self.tasks.stop().await;
         *self.stored.lock() = None;
         self.cell.send_replace(None);
         self.way.close();

@@ -2,52 +2,18 @@
 
 use super::NAMESPACE;
 use super::hub::Hub;
-use crate::services::Placed;
-use futures::future::BoxFuture;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::{Error, KeyHash, KeyRange, LeaseNumber};
-use tidings_client::placement::{Lookup, NamespaceConfig, Owner, OwnerOptions, Placement, PlacementTransport, To};
+use tidings_base::{KeyHash, KeyRange, LeaseNumber};
+use tidings_client::placement::{Lookup, NamespaceConfig, Owner, OwnerOptions, Placement};
 use tidings_notify::{matcher, registrar};
-use tidings_wire::{error, v1};
 
 /// The pause before another attempt to begin.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// Points of the ring that an owner begins with: each range it gains is looked through by two machines.
 const VIRTUAL_NODES: u32 = 16;
-
-/// The way to placement's leader from inside the node, under full names.
-pub(super) struct Through {
-    placed: Mutex<Option<Placed>>,
-}
-
-impl Through {
-    pub(super) fn new(placed: Placed) -> Through {
-        Through { placed: Mutex::new(Some(placed)) }
-    }
-
-    pub(super) fn close(&self) {
-        *self.placed.lock() = None;
-    }
-}
-
-impl PlacementTransport for Through {
-    /// Every node knows who leads, so asking one is asking all.
-    fn call(
-        &self,
-        _: To,
-        message: v1::PlacementMessage,
-        within: Duration,
-    ) -> BoxFuture<'_, Result<v1::PlacementMessage, Error>> {
-        let placed = self.placed.lock().clone();
-        Box::pin(async move {
-            let placed = placed.ok_or_else(|| error::unsent(&error::going_away(None)))?;
-            placed.anywhere(message, within).await
-        })
-    }
-}
 
 /// What the machines were told that they hold. A call that came before its range is known to the machines would be lost on
 /// them, and whoever sent it would wait: it is refused instead, and tried again in a moment.

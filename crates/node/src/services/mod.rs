@@ -4,6 +4,7 @@
 //!   Gate ─▶ NodeServices ─┬─ cell ────────▶ CellGroup (master here), who redirects, or the master, through Peers
 //!                         ├─ placement ───▶ Placement (leads here), who redirects, or the leader, through Peers
 //!                         ├─ notify ──────▶ Notify: machines here, owners of ranges elsewhere through Peers
+//!                         ├─ tables ──────▶ Tables: machines here, owners of partitions elsewhere through Peers
 //!                         ├─ store, feed ─▶ StoreGroup (leads here) or the leader, through Peers
 //!                         ├─ raft ────────▶ consensus::Group::receive, by group
 //!                         └─ admin ───────▶ status, members, incarnation; Apps on the keys in the store
@@ -20,6 +21,7 @@ pub use cells::Cells;
 pub(crate) use cells::Way;
 pub use peers::Peers;
 pub use placed::Placed;
+pub(crate) use placed::Through;
 
 use crate::apps::Apps;
 use crate::cell::CellGroup;
@@ -31,6 +33,7 @@ use crate::hindrance::{Hindered, Hindrance};
 use crate::notify::{self, Notify, Spoken};
 use crate::placement::{Placement, Told};
 use crate::principal::{AppName, Principal};
+use crate::tables::{self, Tables, Watching};
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -77,6 +80,8 @@ pub struct NodeServices {
     placed: Option<Placed>,
     /// The same.
     notify: Option<Notify>,
+    /// The same.
+    tables: Option<Tables>,
     /// What looks after the members: who of them is dead, and whether this node still is one.
     watchers: Vec<AbortOnDrop>,
 }
@@ -96,8 +101,8 @@ impl NodeServices {
         let stored = Stored { store, peers, hindered: None };
         let apps = Apps::new(Arc::new(stored.clone()), clock.clone());
         let made = Mutex::default();
-        let (placed, notify, watchers) = (None, None, Vec::new());
-        let mut services = NodeServices { stored, cells, apps, made, clock, placed, notify, watchers };
+        let (placed, notify, tables, watchers) = (None, None, None, Vec::new());
+        let mut services = NodeServices { stored, cells, apps, made, clock, placed, notify, tables, watchers };
         let logs = services.logs().map(Clone::clone);
         let watching = tokio::spawn(roll_call::watch(logs, services.stored.peers.clone()));
         services.watchers.push(AbortOnDrop(watching.abort_handle()));
@@ -125,6 +130,20 @@ impl NodeServices {
             self.notify = Some(notify);
         }
         Ok(self)
+    }
+
+    /// The same services with Tables, whose partitions are leased by placement; without placement there are none.
+    pub fn with_tables(mut self, told: tables::Told) -> Result<NodeServices, Error> {
+        if let Some(placed) = &self.placed {
+            let (stored, cells) = (self.stored.clone(), self.cells.clone());
+            self.tables =
+                Some(Tables::start(told, stored, cells, placed.clone(), self.notify.clone(), self.clock.clone())?);
+        }
+        Ok(self)
+    }
+
+    fn tables(&self) -> Result<&Tables, Error> {
+        self.tables.as_ref().ok_or_else(error::unsupported)
     }
 
     fn notify(&self) -> Result<&Notify, Error> {
@@ -199,15 +218,25 @@ impl NodeServices {
                 None => std::future::pending().await,
             }
         };
+        let tables = async {
+            match &self.tables {
+                Some(tables) => tables.broken().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = self.stored.store.broken() => "store",
             () = self.cells.here().broken() => "cell",
             () = placement => "placement",
             machine = notify => machine,
+            machine = tables => machine,
         }
     }
 
     async fn stop_machines(&self) {
+        if let Some(tables) = &self.tables {
+            tables.stop().await;
+        }
         if let Some(notify) = &self.notify {
             notify.stop().await;
         }
@@ -251,6 +280,7 @@ impl Services for NodeServices {
             }
             Body::Placement(message) => self.placed_answer(self.placed()?.here().request(message).await),
             Body::Notify(message) => self.notify()?.call(message).await.map(Body::Notify),
+            Body::Tables(message) => NodeServices::tables(self)?.call(message).await.map(Body::Tables),
             request => one(self.stored.here_unless_leaving(request).await?),
         }
     }
@@ -283,6 +313,25 @@ impl Services for NodeServices {
                 None
             }
         }
+    }
+
+    fn tables(
+        &self,
+        request: v1::TablesMessage,
+        rest: Option<Requests>,
+        responder: Responder,
+    ) -> Option<BoxFuture<'static, ()>> {
+        match &self.tables {
+            Some(tables) => Some(tables.serve(request, rest, responder)),
+            None => {
+                responder.fail(error::unsupported());
+                None
+            }
+        }
+    }
+
+    async fn tables_watch(&self, caller: v1::TablesCaller, query: v1::LiveQuery) -> Result<Watching, Error> {
+        NodeServices::tables(self)?.watch(caller, query).await
     }
 
     async fn app_exists(&self, app: &AppName) -> Result<(), Error> {
@@ -336,9 +385,17 @@ impl Services for NodeServices {
 
     async fn hand_over(&self) {
         let rest = async {
-            if let Some(notify) = &self.notify {
-                notify.hand_over().await;
-            }
+            let tables = async {
+                if let Some(tables) = &self.tables {
+                    tables.hand_over().await;
+                }
+            };
+            let notify = async {
+                if let Some(notify) = &self.notify {
+                    notify.hand_over().await;
+                }
+            };
+            tokio::join!(tables, notify);
             // While the master of the cell, to whom the lock is given back, is near.
             if let Some(placed) = &self.placed {
                 placed.here().retire().await;
@@ -349,6 +406,9 @@ impl Services for NodeServices {
     }
 
     async fn retire(&self) {
+        if let Some(tables) = &self.tables {
+            tables.retire();
+        }
         if let Some(notify) = &self.notify {
             notify.retire();
         }

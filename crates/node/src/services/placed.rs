@@ -2,10 +2,13 @@
 
 use super::Peers;
 use crate::placement::Placement;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
-use tidings_wire::{Body, v1};
+use tidings_client::placement::{PlacementTransport, To};
+use tidings_wire::{Body, error, v1};
 
 /// Placement wherever its leader is. Cheap to clone.
 #[derive(Clone)]
@@ -41,5 +44,37 @@ impl Placed {
             Body::Placement(answer) => Ok(answer),
             _ => Err(Error::new("placement.malformed", Class::Failed, "the leader's answer is none of placement")),
         }
+    }
+}
+
+/// The way to placement's leader from inside the node, under full names. It does not keep placement alive once it is closed.
+pub(crate) struct Through {
+    placed: Mutex<Option<Placed>>,
+}
+
+impl Through {
+    pub(crate) fn new(placed: Placed) -> Through {
+        Through { placed: Mutex::new(Some(placed)) }
+    }
+
+    /// Nothing passes any more.
+    pub(crate) fn close(&self) {
+        *self.placed.lock() = None;
+    }
+}
+
+impl PlacementTransport for Through {
+    /// Every node knows who leads, so asking one is asking all.
+    fn call(
+        &self,
+        _: To,
+        message: v1::PlacementMessage,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<v1::PlacementMessage, Error>> {
+        let placed = self.placed.lock().clone();
+        Box::pin(async move {
+            let placed = placed.ok_or_else(|| error::unsent(&error::going_away(None)))?;
+            placed.anywhere(message, within).await
+        })
     }
 }

@@ -1,0 +1,151 @@
+//! Requests of Tables: who asks is filled in here, and never taken from whoever asks.
+
+use super::{Scope, cell_caller, unsupported};
+use crate::authorize::{Action, authorize};
+use crate::principal::Principal;
+use tidings_base::Error;
+use tidings_wire::v1::TableLevel;
+use tidings_wire::v1::tables_message::Message;
+use tidings_wire::{Part, v1};
+
+/// Checks a request and says in it who asks. A node keeps what the message says: it forwards for somebody it has
+/// checked, to the partition that it names.
+pub(super) fn admit(principal: &Principal, request: &mut v1::TablesMessage) -> Result<(), Error> {
+    let need = request.message.as_ref().map_or(Need::Nothing, need);
+    let action = if need == Need::Write { Action::Write } else { Action::Read };
+    authorize(principal, Part::Tables, action, &Scope::of(principal).resource())?;
+    match (need, principal) {
+        (Need::Node, Principal::Node(_)) => Ok(()),
+        (Need::Read | Need::Write, Principal::Node(_)) if request.partition.is_some() => Ok(()),
+        (Need::Node | Need::Nothing, _) | (_, Principal::Node(_)) => Err(unsupported("this message of Tables")),
+        (Need::Read | Need::Write, _) => {
+            request.partition = None;
+            request.caller = Some(caller(principal));
+            Ok(())
+        }
+    }
+}
+
+/// Who a principal is to Tables.
+pub(super) fn caller(principal: &Principal) -> v1::TablesCaller {
+    let named = cell_caller(principal);
+    let (level, privileged) = match principal {
+        Principal::User { .. } => (TableLevel::User, false),
+        Principal::App { .. } => (TableLevel::App, true),
+        // Whoever runs the cluster could become any user of it.
+        Principal::Operator { .. } | Principal::Node(_) => (TableLevel::User, true),
+    };
+    let (claims, until_us) = match principal {
+        Principal::User { claims, .. } => (claims.columns.as_bytes().to_vec(), claims.until.0),
+        _ => (Vec::new(), 0),
+    };
+    v1::TablesCaller {
+        app: named.app,
+        principal: named.principal,
+        level: level.into(),
+        claims: claims.into(),
+        until_us,
+        privileged,
+    }
+}
+
+/// What a request needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Read,
+    Write,
+    /// To be another node.
+    Node,
+    /// It is no request.
+    Nothing,
+}
+
+fn need(message: &Message) -> Need {
+    match message {
+        Message::Read(_) | Message::Watch(_) | Message::List(_) | Message::Stat(_) => Need::Read,
+        Message::Write(_)
+        | Message::Create(_)
+        | Message::Alter(_)
+        | Message::Drop(_)
+        | Message::Split(_)
+        | Message::Merge(_) => Need::Write,
+        Message::PartitionStat(_) | Message::LiveAsks(_) | Message::LiveNews(_) => Need::Node,
+        // New reader data comes in the course of its query.
+        Message::Update(_)
+        | Message::Info(_)
+        | Message::ListReply(_)
+        | Message::Dropped(_)
+        | Message::Written(_)
+        | Message::Rows(_)
+        | Message::Events(_)
+        | Message::PartitionInfo(_)
+        | Message::LiveTaken(_) => Need::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Grant;
+    use crate::principal::{AppName, Claims, OperatorBy};
+    use std::sync::Arc;
+    use tidings_base::{NodeId, Wall};
+    use tidings_predicate::{Packed, Value};
+
+    fn app() -> Principal {
+        Principal::App { app: AppName::parse("a").unwrap(), key: Arc::from("k") }
+    }
+
+    fn user(grants: &[Action]) -> Principal {
+        let grants: Vec<Grant> = grants.iter().map(|action| Grant { part: Part::Tables, action: *action }).collect();
+        let columns = Arc::new(Packed::columns([("sub", Value::from("s"))]).unwrap());
+        Principal::User {
+            app: AppName::parse("a").unwrap(),
+            issuer: Arc::from("i"),
+            subject: Arc::from("s"),
+            grants: Arc::from(grants),
+            objects: Arc::from([]),
+            claims: Claims { columns, until: Wall(7) },
+        }
+    }
+
+    fn admitted(principal: &Principal, message: Message) -> Result<v1::TablesMessage, String> {
+        let forged = v1::TablesCaller { app: "forged".into(), privileged: true, ..Default::default() };
+        let partition = Some(v1::PartitionRef { table: 1, number: 1 });
+        let mut request = v1::TablesMessage { caller: Some(forged), partition, message: Some(message) };
+        admit(principal, &mut request).map_err(|error| error.code.into_owned())?;
+        Ok(request)
+    }
+
+    fn read() -> Message {
+        Message::Read(v1::RecordRead::default())
+    }
+
+    #[test]
+    fn nobody_says_who_he_is_or_which_partition_he_means_but_nodes() {
+        let asked = admitted(&app(), read()).unwrap();
+        let caller = asked.caller.unwrap();
+        assert_eq!((caller.app.as_str(), caller.level(), caller.privileged), ("a", TableLevel::App, true));
+        assert_eq!(asked.partition, None);
+        let node = Principal::Node(NodeId(2));
+        assert_eq!(admitted(&node, read()).unwrap().caller.unwrap().app, "forged");
+        let mut whole = v1::TablesMessage { message: Some(read()), ..Default::default() };
+        assert_eq!(admit(&node, &mut whole).unwrap_err().code, "control.unsupported");
+        let asks = || Message::LiveAsks(v1::LiveAsks::default());
+        assert!(admitted(&node, asks()).is_ok());
+        for other in [app(), Principal::operator(OperatorBy::Key)] {
+            assert_eq!(admitted(&other, asks()).unwrap_err(), "control.unsupported");
+        }
+    }
+
+    #[test]
+    fn users_do_what_they_are_granted_and_bring_their_claims() {
+        let write = || Message::Write(v1::RecordWrite::default());
+        assert_eq!(admitted(&user(&[]), read()).unwrap_err(), "control.forbidden");
+        assert_eq!(admitted(&user(&[Action::Read]), write()).unwrap_err(), "control.forbidden");
+        let caller = admitted(&user(&[Action::Write]), write()).unwrap().caller.unwrap();
+        assert_eq!((caller.level(), caller.privileged, caller.until_us), (TableLevel::User, false, 7));
+        assert_eq!(Packed::parse(&caller.claims).unwrap(), Packed::columns([("sub", Value::from("s"))]).unwrap());
+        assert_eq!(admitted(&app(), Message::Rows(v1::RecordRows::default())).unwrap_err(), "control.unsupported");
+    }
+}

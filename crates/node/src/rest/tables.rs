@@ -1,0 +1,388 @@
+//! Tables, over HTTP: tables and records as JSON, live queries as server-sent events, exports and imports line by line.
+//!
+//! A key in a path is text; with `?bytes=true` it is bytes. Versions are told as `ETag`, and `If-Match: "version"` or
+//! `If-None-Match: *` make a write conditional.
+
+mod bulk;
+mod query;
+mod watch;
+
+pub(super) use bulk::*;
+pub(super) use query::*;
+pub(super) use watch::*;
+
+use super::answer::{ErrorBody, Refusal};
+use super::extract::{JsonBody, Query, Segments, bad_path};
+use super::{App, Caller, call, unexpected};
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderName, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tidings_base::{Class, Error};
+use tidings_client::tables::{Conflict, Outcome, Record, form, shown};
+use tidings_predicate::Key;
+use tidings_predicate::json::{self as values, Form};
+use tidings_wire::v1::record_condition::Expected;
+use tidings_wire::v1::record_write::Change;
+use tidings_wire::v1::tables_message::Message;
+use tidings_wire::{Body, v1};
+use utoipa::ToSchema;
+
+/// Where the parts of a path are: `v1`, `tables`, the table, `records`, the key.
+const TABLE: usize = 2;
+const KEY: usize = 4;
+
+/// What a table is.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Properties {
+    /// Who may use it: `public`, `app` (the default) or `user`, or whoever is authorised higher.
+    #[schema(example = "app")]
+    level: Option<String>,
+    /// A predicate over `old`, `new`, `writer`, `key` and `user` that guards every change.
+    may_write: String,
+    /// Clients may leave writes unsent.
+    lossy: bool,
+    /// Columns with declared kinds.
+    columns: BTreeMap<String, Column>,
+    /// No columns but the declared ones.
+    closed: bool,
+    /// The most records; 0 = no bound.
+    max_records: u64,
+    /// The most bytes; 0 = no bound.
+    max_bytes: u64,
+    /// How long a deleted record's version is kept, in seconds; 0 = the default.
+    tombstones_s: u64,
+    /// Keys at which a new table is cut into partitions.
+    #[schema(value_type = Vec<serde_json::Value>)]
+    cuts: Vec<Value>,
+}
+
+/// What a column holds.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Column {
+    /// `null`, `bool`, `int`, `double`, `string`, `bytes`, `list`, `map`.
+    kinds: Vec<String>,
+    #[serde(default)]
+    required: bool,
+}
+
+impl Properties {
+    fn message(self) -> Result<(v1::TableProperties, Vec<v1::RecordKey>), Error> {
+        let name = self.level.as_deref().unwrap_or("app");
+        let level = shown::level(name).ok_or_else(|| {
+            Error::new("tables.invalid", Class::Invalid, format!("`{}` is no level", crate::principal::clip(name)))
+                .hint("Use public, app or user.")
+        })?;
+        let columns = self.columns.into_iter().map(|(name, Column { kinds, required })| v1::TableColumn {
+            name,
+            kinds,
+            required,
+        });
+        let properties = v1::TableProperties {
+            level: level.into(),
+            may_write: self.may_write,
+            lossy: self.lossy,
+            columns: columns.collect(),
+            closed: self.closed,
+            max_records: self.max_records,
+            max_bytes: self.max_bytes,
+            tombstones_s: self.tombstones_s,
+        };
+        let cut = |cut: &Value| values::read_key(cut).map(form::key_to).map_err(form::bad_json);
+        Ok((properties, self.cuts.iter().map(cut).collect::<Result<_, Error>>()?))
+    }
+}
+
+/// Asks the services.
+async fn ask(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
+    let body = Body::Tables(v1::TablesMessage { message: Some(message), ..Default::default() });
+    match call(app, caller, body).await? {
+        Body::Tables(v1::TablesMessage { message: Some(answer), .. }) => Ok(answer),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn other(answer: Message) -> Error {
+    unexpected(&Body::Tables(v1::TablesMessage { message: Some(answer), ..Default::default() }))
+}
+
+async fn info(app: &App, caller: &Caller, message: Message) -> Result<Json<Value>, Refusal> {
+    match ask(app, caller, message).await? {
+        Message::Info(info) => Ok(Json(shown::info(&info))),
+        answer => Err(Refusal(other(answer))),
+    }
+}
+
+/// The tables of the application.
+#[utoipa::path(get, path = "/v1/tables", operation_id = "tables_list", tag = "tables",
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn list(State(app): State<App>, caller: Caller) -> Result<Json<Value>, Refusal> {
+    match ask(&app, &caller, Message::List(v1::TableList {})).await? {
+        Message::ListReply(reply) => {
+            Ok(Json(json!({ "tables": reply.tables.iter().map(shown::info).collect::<Vec<_>>() })))
+        }
+        answer => Err(Refusal(other(answer))),
+    }
+}
+
+/// A table, its partitions, and what their owners say of them.
+#[utoipa::path(get, path = "/v1/tables/{table}", operation_id = "tables_stat", tag = "tables",
+    params(("table" = String, Path, description = "The table")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn stat(State(app): State<App>, caller: Caller, path: Segments) -> Result<Json<Value>, Refusal> {
+    info(&app, &caller, Message::Stat(v1::TableStat { table: path.text(TABLE)? })).await
+}
+
+/// Makes a table.
+#[utoipa::path(put, path = "/v1/tables/{table}", operation_id = "tables_create", tag = "tables",
+    request_body = Properties, params(("table" = String, Path, description = "The table")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    JsonBody(properties): JsonBody<Properties>,
+) -> Result<Json<Value>, Refusal> {
+    let (properties, cuts) = properties.message()?;
+    let table = path.text(TABLE)?;
+    info(&app, &caller, Message::Create(v1::TableCreate { table, properties: Some(properties), cuts })).await
+}
+
+/// Replaces the properties of a table; with `If-Match`, if it has this generation still.
+#[utoipa::path(patch, path = "/v1/tables/{table}", operation_id = "tables_alter", tag = "tables",
+    request_body = Properties, params(("table" = String, Path, description = "The table")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn alter(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    headers: HeaderMap,
+    JsonBody(properties): JsonBody<Properties>,
+) -> Result<Json<Value>, Refusal> {
+    let generation = match expected(&headers)? {
+        Some(0) => return Err(Refusal(bad_path("a table is altered if it is there"))),
+        generation => generation.unwrap_or(0),
+    };
+    let (properties, _) = properties.message()?;
+    let table = path.text(TABLE)?;
+    info(&app, &caller, Message::Alter(v1::TableAlter { table, properties: Some(properties), generation })).await
+}
+
+/// Drops a table with everything in it.
+#[utoipa::path(delete, path = "/v1/tables/{table}", operation_id = "tables_drop", tag = "tables",
+    params(("table" = String, Path, description = "The table")),
+    responses((status = 204, description = "Dropped"), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn drop_table(State(app): State<App>, caller: Caller, path: Segments) -> Result<StatusCode, Refusal> {
+    match ask(&app, &caller, Message::Drop(v1::TableDrop { table: path.text(TABLE)? })).await? {
+        Message::Dropped(_) => Ok(StatusCode::NO_CONTENT),
+        answer => Err(Refusal(other(answer))),
+    }
+}
+
+// ---- records --------------------------------------------------------------------------------------------------------
+
+fn key_of(path: &Segments, query: &mut Query) -> Result<Key, Error> {
+    match query.take("bytes").is_some_and(|value| value.as_ref() == b"true") {
+        true => Ok(Key::Bytes(path.bytes(KEY).to_vec())),
+        false => path.text(KEY).map(Key::String),
+    }
+}
+
+/// What the reader says of itself: the parameter `reader`, a JSON object.
+fn reader_of(query: &mut Query) -> Result<Option<v1::RecordData>, Error> {
+    let Some(text) = query.take("reader") else { return Ok(None) };
+    let text = String::from_utf8(text.to_vec()).map_err(|_| bad_path("`reader` is not UTF-8"))?;
+    Ok(Some(v1::RecordData { form: Some(v1::record_data::Form::Json(text)) }))
+}
+
+/// The version that a record must have; 0 = there must be none.
+fn expected(headers: &HeaderMap) -> Result<Option<u64>, Error> {
+    let bad = |what: &str| Err(bad_path(what).hint("Use the `ETag` of an answer, or `If-None-Match: *`."));
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim().to_owned());
+    match (text(header::IF_MATCH), text(header::IF_NONE_MATCH)) {
+        (None, None) => Ok(None),
+        (None, Some(any)) if any == "*" => Ok(Some(0)),
+        (Some(tag), None) => match tag.trim_matches('"').parse() {
+            Ok(version) => Ok(Some(version)),
+            Err(_) => bad("`If-Match` is no version"),
+        },
+        _ => bad("`If-None-Match` can only be `*`, and not beside `If-Match`"),
+    }
+}
+
+/// Reads one record.
+#[utoipa::path(get, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_get", tag = "tables",
+    params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
+        ("bytes" = Option<bool>, Query, description = "The key is bytes, not text"),
+        ("level" = Option<String>, Query, description = "`latest` (the default) or `committed`"),
+        ("reader" = Option<String>, Query, description = "What writers' predicates see as `reader`: a JSON object")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    mut query: Query,
+) -> Result<Response, Refusal> {
+    let (table, key) = (path.text(TABLE)?, key_of(&path, &mut query)?);
+    let (level, reader) = (level_of(&mut query)?, reader_of(&mut query)?);
+    query.finish()?;
+    let read =
+        v1::RecordRead { table, key: Some(form::key_to(key)), level: level.into(), reader, ..Default::default() };
+    let rows = match ask(&app, &caller, Message::Read(read)).await? {
+        Message::Rows(rows) => rows,
+        answer => return Err(Refusal(other(answer))),
+    };
+    let Some(record) = rows.rows.into_iter().next() else {
+        return Err(Refusal(
+            Error::new("tables.no_record", Class::NotFound, "There is no such record.")
+                .hint("It may be there and not be shown to this reader."),
+        ));
+    };
+    let record = Record::try_from(record)?;
+    let tag = [(header::ETAG, format!("\"{}\"", record.version))];
+    Ok((tag, Json(shown::record(&record, Form::Plain))).into_response())
+}
+
+/// Writes one record, as its change says.
+async fn write(
+    app: &App,
+    caller: &Caller,
+    path: &Segments,
+    mut query: Query,
+    headers: &HeaderMap,
+    change: Change,
+) -> Result<Response, Refusal> {
+    let (table, key, reader) = (path.text(TABLE)?, key_of(path, &mut query)?, reader_of(&mut query)?);
+    query.finish()?;
+    let condition =
+        expected(headers)?.map(|version| v1::RecordCondition { expected: Some(Expected::Version(version)) });
+    let write = v1::RecordWrite {
+        table,
+        key: Some(form::key_to(key)),
+        condition,
+        change: Some(change),
+        reader,
+        ..Default::default()
+    };
+    let outcome = match ask(app, caller, Message::Write(write)).await? {
+        Message::Written(written) => Outcome::try_from(written)?,
+        answer => return Err(Refusal(other(answer))),
+    };
+    match outcome {
+        Outcome::Committed(version) => {
+            let tag = [(header::ETAG, format!("\"{version}\""))];
+            Ok((tag, Json(json!({ "version": shown::version(version) }))).into_response())
+        }
+        Outcome::Conflict(conflict) => Ok(conflicting(conflict)),
+    }
+}
+
+/// A conflict as an answer, with what stands in the way where the writer may see it.
+fn conflicting(conflict: Conflict) -> Response {
+    let theirs = match &conflict {
+        Conflict::Theirs(theirs) => Some(shown::record(theirs, Form::Plain)),
+        _ => None,
+    };
+    let hidden = conflict == Conflict::Hidden;
+    let mut body = serde_json::to_value(ErrorBody::from(Error::from(conflict))).unwrap_or_default();
+    body["theirs"] = theirs.unwrap_or_default();
+    body["hidden"] = hidden.into();
+    (StatusCode::PRECONDITION_FAILED, Json(body)).into_response()
+}
+
+fn columns_of(body: &Value) -> Result<v1::RecordData, Error> {
+    form::data_to(&values::read_columns(body).map_err(form::bad_json)?)
+}
+
+/// Replaces one record; answered when that is durable.
+#[utoipa::path(put, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_put", tag = "tables",
+    request_body = serde_json::Value,
+    params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
+        ("bytes" = Option<bool>, Query, description = "The key is bytes, not text"),
+        ("audience" = Option<String>, Query, description = "A predicate: whom the record is shown to"),
+        ("reader" = Option<String>, Query, description = "What the writer says of itself as a reader: a JSON object")),
+    responses((status = 200, body = serde_json::Value), (status = 412, body = serde_json::Value),
+        (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn put(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    mut query: Query,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<Value>,
+) -> Result<Response, Refusal> {
+    let audience = text_of(&mut query, "audience")?.unwrap_or_default();
+    let change = Change::Put(v1::RecordPut { data: Some(columns_of(&body)?), audience });
+    write(&app, &caller, &path, query, &headers, change).await
+}
+
+/// Sets some columns of one record and keeps the others.
+#[utoipa::path(patch, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_patch", tag = "tables",
+    request_body = serde_json::Value,
+    params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
+        ("bytes" = Option<bool>, Query, description = "The key is bytes, not text"),
+        ("remove" = Option<Vec<String>>, Query, description = "Columns to take away"),
+        ("reader" = Option<String>, Query, description = "What the writer says of itself as a reader: a JSON object")),
+    responses((status = 200, body = serde_json::Value), (status = 412, body = serde_json::Value),
+        (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn patch(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    mut query: Query,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<Value>,
+) -> Result<Response, Refusal> {
+    let remove = std::iter::from_fn(|| text_of(&mut query, "remove").transpose()).collect::<Result<_, Error>>()?;
+    let change = Change::Patch(v1::RecordPatch { data: Some(columns_of(&body)?), remove });
+    write(&app, &caller, &path, query, &headers, change).await
+}
+
+/// Deletes one record, whether there is one or not.
+#[utoipa::path(delete, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_delete", tag = "tables",
+    params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
+        ("bytes" = Option<bool>, Query, description = "The key is bytes, not text")),
+    responses((status = 200, body = serde_json::Value), (status = 412, body = serde_json::Value),
+        (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    write(&app, &caller, &path, query, &headers, Change::Delete(v1::RecordDelete {})).await
+}
+
+fn text_of(query: &mut Query, name: &str) -> Result<Option<String>, Error> {
+    let text = query.take(name).map(|value| String::from_utf8(value.to_vec()));
+    text.transpose().map_err(|_| bad_path(format!("`{name}` is not UTF-8")))
+}
+
+fn level_of(query: &mut Query) -> Result<v1::ReadLevel, Error> {
+    match text_of(query, "level")?.as_deref() {
+        None | Some("latest") => Ok(v1::ReadLevel::Latest),
+        Some("committed") => Ok(v1::ReadLevel::Committed),
+        Some(_) => Err(bad_path("`level` is `latest` or `committed`")),
+    }
+}

@@ -1,0 +1,212 @@
+//! Exports and imports: a record a line, as JSON or as comma-separated values.
+
+use super::query::page;
+use super::{TABLE, ask, other, text_of};
+use crate::rest::answer::{ErrorBody, Refusal};
+use crate::rest::extract::{Query, RawBody, Segments, bad_path};
+use crate::rest::{App, Caller};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::stream;
+use http::header;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use tidings_base::Error;
+use tidings_client::tables::{Columns, Outcome, csv, form, shown};
+use tidings_predicate::Key;
+use tidings_predicate::json::Form;
+use tidings_wire::v1;
+use tidings_wire::v1::record_write::Change;
+use tidings_wire::v1::tables_message::Message;
+
+/// How many writes of an import are under way at a time.
+const AT_ONCE: usize = 64;
+
+/// How records are written line by line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lines {
+    Ndjson,
+    Csv,
+}
+
+impl Lines {
+    fn of(query: &mut Query) -> Result<Lines, Error> {
+        match text_of(query, "format")?.as_deref() {
+            None | Some("ndjson") => Ok(Lines::Ndjson),
+            Some("csv") => Ok(Lines::Csv),
+            Some(_) => Err(bad_path("`format` is `ndjson` or `csv`")),
+        }
+    }
+}
+
+/// All records that are visible, a line each, in the order of their keys.
+#[utoipa::path(get, path = "/v1/tables/{table}/export", operation_id = "tables_export", tag = "tables",
+    params(("table" = String, Path, description = "The table"),
+        ("format" = Option<String>, Query, description = "`ndjson` (the default) or `csv`"),
+        ("predicate" = Option<String>, Query, description = "Which records"),
+        ("column" = Option<Vec<String>>, Query, description = "Columns of CSV; those of the first page if left out")),
+    responses((status = 200, description = "Lines", content_type = "application/x-ndjson"),
+        (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn export(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    mut query: Query,
+) -> Result<Response, Refusal> {
+    let lines = Lines::of(&mut query)?;
+    let predicate = text_of(&mut query, "predicate")?.unwrap_or_default();
+    let columns: Vec<String> =
+        std::iter::from_fn(|| text_of(&mut query, "column").transpose()).collect::<Result<_, Error>>()?;
+    query.finish()?;
+    let ask = v1::RecordQuery { predicate, ..Default::default() };
+    let read = v1::RecordRead { table: path.text(TABLE)?, query: Some(ask), ..Default::default() };
+    let mut export = Export { app, caller, next: Some(read), lines, columns, heading: None, pieces: VecDeque::new() };
+    // What is wrong with the request is told before anything is sent.
+    export.pull().await?;
+    let kind = match lines {
+        Lines::Ndjson => "application/x-ndjson",
+        Lines::Csv => "text/csv",
+    };
+    let body = stream::unfold(export, |mut export| async move {
+        let piece = export.next().await?;
+        Some((piece, export))
+    });
+    Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(body)).into_response())
+}
+
+/// An export's place between two pieces.
+struct Export {
+    app: App,
+    caller: Caller,
+    next: Option<v1::RecordRead>,
+    lines: Lines,
+    columns: Vec<String>,
+    heading: Option<csv::Writer>,
+    pieces: VecDeque<Bytes>,
+}
+
+impl Export {
+    async fn next(&mut self) -> Option<Result<Bytes, Error>> {
+        loop {
+            if let Some(piece) = self.pieces.pop_front() {
+                return Some(Ok(piece));
+            }
+            self.next.as_ref()?;
+            if let Err(error) = self.pull().await {
+                self.next = None;
+                return Some(Err(error));
+            }
+        }
+    }
+
+    /// Reads a page.
+    async fn pull(&mut self) -> Result<(), Error> {
+        let Some(read) = self.next.take() else { return Ok(()) };
+        let (records, cursor) = page(&self.app, &self.caller, read.clone()).await?;
+        let mut text = String::new();
+        if self.lines == Lines::Csv && self.heading.is_none() {
+            let found = records.iter().flat_map(|record| record.columns.keys().cloned());
+            let named = self.columns.iter().cloned();
+            let writer = if self.columns.is_empty() { csv::Writer::new(found) } else { csv::Writer::new(named) };
+            text += &writer.heading();
+            self.heading = Some(writer);
+        }
+        for record in &records {
+            match (&self.heading, &record.key) {
+                (Some(writer), Some(key)) => text += &writer.record(key, &record.columns),
+                _ => {
+                    text += &shown::record(record, Form::Exact).to_string();
+                    text.push('\n');
+                }
+            }
+        }
+        self.pieces.push_back(text.into());
+        self.next = (!cursor.is_empty()).then_some(v1::RecordRead { cursor, ..read });
+        Ok(())
+    }
+}
+
+/// Writes a record for each line: `{"key", "columns"}`, or comma-separated values with a heading.
+#[utoipa::path(post, path = "/v1/tables/{table}/import", operation_id = "tables_import", tag = "tables",
+    request_body = String,
+    params(("table" = String, Path, description = "The table"),
+        ("format" = Option<String>, Query, description = "`ndjson` (the default) or `csv`"),
+        ("audience" = Option<String>, Query, description = "A predicate: whom the records are shown to")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn import(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    mut query: Query,
+    RawBody(body): RawBody,
+) -> Result<Json<Value>, Refusal> {
+    let lines = Lines::of(&mut query)?;
+    let audience = text_of(&mut query, "audience")?.unwrap_or_default();
+    query.finish()?;
+    let text = std::str::from_utf8(&body).map_err(|_| bad_path("the body is not UTF-8"))?;
+    let records = match lines {
+        Lines::Csv => csv::read(text)?,
+        Lines::Ndjson => (1..)
+            .zip(text.lines())
+            .filter(|(_, line)| !line.trim().is_empty())
+            .map(|(number, line)| record_of(number, line))
+            .collect::<Result<_, Error>>()?,
+    };
+    let (count, table) = (records.len(), path.text(TABLE)?);
+    let mut records = records.into_iter();
+    loop {
+        let some: Vec<(Key, Columns)> = records.by_ref().take(AT_ONCE).collect();
+        if some.is_empty() {
+            return Ok(Json(json!({ "written": count })));
+        }
+        let writes = some.into_iter().map(|record| write(&app, &caller, &table, &audience, record));
+        futures::future::try_join_all(writes).await?;
+    }
+}
+
+async fn write(
+    app: &App,
+    caller: &Caller,
+    table: &str,
+    audience: &str,
+    (key, columns): (Key, Columns),
+) -> Result<(), Error> {
+    let put = v1::RecordPut { data: Some(form::data_to(&columns)?), audience: audience.to_owned() };
+    let write = v1::RecordWrite {
+        table: table.to_owned(),
+        key: Some(form::key_to(key)),
+        change: Some(Change::Put(put)),
+        ..Default::default()
+    };
+    match ask(app, caller, Message::Write(write)).await? {
+        Message::Written(written) => Outcome::try_from(written)?.committed().map(drop),
+        answer => Err(other(answer)),
+    }
+}
+
+fn record_of(number: usize, line: &str) -> Result<(Key, Columns), Error> {
+    form::line_of(line).map_err(|error| Error { message: format!("line {number}: {}", error.message), ..error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_base::Class;
+
+    #[test]
+    fn lines_are_records_and_bad_ones_are_numbered() {
+        let (key, columns) = record_of(1, r#"{"key":"a","columns":{"x":1},"version":7}"#).unwrap();
+        assert_eq!((key, columns["x"].clone()), (Key::from("a"), tidings_predicate::Value::Int(1)));
+        for bad in ["{", "{}", r#"{"key":3,"columns":{}}"#, r#"{"key":"a","columns":[]}"#] {
+            let error = record_of(3, bad).unwrap_err();
+            assert_eq!(error.class, Class::Invalid, "{bad}");
+            assert!(error.message.starts_with("line 3: "), "{}", error.message);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Queries, over HTTP: a page of rows at a time.
+
+use super::{TABLE, ask, level_of, other, reader_of, text_of};
+use crate::rest::answer::{ErrorBody, Refusal};
+use crate::rest::extract::{JsonBody, Query, Segments, bad_path};
+use crate::rest::{App, Caller};
+use axum::Json;
+use axum::extract::State;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tidings_base::{Class, Error};
+use tidings_client::tables::{Record, form, shown};
+use tidings_predicate::json::{self as values, Form};
+use tidings_wire::v1;
+use tidings_wire::v1::tables_message::Message;
+use utoipa::ToSchema;
+
+/// What is asked. Expressions are of the language of predicates.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::rest) struct Ask {
+    /// Which records; all that are visible if empty.
+    #[schema(example = "price < 10 && in_stock")]
+    predicate: String,
+    /// Columns of the answer; whole records if there are none.
+    project: Vec<Named>,
+    /// What comes first.
+    order: Vec<Order>,
+    /// At most so many rows; 0 = no limit.
+    limit: u64,
+    group_by: Vec<Named>,
+    aggregates: Vec<Aggregate>,
+    /// A record of another table for each, by its key.
+    lookup: Option<Lookup>,
+    /// Only keys from here on.
+    #[schema(value_type = Option<serde_json::Value>)]
+    from: Option<Value>,
+    /// Only keys before this one.
+    #[schema(value_type = Option<serde_json::Value>)]
+    before: Option<Value>,
+    /// What writers' predicates see as `reader`.
+    #[schema(value_type = Option<serde_json::Value>)]
+    reader: Option<Value>,
+    /// `latest` (the default) or `committed`.
+    level: Option<String>,
+    /// Where an earlier answer ended.
+    cursor: String,
+}
+
+/// An expression with a name.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct Named {
+    name: String,
+    expression: String,
+}
+
+/// An expression to order by.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct Order {
+    expression: String,
+    #[serde(default)]
+    descending: bool,
+}
+
+/// What is aggregated how.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct Aggregate {
+    name: String,
+    /// `count`, `sum`, `min`, `max` or `avg`.
+    #[schema(example = "count")]
+    aggregate: String,
+    #[serde(default)]
+    expression: String,
+}
+
+/// A look-up by key in another table.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct Lookup {
+    table: String,
+    key: String,
+    name: String,
+}
+
+impl Ask {
+    fn message(self, table: String) -> Result<v1::RecordRead, Error> {
+        let key = |key: Option<Value>| key.map(|key| values::read_key(&key).map(form::key_to)).transpose();
+        let named = |parts: Vec<Named>| {
+            let part = |Named { name, expression }| v1::QueryColumn { name, expression };
+            parts.into_iter().map(part).collect::<Vec<_>>()
+        };
+        let order =
+            self.order.into_iter().map(|Order { expression, descending }| v1::QueryOrder { expression, descending });
+        let aggregates = self.aggregates.into_iter().map(|Aggregate { name, aggregate, expression }| {
+            Ok(v1::QueryAggregate { name, aggregate: aggregation(&aggregate)?.into(), expression })
+        });
+        let query = v1::RecordQuery {
+            predicate: self.predicate,
+            project: named(self.project),
+            order: order.collect(),
+            limit: self.limit,
+            group_by: named(self.group_by),
+            aggregates: aggregates.collect::<Result<_, Error>>()?,
+            lookup: self.lookup.map(|Lookup { table, key, name }| v1::QueryLookup { table, key, name }),
+            from: key(self.from).map_err(form::bad_json)?,
+            before: key(self.before).map_err(form::bad_json)?,
+        };
+        let reader = self.reader.map(|reader| values::read_columns(&reader)).transpose().map_err(form::bad_json)?;
+        let level = match self.level.as_deref() {
+            None | Some("latest") => v1::ReadLevel::Latest,
+            Some("committed") => v1::ReadLevel::Committed,
+            Some(_) => return Err(bad_path("`level` is `latest` or `committed`")),
+        };
+        Ok(v1::RecordRead {
+            table,
+            query: Some(query),
+            level: level.into(),
+            reader: reader.map(|reader| form::data_to(&reader)).transpose()?,
+            cursor: cursor_of(&self.cursor)?,
+            ..Default::default()
+        })
+    }
+}
+
+fn aggregation(name: &str) -> Result<v1::QueryAggregation, Error> {
+    Ok(match name {
+        "count" => v1::QueryAggregation::Count,
+        "sum" => v1::QueryAggregation::Sum,
+        "min" => v1::QueryAggregation::Min,
+        "max" => v1::QueryAggregation::Max,
+        "avg" => v1::QueryAggregation::Avg,
+        _ => {
+            return Err(Error::new("tables.bad_query", Class::Invalid, "there is no such aggregate")
+                .hint("Use count, sum, min, max or avg."));
+        }
+    })
+}
+
+pub(super) fn cursor_of(text: &str) -> Result<Bytes, Error> {
+    BASE64.decode(text).map(Bytes::from).map_err(|_| {
+        Error::new("tables.bad_cursor", Class::Invalid, "This cursor was not made here.")
+            .hint("Begin without a cursor.")
+    })
+}
+
+pub(super) fn cursor_to(cursor: &[u8]) -> String {
+    BASE64.encode(cursor)
+}
+
+/// A page of rows, as records.
+pub(super) async fn page(app: &App, caller: &Caller, read: v1::RecordRead) -> Result<(Vec<Record>, Bytes), Error> {
+    match ask(app, caller, Message::Read(read)).await? {
+        Message::Rows(rows) => {
+            let records = rows.rows.into_iter().map(Record::try_from).collect::<Result<_, Error>>()?;
+            Ok((records, rows.cursor))
+        }
+        answer => Err(other(answer)),
+    }
+}
+
+async fn rows(app: &App, caller: &Caller, read: v1::RecordRead) -> Result<Json<Value>, Refusal> {
+    let (records, cursor) = page(app, caller, read).await?;
+    let rows: Vec<Value> = records.iter().map(|record| shown::record(record, Form::Plain)).collect();
+    let cursor = (!cursor.is_empty()).then(|| cursor_to(&cursor));
+    Ok(Json(json!({ "rows": rows, "cursor": cursor })))
+}
+
+/// Asks a query: a page of its rows, and a cursor if there are more.
+#[utoipa::path(post, path = "/v1/tables/{table}/query", operation_id = "tables_query", tag = "tables",
+    request_body = Ask, params(("table" = String, Path, description = "The table")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn query(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    JsonBody(ask): JsonBody<Ask>,
+) -> Result<Json<Value>, Refusal> {
+    let read = ask.message(path.text(TABLE)?)?;
+    rows(&app, &caller, read).await
+}
+
+/// Records that a predicate selects: a page of them, and a cursor if there are more.
+#[utoipa::path(get, path = "/v1/tables/{table}/records", operation_id = "tables_read", tag = "tables",
+    params(("table" = String, Path, description = "The table"),
+        ("predicate" = Option<String>, Query, description = "Which records; all that are visible if left out"),
+        ("limit" = Option<u64>, Query, description = "At most so many"),
+        ("cursor" = Option<String>, Query, description = "Where an earlier answer ended"),
+        ("level" = Option<String>, Query, description = "`latest` (the default) or `committed`"),
+        ("reader" = Option<String>, Query, description = "What writers' predicates see as `reader`: a JSON object")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(in crate::rest) async fn records(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    mut query: Query,
+) -> Result<Json<Value>, Refusal> {
+    let predicate = text_of(&mut query, "predicate")?.unwrap_or_default();
+    let limit = query.take_number("limit")?.unwrap_or_default();
+    let cursor = cursor_of(&text_of(&mut query, "cursor")?.unwrap_or_default())?;
+    let (level, reader) = (level_of(&mut query)?, reader_of(&mut query)?);
+    query.finish()?;
+    let query = Some(v1::RecordQuery { predicate, limit, ..Default::default() });
+    let table = path.text(TABLE)?;
+    let read = v1::RecordRead { table, query, cursor, level: level.into(), reader, ..Default::default() };
+    rows(&app, &caller, read).await
+}

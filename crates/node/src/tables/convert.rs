@@ -1,0 +1,276 @@
+//! Messages as the machines have them, and back: tables and records. Live queries between nodes are in [`live`].
+
+mod live;
+
+pub(super) use live::*;
+
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use tidings_base::{Class, Error, Mono, Wall};
+use tidings_client::tables::form::{data_of, key_of, key_to, packed, query_of};
+use tidings_predicate::query::Row;
+use tidings_predicate::{Key, Packed};
+use tidings_tables::calls::{
+    Access, Caller, Condition, Conflict, Level, Operation, Page, Read, Span, Stat, Update, Visible, Write,
+};
+use tidings_tables::directory::{Column, Kind, Properties, Schema};
+use tidings_tables::names::{NetId, OperationId, PartitionId, Position, TableId};
+use tidings_wire::v1;
+use tidings_wire::v1::record_conflict::Conflict as Stands;
+use tidings_wire::v1::record_write::Change;
+use tidings_wire::v1::{ReadLevel, TableLevel};
+
+/// Whoever calls, as a table of an application sees it: whoever is of another application is nobody in particular there.
+pub(super) fn relative(caller: &v1::TablesCaller, app: &str) -> v1::TablesCaller {
+    if caller.app == app {
+        return caller.clone();
+    }
+    v1::TablesCaller { level: TableLevel::Public.into(), claims: Bytes::new(), until_us: 0, ..caller.clone() }
+}
+
+/// Whoever calls, as the machines have it.
+pub(super) fn caller_of(caller: &v1::TablesCaller) -> Caller {
+    let user = match caller.level() {
+        TableLevel::User => caller.principal.clone(),
+        _ => String::new(),
+    };
+    Caller {
+        access: access_of(caller.level()),
+        app: caller.app.clone(),
+        user,
+        claims: Packed::parse(&caller.claims).unwrap_or_else(|_| Packed::empty()),
+        expires: (caller.until_us > 0).then_some(Wall(caller.until_us)),
+    }
+}
+
+pub(super) fn access_of(level: TableLevel) -> Access {
+    match level {
+        TableLevel::User => Access::User,
+        TableLevel::App => Access::App,
+        TableLevel::Public | TableLevel::Unspecified => Access::Public,
+    }
+}
+
+pub(super) fn access_to(access: Access) -> TableLevel {
+    match access {
+        Access::Public => TableLevel::Public,
+        Access::App => TableLevel::App,
+        Access::User => TableLevel::User,
+    }
+}
+
+pub(super) fn partition_to(partition: PartitionId) -> v1::PartitionRef {
+    v1::PartitionRef { table: partition.table.0, number: partition.number }
+}
+
+pub(super) fn partition_of(partition: v1::PartitionRef) -> PartitionId {
+    PartitionId { table: TableId(partition.table), number: partition.number }
+}
+
+// ---- tables ---------------------------------------------------------------------------------------------------------
+
+/// The kinds of a schema by their names.
+const KINDS: [(&str, Kind); 8] = [
+    ("null", Kind::Null),
+    ("bool", Kind::Bool),
+    ("int", Kind::Int),
+    ("double", Kind::Double),
+    ("string", Kind::String),
+    ("bytes", Kind::Bytes),
+    ("list", Kind::List),
+    ("map", Kind::Map),
+];
+
+pub(super) fn properties_of(properties: &v1::TableProperties) -> Result<Properties, Error> {
+    let column = |column: &v1::TableColumn| {
+        let kind = |name: &String| {
+            KINDS.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind).ok_or_else(|| {
+                let shown = crate::principal::clip(name);
+                Error::new("tables.schema", Class::Invalid, format!("`{shown}` is no kind of value"))
+                    .hint("Use null, bool, int, double, string, bytes, list or map.")
+            })
+        };
+        let holds = column.kinds.iter().map(kind).collect::<Result<BTreeSet<Kind>, Error>>()?;
+        Ok((column.name.clone(), Column { holds, required: column.required }))
+    };
+    let columns = properties.columns.iter().map(column).collect::<Result<BTreeMap<_, _>, Error>>()?;
+    let declared = !columns.is_empty() || properties.closed;
+    let defaults = Properties::default();
+    Ok(Properties {
+        access: access_of(properties.level()),
+        schema: declared.then_some(Schema { columns, closed: properties.closed }),
+        may_write: (!properties.may_write.is_empty()).then(|| properties.may_write.clone()),
+        lossy: properties.lossy,
+        max_records: (properties.max_records > 0).then_some(properties.max_records),
+        max_bytes: (properties.max_bytes > 0).then_some(properties.max_bytes),
+        tombstones_s: if properties.tombstones_s > 0 { properties.tombstones_s } else { defaults.tombstones_s },
+        ..defaults
+    })
+}
+
+pub(super) fn properties_to(properties: &Properties) -> v1::TableProperties {
+    let schema = properties.schema.clone().unwrap_or_default();
+    let kinds = |column: &Column| {
+        let named = KINDS.iter().filter(|(_, kind)| column.holds.contains(kind));
+        named.map(|(name, _)| (*name).to_owned()).collect()
+    };
+    let columns = schema.columns.iter().map(|(name, column)| v1::TableColumn {
+        name: name.clone(),
+        kinds: kinds(column),
+        required: column.required,
+    });
+    v1::TableProperties {
+        level: access_to(properties.access).into(),
+        may_write: properties.may_write.clone().unwrap_or_default(),
+        lossy: properties.lossy,
+        columns: columns.collect(),
+        closed: schema.closed,
+        max_records: properties.max_records.unwrap_or_default(),
+        max_bytes: properties.max_bytes.unwrap_or_default(),
+        tombstones_s: properties.tombstones_s,
+    }
+}
+
+pub(super) fn stat_to(stat: Stat) -> v1::PartitionSize {
+    v1::PartitionSize { records: stat.records, bytes: stat.bytes, position: stat.position.get(), queries: stat.queries }
+}
+
+// ---- records --------------------------------------------------------------------------------------------------------
+
+pub(super) fn record_to(record: Visible) -> v1::Record {
+    v1::Record {
+        key: Some(key_to(record.key)),
+        version: record.version.get(),
+        data: Some(data_of(&record.columns)),
+        writer: record.writer,
+        time_us: record.time.0,
+    }
+}
+
+/// A record of another node; none if it is not one.
+pub(super) fn record_of(record: v1::Record) -> Option<Visible> {
+    Some(Visible {
+        key: key_of(record.key?)?,
+        version: Position::from_u64(record.version)?,
+        time: Wall(record.time_us),
+        writer: record.writer,
+        columns: packed(record.data.as_ref()?).ok()?,
+    })
+}
+
+pub(super) fn row_to(row: Row) -> v1::Record {
+    v1::Record { key: row.key.map(key_to), data: Some(data_of(&row.columns)), ..Default::default() }
+}
+
+pub(super) fn conflict_to(conflict: Conflict) -> v1::RecordConflict {
+    let conflict = match conflict {
+        Conflict::Theirs(theirs) => Stands::Theirs(record_to(*theirs)),
+        Conflict::Absent => Stands::Absent(v1::RecordAbsent {}),
+        Conflict::Hidden => Stands::Hidden(v1::RecordHidden {}),
+        Conflict::Predecessor => Stands::Dependent(v1::RecordDependent {}),
+    };
+    v1::RecordConflict { conflict: Some(conflict) }
+}
+
+pub(super) fn write_of(write: &v1::RecordWrite, deadline: Mono) -> Result<Write, Error> {
+    let change = match write.change.as_ref().ok_or_else(|| missing("change"))? {
+        Change::Put(put) => Update::Put { columns: data(&put.data)?, predicate: put.audience.clone() },
+        Change::Patch(patch) => Update::Patch { set: data(&patch.data)?, unset: patch.remove.clone() },
+        Change::Delete(_) => Update::Delete,
+    };
+    let condition = match write.condition.as_ref().and_then(|condition| condition.expected.as_ref()) {
+        None => Condition::Blind,
+        Some(v1::record_condition::Expected::Version(version)) => Condition::Version(position(*version)?),
+        Some(v1::record_condition::Expected::Operation(seq)) => Condition::Operation(*seq),
+    };
+    let op = write.operation.as_ref().map(|operation| {
+        let id = OperationId { netid: netid_of(&operation.netid)?, seq: operation.seq };
+        let after = (operation.after > 0).then_some(operation.after);
+        Ok::<_, Error>(Operation { id, acked_through: operation.acked_through, after })
+    });
+    Ok(Write {
+        op: op.transpose()?,
+        key: key(&write.key)?,
+        change,
+        condition,
+        data: data(&write.reader)?,
+        deadline: Some(deadline),
+    })
+}
+
+/// What a partition is asked to read; whoever asks gives the span.
+pub(super) fn read_of(
+    read: &v1::RecordRead,
+    partition: u32,
+    span: Span,
+    whole: bool,
+    deadline: Mono,
+) -> Result<Read, Error> {
+    let level = match read.level() {
+        ReadLevel::Uncommitted => Level::Uncommitted,
+        ReadLevel::Committed => Level::Committed,
+        ReadLevel::Latest | ReadLevel::Unspecified => Level::Latest,
+        ReadLevel::CommittedWio => {
+            let pending = read.pending.iter().map(|pending| Ok((key(&pending.key)?, pending.seq)));
+            Level::CommittedWio {
+                netid: netid_of(&read.netid)?,
+                pending: pending.collect::<Result<Vec<(Key, u64)>, Error>>()?,
+            }
+        }
+    };
+    let floor = read.floors.iter().find(|floor| floor.partition == partition);
+    Ok(Read {
+        ask: read.query.as_ref().map(query_of).transpose()?.unwrap_or_default(),
+        span,
+        level,
+        data: data(&read.reader)?,
+        floor: position(floor.map_or(0, |floor| floor.position))?,
+        whole,
+        deadline: Some(deadline),
+    })
+}
+
+/// The span of a read that another node sent.
+pub(super) fn span_of(read: &v1::RecordRead) -> Result<Span, Error> {
+    let query = read.query.clone().unwrap_or_default();
+    let (from, before) = (query.from.and_then(key_of), query.before.and_then(key_of));
+    Ok(match (&read.key, read.after.clone().and_then(key_of)) {
+        (Some(_), _) => Span::Only(key(&read.key)?),
+        (None, Some(after)) => Span::After(after, before),
+        (None, None) => Span::Between(from, before),
+    })
+}
+
+pub(super) fn page_to(partition: u32, page: Page) -> v1::RecordRows {
+    let rows = page.records.into_iter().map(record_to).chain(page.rows.into_iter().map(row_to));
+    let position = page.position.get();
+    v1::RecordRows {
+        rows: rows.collect(),
+        cursor: Bytes::new(),
+        positions: vec![v1::PartitionPosition { partition, position }],
+    }
+}
+
+/// The columns of a message; none are an empty map.
+pub(super) fn data(data: &Option<v1::RecordData>) -> Result<Packed, Error> {
+    data.as_ref().map_or_else(|| Ok(Packed::empty()), packed)
+}
+
+pub(super) fn key(key: &Option<v1::RecordKey>) -> Result<Key, Error> {
+    key.clone().and_then(key_of).ok_or_else(|| missing("key"))
+}
+
+pub(super) fn netid_of(bytes: &[u8]) -> Result<NetId, Error> {
+    bytes.try_into().map(NetId).map_err(|_| {
+        Error::new("tables.invalid", Class::Invalid, "a netid has 16 bytes").hint("Draw them at random, once.")
+    })
+}
+
+pub(super) fn position(number: u64) -> Result<Position, Error> {
+    Position::from_u64(number)
+        .ok_or_else(|| Error::new("tables.invalid", Class::Invalid, format!("{number} is no version")))
+}
+
+fn missing(field: &str) -> Error {
+    Error::new("control.missing_field", Class::Invalid, format!("the request lacks its field `{field}`"))
+}

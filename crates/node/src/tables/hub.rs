@@ -1,0 +1,286 @@
+//! What everything of Tables on a node shares: the machines' inputs, the ways out, and what is known.
+
+use super::directories::Directories;
+use super::lines::Lines;
+use super::owning::Held;
+use super::processing;
+use super::requests::Requests;
+use super::sealing::Seal;
+use super::watching::Watchers;
+use super::{APP, Told};
+use crate::clock::Clock;
+use crate::driver::Handle;
+use crate::notify::Notify;
+use crate::services::{Cells, Peers, Placed, Stored, Through, Way};
+use crate::tasks::Tasks;
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tidings_base::{Class, Error, KeyHash, LeaseNumber};
+use tidings_client::cell::Cell;
+use tidings_client::placement::{Lookup, Owner};
+use tidings_client::tables::Operations;
+use tidings_tables::directory::Opened;
+use tidings_tables::names::{Endpoint, GatewayId, PartitionId, Position};
+use tidings_tables::processor::{Guard, StoreId, StoreReply, StoreRequest, StoreResult};
+use tidings_tables::refusal::Refusal;
+use tidings_tables::{gateway, processor};
+use tidings_wire::v1::notify_message::Message;
+use tidings_wire::v1::store_message::Message as StoreMessage;
+use tidings_wire::{error, v1};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// How long a request to the store may take: longer than an election; after it the machine hears of an error.
+const STORE: Duration = Duration::from_secs(10);
+
+/// How long a node that stops waits for others to take its partitions.
+const HAND_OVER: Duration = Duration::from_secs(3);
+
+/// The machines' inputs.
+pub(super) struct Machines {
+    pub(super) processor: Handle<processing::Input>,
+    pub(super) gateway: Handle<gateway::Input>,
+}
+
+/// What one machine here has for another, in order.
+#[derive(Debug)]
+pub(super) enum Said {
+    Processor(processor::Input),
+    Gateway(gateway::Input),
+}
+
+/// What everything of Tables on a node shares.
+pub(super) struct Hub {
+    pub(super) told: Told,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) gateway_id: GatewayId,
+    machines: OnceLock<Machines>,
+    said: mpsc::UnboundedSender<Said>,
+    /// Absent once it is stopped: whatever still runs must not keep the store open.
+    stored: Mutex<Option<Stored>>,
+    pub(super) through: Arc<Through>,
+    pub(super) way: Way,
+    pub(super) cell: watch::Sender<Option<Cell>>,
+    pub(super) owner: OnceLock<Owner>,
+    pub(super) lookup: OnceLock<Lookup>,
+    pub(super) directories: Directories,
+    pub(super) held: Held,
+    /// Something changed that partitions depend on.
+    pub(super) changed: tokio::sync::Notify,
+    pub(super) requests: Requests,
+    pub(super) watchers: Watchers,
+    pub(super) lines: Lines,
+    /// R6: names of writes whose callers gave none.
+    pub(super) operations: Operations,
+    pub(super) seal: Arc<OnceLock<Seal>>,
+    /// Absent where Notify is not served.
+    notify: Option<Notify>,
+    tasks: Tasks,
+}
+
+impl Hub {
+    pub(super) fn new(
+        told: Told,
+        stored: Stored,
+        cells: Cells,
+        placed: Placed,
+        notify: Option<Notify>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Arc<Hub>, mpsc::UnboundedReceiver<Said>), Error> {
+        // As much as the machines have under way, which they bound themselves.
+        let (said, saying) = mpsc::unbounded_channel();
+        let hub = Hub {
+            way: Way::new(cells, APP, told.node),
+            told,
+            clock,
+            // A gateway that has lost its memory has another name.
+            gateway_id: GatewayId(random()?),
+            machines: OnceLock::new(),
+            said,
+            stored: Mutex::new(Some(stored)),
+            through: Arc::new(Through::new(placed)),
+            cell: watch::Sender::new(None),
+            owner: OnceLock::new(),
+            lookup: OnceLock::new(),
+            directories: Directories::default(),
+            held: Held::default(),
+            changed: tokio::sync::Notify::new(),
+            requests: Requests::default(),
+            watchers: Watchers::default(),
+            lines: Lines::default(),
+            operations: Operations::new()?,
+            seal: Arc::default(),
+            notify,
+            tasks: Tasks::default(),
+        };
+        Ok((Arc::new(hub), saying))
+    }
+
+    pub(super) fn begin(&self, machines: Machines) {
+        let _: Result<(), Machines> = self.machines.set(machines);
+    }
+
+    // ---- tasks ------------------------------------------------------------------------------------------------------
+
+    pub(super) fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    /// Lets others have the partitions, as long as there are others and they take them.
+    pub(super) async fn hand_over(&self) {
+        let alone = self.stored().map_or(true, |stored| stored.other_addresses().is_empty());
+        if let Some(owner) = self.owner.get().filter(|_| !alone)
+            && !matches!(tokio::time::timeout(HAND_OVER, owner.drain()).await, Ok(Ok(())))
+        {
+            tracing::warn!("tables: nobody took all partitions in time; they wait for the end of their leases");
+        }
+    }
+
+    /// Waits until a machine has stopped by itself; which.
+    pub(super) async fn broken(&self) -> &'static str {
+        let Some(machines) = self.machines.get() else { return std::future::pending().await };
+        tokio::select! {
+            () = machines.processor.ended() => "processor",
+            () = machines.gateway.ended() => "gateway",
+        }
+    }
+
+    /// Gives up what partitions are left, and lets watchers go.
+    pub(super) fn leave(&self) {
+        if let Some(owner) = self.owner.get() {
+            owner.leave();
+        }
+        self.watchers.close();
+    }
+
+    pub(super) async fn stop(&self) {
+        self.leave();
+        self.tasks.stop().await;
+        *self.stored.lock() = None;
+        self.cell.send_replace(None);
+        self.way.close();
+        self.through.close();
+        self.lines.close();
+    }
+
+    // ---- the machines' inputs ---------------------------------------------------------------------------------------
+
+    pub(super) async fn processor(&self, input: processor::Input) {
+        if let Some(machines) = self.machines.get() {
+            // A machine that has stopped needs no input.
+            let _ = machines.processor.send(processing::Input::Machine(input)).await;
+        }
+    }
+
+    /// What the processor says of a partition that it has opened; whoever cuts one waits until it has.
+    pub(super) async fn opened(&self, partition: PartitionId) -> Result<Opened, Refusal> {
+        let (reply, opened) = oneshot::channel();
+        if let Some(machines) = self.machines.get() {
+            let _ = machines.processor.send(processing::Input::Opened(partition, reply)).await;
+        }
+        opened.await.ok().flatten().ok_or(Refusal::Moved)
+    }
+
+    pub(super) async fn gateway(&self, input: gateway::Input) {
+        if let Some(machines) = self.machines.get() {
+            let _ = machines.gateway.send(input).await;
+        }
+    }
+
+    /// Takes an input to a machine here without waiting, after those that were said before.
+    pub(super) fn say(&self, said: Said) {
+        // Without whoever takes it the node is stopping.
+        let _ = self.said.send(said);
+    }
+
+    // ---- leases (R2) ------------------------------------------------------------------------------------------------
+
+    /// Whether the lease that an answer stands on has held all the time.
+    pub(super) fn holds(&self, guard: Option<Guard>) -> bool {
+        guard.is_none_or(|guard| self.lease(guard.partition) == Some(guard.lease))
+    }
+
+    /// The lease under which a partition is held here at this instant.
+    pub(super) fn lease(&self, partition: PartitionId) -> Option<LeaseNumber> {
+        self.owner.get()?.remaining(place(partition)).map(|held| held.leased.lease)
+    }
+
+    /// Where a partition is served, as far as is known: here if it is held here, whatever the table says.
+    pub(super) fn owner_of(&self, partition: PartitionId) -> Option<String> {
+        if self.lease(partition).is_some() {
+            return Some(self.told.address.clone());
+        }
+        self.lookup.get()?.lookup_hash(place(partition)).map(|hint| hint.address().to_owned())
+    }
+
+    // ---- the store and other nodes ----------------------------------------------------------------------------------
+
+    pub(super) fn stored(&self) -> Result<Stored, Error> {
+        self.stored.lock().clone().ok_or_else(|| error::unsent(&error::going_away(None)))
+    }
+
+    pub(super) fn peers(&self) -> Result<Arc<Peers>, Error> {
+        Ok(self.stored()?.peers().clone())
+    }
+
+    /// R3: whoever is away hears from Notify that there is something to read. Each commit publishes again what an earlier one
+    /// could not.
+    pub(super) fn publish(&self, endpoint: Endpoint, partition: PartitionId, position: Position) {
+        let Some(notify) = self.notify.clone() else { return };
+        let object = format!("tables/{partition}/{:?}", endpoint.netid).into();
+        let publication = v1::Publication { object, version: position.get(), ..Default::default() };
+        let publish = Message::Publish(v1::Publish { publications: vec![publication] });
+        let caller = v1::NotifyCaller { app: endpoint.app, ..Default::default() };
+        self.spawn(async move {
+            let request = v1::NotifyMessage { caller: Some(caller), message: Some(publish) };
+            if let Err(error) = notify.call(request).await {
+                tracing::debug!(%error, "tables: nobody who is away was told");
+            }
+        });
+    }
+
+    /// Asks the store for the processor; each request is answered exactly once.
+    pub(super) fn store(self: &Arc<Self>, id: StoreId, request: StoreRequest) {
+        let hub = self.clone();
+        self.spawn(async move {
+            let result = tokio::time::timeout(STORE, hub.ask_store(request)).await;
+            let result = result.unwrap_or_else(|_| Err(error::deadline()));
+            hub.processor(processor::Input::Stored { id, result }).await;
+        });
+    }
+
+    async fn ask_store(&self, request: StoreRequest) -> StoreResult {
+        let (message, scans) = match request {
+            StoreRequest::Apply(apply) => (StoreMessage::Apply(apply), false),
+            StoreRequest::Get(get) => (StoreMessage::Get(get), false),
+            StoreRequest::Scan(scan) => (StoreMessage::Scan(scan), true),
+        };
+        match self.stored()?.ask(message).await? {
+            StoreMessage::Applied(v1::Applied { failures }) => match failures.into_iter().next() {
+                None => Ok(StoreReply::Applied),
+                Some(v1::GroupFailure { code, message, .. }) => {
+                    let mut error = Error::new("store.failed", Class::Failed, message);
+                    error.code = code.into();
+                    Err(error)
+                }
+            },
+            StoreMessage::Rows(rows) if scans => Ok(StoreReply::Rows(rows)),
+            StoreMessage::Rows(rows) => Ok(StoreReply::Row(rows.rows.into_iter().next())),
+            _ => Err(Error::new("store.malformed", Class::Failed, "the store's answer is of another kind")),
+        }
+    }
+}
+
+/// A number that nobody can guess.
+pub(super) fn random() -> Result<u64, Error> {
+    getrandom::u64().map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))
+}
+
+/// Where a partition stands on the ring: what placement leases is its name.
+pub(super) fn place(partition: PartitionId) -> KeyHash {
+    KeyHash::of(partition.to_string().as_bytes())
+}

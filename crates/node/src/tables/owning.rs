@@ -1,0 +1,298 @@
+//! Partitions by placement: this node is an owner in [`NAMESPACE`], and every node looks owners up there.
+//!
+//! Placement leases points of a ring; a partition is whose its name's point is. Whoever holds one acquires it in its table's
+//! directory first (R1), under a term of its own.
+
+use super::NAMESPACE;
+use super::directories::{Entry, TableName};
+use super::hub::{Hub, place};
+use crate::metrics;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{Error, KeyRange, LeaseNumber};
+use tidings_client::cell::{Link, SessionOptions};
+use tidings_client::placement::{Lookup, NamespaceConfig, Owner, OwnerOptions, OwnershipChange, Placement};
+use tidings_predicate::Key;
+use tidings_tables::directory::{Acquired, Directory, Properties};
+use tidings_tables::names::{PartitionId, TableId};
+use tidings_tables::refusal::Refusal;
+use tidings_tables::{gateway, processor};
+
+/// The pause before another attempt to begin.
+const AGAIN: Duration = Duration::from_millis(250);
+/// How often directories are looked at: others change them, too.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a session with the cell may take to begin.
+const BEGIN: Duration = Duration::from_secs(10);
+/// Points of the ring that an owner begins with.
+const VIRTUAL_NODES: u32 = 16;
+
+/// What the machines were told.
+#[derive(Default)]
+pub(super) struct Held {
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    /// The processor has these.
+    partitions: BTreeMap<PartitionId, LeaseNumber>,
+    /// The processor knows these properties.
+    properties: BTreeMap<TableId, Properties>,
+    /// The gateway knows these directories, and who has which partition.
+    directories: BTreeMap<TableId, (u64, u64)>,
+    owners: BTreeMap<PartitionId, Option<LeaseNumber>>,
+}
+
+impl Held {
+    /// The lease under which the processor has a partition.
+    fn get(&self, partition: PartitionId) -> Option<LeaseNumber> {
+        self.told.lock().partitions.get(&partition).copied()
+    }
+
+    /// The processor has lost a partition by itself.
+    pub(super) fn forget(&self, partition: PartitionId) {
+        self.told.lock().partitions.remove(&partition);
+    }
+
+    fn within(&self, range: Option<KeyRange>) -> Vec<PartitionId> {
+        let told = self.told.lock();
+        let held = told.partitions.keys().copied();
+        held.filter(|partition| range.is_none_or(|range| range.contains(place(*partition)))).collect()
+    }
+}
+
+/// Keeps a session with the cell, one after the other.
+pub(super) async fn keep_session(hub: Arc<Hub>) {
+    loop {
+        if let Err(error) = session(&hub).await {
+            tracing::debug!(%error, "tables: no session with the cell");
+        }
+        hub.cell.send_replace(None);
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn session(hub: &Arc<Hub>) -> Result<(), Error> {
+    let options = SessionOptions { begin_within: BEGIN, ..SessionOptions::default() };
+    let cell = Link::new(hub.way.clone())?.session(options).await?;
+    hub.know_key(&cell).await?;
+    hub.cell.send_replace(Some(cell.clone()));
+    hub.changed.notify_one();
+    while !cell.state().is_over() {
+        tokio::time::sleep(AGAIN).await;
+    }
+    Ok(())
+}
+
+/// Begins to look up and to own, and tells the machines what there is.
+pub(super) async fn follow(hub: Arc<Hub>) {
+    let owner = begin(&hub).await;
+    let mut changes = owner.as_ref().map(Owner::changes);
+    if let Some(owner) = owner {
+        let _: Result<(), Owner> = hub.owner.set(owner);
+    }
+    loop {
+        tokio::select! {
+            change = next(&mut changes) => match change {
+                Some(change) => hub.interrupted(change).await,
+                None => changes = None,
+            },
+            () = hub.changed.notified() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        if let Err(error) = hub.look().await {
+            tracing::debug!(%error, "tables: directories are not known");
+        }
+    }
+}
+
+async fn next(changes: &mut Option<tidings_client::placement::Changes>) -> Option<OwnershipChange> {
+    match changes {
+        Some(changes) => changes.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Makes the namespace if it is not there; none if this node owns nothing.
+async fn begin(hub: &Arc<Hub>) -> Option<Owner> {
+    let placement = Placement::new(hub.through.clone());
+    let config = NamespaceConfig {
+        lease_ms: hub.told.lease_ms,
+        renew_ms: hub.told.renew_ms,
+        virtual_nodes: VIRTUAL_NODES,
+        ..NamespaceConfig::default()
+    };
+    loop {
+        match placement.create(NAMESPACE, config.clone()).await {
+            Ok(()) => break,
+            Err(error) if error.code == "placement.namespace_exists" => break,
+            Err(error) => tracing::debug!(%error, "tables: no partitions yet"),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    match Lookup::start(hub.through.clone(), NAMESPACE) {
+        Ok(lookup) => {
+            let _: Result<(), Lookup> = hub.lookup.set(lookup);
+        }
+        Err(error) => tracing::error!(%error, "tables: this node cannot look up partitions"),
+    }
+    if !hub.told.serves {
+        return None;
+    }
+    let options = OwnerOptions::new(NAMESPACE, format!("node-{}", hub.told.node), hub.told.address.clone());
+    match Owner::start(hub.through.clone(), options.data_dir(hub.told.data.clone())) {
+        Ok(owner) => Some(owner),
+        Err(error) => {
+            tracing::error!(%error, "tables: this node cannot own partitions");
+            None
+        }
+    }
+}
+
+impl Hub {
+    /// R1: whatever was revoked or granted is acquired anew before it is served again.
+    async fn interrupted(&self, change: OwnershipChange) {
+        let ranges = change.revoked.iter().chain(&change.granted).map(|leased| Some(leased.range));
+        let ranges: Vec<Option<KeyRange>> = if change.missed { vec![None] } else { ranges.collect() };
+        for range in ranges {
+            for partition in self.held.within(range) {
+                self.lose(partition).await;
+            }
+        }
+    }
+
+    pub(super) async fn lose(&self, partition: PartitionId) {
+        self.held.forget(partition);
+        self.processor(processor::Input::Lost { partition }).await;
+    }
+
+    /// Looks at all directories, and tells the machines of what is other than they know.
+    async fn look(&self) -> Result<(), Error> {
+        let entries = self.tables().await?;
+        let names: Vec<TableName> = entries.iter().map(|entry| entry.name.clone()).collect();
+        for gone in self.directories.keep(&names) {
+            self.forget_table(gone.table()).await;
+        }
+        for entry in entries {
+            self.tell_gateway(&entry).await;
+            self.tell_processor(&entry).await;
+        }
+        metrics::tables_partitions(self.held.told.lock().partitions.len());
+        Ok(())
+    }
+
+    async fn forget_table(&self, table: TableId) {
+        let lost = {
+            let mut told = self.held.told.lock();
+            told.directories.remove(&table);
+            told.properties.remove(&table);
+            told.owners.retain(|partition, _| partition.table != table);
+            told.partitions.keys().copied().filter(|partition| partition.table == table).collect::<Vec<_>>()
+        };
+        for partition in lost {
+            self.lose(partition).await;
+        }
+        self.gateway(gateway::Input::Dropped(table)).await;
+    }
+
+    /// A directory before who owns its partitions.
+    pub(super) async fn tell_gateway(&self, entry: &Entry) {
+        let table = entry.table();
+        let before = self.held.told.lock().directories.insert(table, entry.version);
+        if before != Some(entry.version) {
+            self.gateway(gateway::Input::Directory(entry.directory.clone())).await;
+        }
+        for part in &entry.directory.partitions {
+            let partition = entry.directory.partition_id(part.number);
+            let lease = self.lookup.get().and_then(|lookup| Some(lookup.lookup_hash(place(partition))?.lease()));
+            let lease = self.lease(partition).or(lease);
+            let before = self.held.told.lock().owners.insert(partition, lease);
+            if before != Some(lease) {
+                self.gateway(gateway::Input::Owner { partition, lease }).await;
+            }
+        }
+    }
+
+    async fn tell_processor(&self, entry: &Entry) {
+        let (table, properties) = (entry.table(), &entry.directory.properties);
+        let before = self.held.told.lock().properties.insert(table, properties.clone());
+        if before.is_some_and(|before| before != *properties) {
+            let properties = Box::new(properties.clone());
+            self.processor(processor::Input::Altered { table, properties }).await;
+        }
+        let parts: Vec<PartitionId> =
+            entry.directory.partitions.iter().map(|part| entry.directory.partition_id(part.number)).collect();
+        let cut: Vec<PartitionId> = {
+            let told = self.held.told.lock();
+            let held = told.partitions.keys().copied();
+            held.filter(|partition| partition.table == table && !parts.contains(partition)).collect()
+        };
+        for partition in cut {
+            self.lose(partition).await;
+        }
+        for partition in parts {
+            match (self.lease(partition), self.held.get(partition)) {
+                (Some(lease), Some(held)) if lease == held => {}
+                (Some(lease), _) => self.acquire(entry, partition, lease).await,
+                (None, Some(_)) => self.lose(partition).await,
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// R1: takes a partition over in the directory, then serves it.
+    async fn acquire(&self, entry: &Entry, partition: PartitionId, lease: LeaseNumber) {
+        let acquired = self.change_table(&entry.name, |directory| match directory.table() == partition.table {
+            true => directory.acquire(partition.number, lease),
+            false => Err(Refusal::Moved),
+        });
+        match acquired.await {
+            Ok((_, acquired)) => self.gained(acquired).await,
+            Err(error) => tracing::debug!(%error, %partition, "tables: a partition is not acquired"),
+        }
+    }
+
+    async fn gained(&self, acquired: Acquired) {
+        let Acquired { partition, lease, ref entry, .. } = acquired;
+        let term = entry.term.get();
+        tracing::debug!(%partition, lease = lease.get(), term, "tables: a partition is served here");
+        self.held.told.lock().partitions.insert(partition, lease);
+        self.processor(processor::Input::Gained(Box::new(acquired))).await;
+    }
+
+    /// Cuts a partition that is served here before a key.
+    pub(super) async fn split(&self, name: &TableName, partition: PartitionId, at: &Key) -> Result<Arc<Entry>, Error> {
+        let opened = self.opened(partition).await?;
+        self.recut(name, &[partition], |directory| directory.split(opened, at).map(drop)).await
+    }
+
+    /// Joins two neighbours that are both served here.
+    pub(super) async fn merge(&self, name: &TableName, both: [PartitionId; 2]) -> Result<Arc<Entry>, Error> {
+        let opened = [self.opened(both[0]).await?, self.opened(both[1]).await?];
+        self.recut(name, &both, |directory| directory.merge(opened).map(drop)).await
+    }
+
+    /// Nobody writes any more to what is cut before the directory says so; if it does not, it is acquired anew.
+    async fn recut(
+        &self,
+        name: &TableName,
+        parents: &[PartitionId],
+        mut cut: impl FnMut(&mut Directory) -> Result<(), Refusal>,
+    ) -> Result<Arc<Entry>, Error> {
+        for partition in parents {
+            self.lose(*partition).await;
+        }
+        let changed = self.change_table(name, |directory| {
+            match parents.iter().all(|partition| partition.table == directory.table()) {
+                true => cut(directory),
+                false => Err(Refusal::Moved),
+            }
+        });
+        let changed = changed.await;
+        self.changed.notify_one();
+        Ok(changed?.0)
+    }
+}

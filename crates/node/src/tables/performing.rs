@@ -1,0 +1,73 @@
+//! Performs what the machines want. Nothing here waits.
+
+use super::convert;
+use super::hub::{Hub, Said};
+use crate::driver::Perform;
+use std::sync::Arc;
+use tidings_tables::refusal::Refusal;
+use tidings_tables::{gateway, processor};
+
+pub(super) struct ForProcessor(pub(super) Arc<Hub>);
+
+pub(super) struct ForGateway(pub(super) Arc<Hub>);
+
+impl Perform<processor::Output> for ForProcessor {
+    fn perform(&mut self, output: processor::Output) {
+        use processor::Output;
+        let hub = &self.0;
+        match output {
+            Output::Store { id, request } => hub.store(id, request),
+            // R2: an answer leaves only if the lease has held until now; otherwise it says so.
+            Output::Answer { request, guard, answer } => match hub.holds(guard) {
+                true => hub.requests.answer(request, answer),
+                false => hub.requests.answer(request, Err(Refusal::Moved)),
+            },
+            Output::Frame { query, frame } => match query.gateway == hub.gateway_id {
+                true => hub.say(Said::Gateway(gateway::Input::Frame { number: query.number, frame })),
+                false => hub.send_news(query.gateway, convert::frame_to(query.number, *frame)),
+            },
+            Output::Progress { gateway, progress } => match gateway == hub.gateway_id {
+                true => hub.say(Said::Gateway(gateway::Input::Progress(progress))),
+                false => hub.send_news(gateway, convert::progress_to(&progress)),
+            },
+            Output::Publish { endpoint, partition, position } => hub.publish(endpoint, partition, position),
+            Output::Grown { partition, at } => {
+                let hub = hub.clone();
+                self.0.spawn(async move {
+                    let Some(entry) = hub.directories.find(partition.table) else { return };
+                    if let Err(error) = hub.split(&entry.name, partition, &at).await {
+                        tracing::warn!(%error, %partition, "tables: a large partition was not cut");
+                    }
+                });
+            }
+            Output::Deposed { partition } => {
+                hub.held.forget(partition);
+                hub.changed.notify_one();
+            }
+        }
+    }
+}
+
+impl Perform<gateway::Output> for ForGateway {
+    fn perform(&mut self, output: gateway::Output) {
+        use gateway::Output;
+        let hub = &self.0;
+        match output {
+            Output::Event { number, event } => hub.watchers.tell(number, Ok(event)),
+            Output::Ended { number, refusal } => hub.watchers.tell(number, Err(refusal)),
+            Output::Install(install) => {
+                let partition = install.partition;
+                hub.send_ask(partition, processor::Input::Install(install));
+            }
+            Output::Update { partition, query, reader } => {
+                hub.send_ask(partition, processor::Input::Update { query, partition, reader });
+            }
+            Output::Remove { partition, query } => {
+                hub.send_ask(partition, processor::Input::Remove { query, partition });
+            }
+            Output::Taken { partition, query, frames } => {
+                hub.send_ask(partition, processor::Input::Taken { query, partition, frames });
+            }
+        }
+    }
+}

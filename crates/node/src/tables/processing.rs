@@ -1,0 +1,41 @@
+//! The processor, with a question that only whoever runs it can put: has it opened a partition?
+
+use tidings_base::{Machine, Mono, Now, Outbox};
+use tidings_tables::directory::Opened;
+use tidings_tables::names::PartitionId;
+use tidings_tables::processor::{self, Processor};
+use tokio::sync::oneshot;
+
+/// The processor as it runs here.
+pub(super) struct Processing(pub(super) Processor);
+
+/// What it is told or asked.
+pub(super) enum Input {
+    /// Something for the machine.
+    Machine(processor::Input),
+    /// R1: only a partition that is open may be cut or joined.
+    Opened(PartitionId, oneshot::Sender<Option<Opened>>),
+}
+
+impl Machine for Processing {
+    type Input = Input;
+    type Output = processor::Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<processor::Output>) {
+        match input {
+            Input::Machine(input) => self.0.handle(now, input, out),
+            Input::Opened(partition, reply) => {
+                // Who does not wait any more needs no answer.
+                let _ = reply.send(self.0.opened(partition));
+            }
+        }
+    }
+
+    fn wake(&mut self, now: Now, out: &mut Outbox<processor::Output>) {
+        self.0.wake(now, out);
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.0.deadline()
+    }
+}

@@ -1,0 +1,383 @@
+//! Reads over all partitions of a table: in the order of keys, one page of an answer at a time.
+
+use super::convert;
+use super::directories::TableName;
+use super::hub::Hub;
+use super::requests::Asked;
+use super::serving::{CALL, for_partition, malformed, partition_at};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use prost::Message as _;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidings_base::{Class, Error};
+use tidings_client::Answers;
+use tidings_client::tables::form::{into_json, key_of, key_to, query_of};
+use tidings_predicate::query::Ask;
+use tidings_predicate::{Key, Packed};
+use tidings_tables::calls::{Answer, Call, Span, Visible};
+use tidings_tables::directory::Partition;
+use tidings_tables::gather::{Gather, Reading};
+use tidings_tables::names::PartitionId;
+use tidings_tables::refusal::Refusal;
+use tidings_wire::v1::tables_message::Message;
+use tidings_wire::{Body, v1};
+use tokio::time::Instant;
+
+/// Bytes of a page: with a record of the largest size it fits a client's frame.
+const PAGE: usize = 960 << 10;
+
+/// Where a read is.
+#[derive(Clone, Debug)]
+enum At {
+    /// Before this key, or before all.
+    From(Option<Key>),
+    /// Behind this one.
+    After(Key),
+}
+
+/// A read over all partitions, as far as it has come.
+struct Course {
+    name: TableName,
+    caller: v1::TablesCaller,
+    read: v1::RecordRead,
+    ask: Ask,
+    at: At,
+    before: Option<Key>,
+    rows: Vec<v1::Record>,
+    bytes: usize,
+    positions: BTreeMap<u32, u64>,
+    until: Instant,
+}
+
+/// What became of a course.
+enum Ends {
+    /// There is nothing more.
+    Done,
+    /// The page is full.
+    Full,
+}
+
+impl Course {
+    /// Whether records are the answer as they are.
+    fn is_plain(&self) -> bool {
+        let ask = &self.ask;
+        ask.project.is_empty()
+            && ask.order.is_empty()
+            && ask.group_by.is_empty()
+            && ask.aggregates.is_empty()
+            && ask.lookup.is_none()
+    }
+
+    fn span(&self) -> Span {
+        match &self.at {
+            At::From(from) => Span::Between(from.clone(), self.before.clone()),
+            At::After(key) => Span::After(key.clone(), self.before.clone()),
+        }
+    }
+
+    /// The same as a message to another node.
+    fn message(&self, whole: bool) -> v1::RecordRead {
+        let mut read = v1::RecordRead { whole, cursor: Bytes::new(), ..self.read.clone() };
+        let query = read.query.get_or_insert_default();
+        match &self.at {
+            At::From(from) => query.from = from.clone().map(key_to),
+            At::After(key) => read.after = Some(key_to(key.clone())),
+        }
+        read
+    }
+
+    /// Goes on behind a partition; whether there is anything.
+    fn pass(&mut self, part: &Partition) -> bool {
+        let Some(end) = &part.end else { return false };
+        let ends = self.before.as_ref().is_some_and(|before| before <= end);
+        self.at = At::From(Some(end.clone()));
+        !ends
+    }
+
+    /// Takes a record as it is; whether there was room.
+    fn take(&mut self, record: v1::Record) -> bool {
+        let size = record.encoded_len();
+        if !self.rows.is_empty() && self.bytes + size > PAGE {
+            return false;
+        }
+        self.bytes += size;
+        if let Some(key) = record.key.clone().and_then(key_of) {
+            self.at = At::After(key);
+        }
+        self.rows.push(record);
+        true
+    }
+
+    fn is_full(&self) -> bool {
+        self.ask.limit.is_some_and(|limit| self.rows.len() >= limit)
+    }
+
+    fn finish(mut self, ends: Ends) -> Result<v1::RecordRows, Error> {
+        if self.read.as_json {
+            for data in self.rows.iter_mut().filter_map(|row| row.data.as_mut()) {
+                into_json(data)?;
+            }
+        }
+        let cursor = match (ends, &self.at) {
+            (Ends::Full, At::After(key)) => Bytes::from(key_to(key.clone()).encode_to_vec()),
+            _ => Bytes::new(),
+        };
+        let positions = self.positions.into_iter();
+        let positions = positions.map(|(partition, position)| v1::PartitionPosition { partition, position });
+        Ok(v1::RecordRows { rows: self.rows, cursor, positions: positions.collect() })
+    }
+}
+
+/// Pieces of a partition's answer, here or elsewhere.
+enum Pieces {
+    Here(Asked, u32),
+    There(Box<Answers>),
+}
+
+impl Pieces {
+    async fn next(&mut self) -> Result<Option<v1::RecordRows>, Error> {
+        match self {
+            Pieces::Here(asked, partition) => match asked.next().await {
+                Some(Ok(Answer::Page(page))) => Ok(Some(convert::page_to(*partition, page))),
+                Some(Ok(_)) => Err(malformed()),
+                Some(Err(refusal)) => Err(refusal.into()),
+                None => Ok(None),
+            },
+            Pieces::There(answers) => match answers.next().await.transpose()? {
+                Some(Body::Tables(v1::TablesMessage { message: Some(Message::Rows(rows)), .. })) => Ok(Some(rows)),
+                Some(_) => Err(malformed()),
+                None => Ok(None),
+            },
+        }
+    }
+}
+
+impl Hub {
+    /// Reads one record, or a page of what a query selects.
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        caller: &v1::TablesCaller,
+        read: v1::RecordRead,
+    ) -> Result<v1::RecordRows, Error> {
+        let name = TableName::parse(&caller.app, &read.table)?;
+        let ask = read.query.as_ref().map(query_of).transpose()?.unwrap_or_default();
+        let query = read.query.clone().unwrap_or_default();
+        let at = match read.cursor.is_empty() {
+            true => At::From(query.from.and_then(key_of)),
+            false => {
+                let key = v1::RecordKey::decode(read.cursor.clone()).ok().and_then(key_of);
+                At::After(key.ok_or(Refusal::BadCursor)?)
+            }
+        };
+        let mut course = Course {
+            caller: convert::relative(caller, &name.app),
+            name,
+            ask,
+            at,
+            before: query.before.and_then(key_of),
+            rows: Vec::new(),
+            bytes: 0,
+            positions: BTreeMap::new(),
+            until: Instant::now() + CALL,
+            read,
+        };
+        if course.read.key.is_some() {
+            self.read_one(&mut course).await?;
+            return course.finish(Ends::Done);
+        }
+        let ends = match course.is_plain() {
+            true => self.read_plain(&mut course).await?,
+            false => self.read_computed(&mut course).await?,
+        };
+        course.finish(ends)
+    }
+
+    async fn read_one(self: &Arc<Self>, course: &mut Course) -> Result<(), Error> {
+        let key = convert::key(&course.read.key)?;
+        loop {
+            let attempt = async {
+                let entry = self.table(&course.name).await?;
+                let part = partition_at(&entry, &key)?.number;
+                let partition = entry.directory.partition_id(part);
+                self.pieces(course, partition, Span::Only(key.clone()), false).await?.next().await
+            };
+            match attempt.await {
+                Ok(piece) => {
+                    let rows = piece.unwrap_or_default();
+                    course.positions.extend(rows.positions.iter().map(|at| (at.partition, at.position)));
+                    course.rows = rows.rows;
+                    return Ok(());
+                }
+                Err(error) => self.again(error, course.until).await?,
+            }
+        }
+    }
+
+    /// Records as they are, partition after partition, until the page is full.
+    async fn read_plain(self: &Arc<Self>, course: &mut Course) -> Result<Ends, Error> {
+        loop {
+            match self.plain_partition(course).await {
+                Ok(Some(ends)) => return Ok(ends),
+                Ok(None) => {}
+                // What came before it stays: the rest is read from whoever has it now.
+                Err(error) => self.again(error, course.until).await?,
+            }
+        }
+    }
+
+    async fn plain_partition(self: &Arc<Self>, course: &mut Course) -> Result<Option<Ends>, Error> {
+        let (part, partition) = self.next_partition(course).await?;
+        let mut pieces = self.pieces(course, partition, course.span(), false).await?;
+        while let Some(piece) = pieces.next().await? {
+            course.positions.extend(piece.positions.iter().map(|at| (at.partition, at.position)));
+            for record in piece.rows {
+                if !course.take(record) {
+                    return Ok(Some(Ends::Full));
+                }
+                if course.is_full() {
+                    return Ok(Some(Ends::Done));
+                }
+            }
+        }
+        Ok((!course.pass(&part)).then_some(Ends::Done))
+    }
+
+    /// Projections, orders, groups and look-ups: at the partition if it has everything, here otherwise.
+    async fn read_computed(self: &Arc<Self>, course: &mut Course) -> Result<Ends, Error> {
+        loop {
+            match self.try_computed(course).await {
+                Ok(()) => break,
+                Err(error) => self.again(error, course.until).await?,
+            }
+        }
+        let size: usize = course.rows.iter().map(v1::Record::encoded_len).sum();
+        match size > PAGE {
+            true => Err(Error::new("tables.answer_too_large", Class::Invalid, format!("the answer has {size} bytes"))
+                .hint("Add a limit, or project fewer columns; whole records come page by page.")),
+            false => Ok(Ends::Done),
+        }
+    }
+
+    async fn try_computed(self: &Arc<Self>, course: &mut Course) -> Result<(), Error> {
+        let entry = self.table(&course.name).await?;
+        let begin = course.at.clone();
+        course.rows.clear();
+        let from = match &begin {
+            At::From(from) => from.as_ref(),
+            At::After(key) => Some(key),
+        };
+        let alone = entry.directory.within(from, course.before.as_ref()).count() == 1;
+        if alone && course.ask.lookup.is_none() {
+            let (_, partition) = self.next_partition(course).await?;
+            let mut pieces = self.pieces(course, partition, course.span(), true).await?;
+            while let Some(piece) = pieces.next().await? {
+                course.positions.extend(piece.positions.iter().map(|at| (at.partition, at.position)));
+                course.rows.extend(piece.rows);
+            }
+            return Ok(());
+        }
+        let gathered = self.gather(course, &entry.directory.properties.dialect()).await;
+        // Another attempt begins where this one did.
+        course.at = begin;
+        course.rows = gathered?;
+        Ok(())
+    }
+
+    async fn gather(
+        self: &Arc<Self>,
+        course: &mut Course,
+        dialect: &tidings_predicate::Dialect,
+    ) -> Result<Vec<v1::Record>, Error> {
+        let who = convert::caller_of(&course.caller);
+        let data = convert::data(&course.read.reader)?;
+        let reading = Reading { data, claims: who.claims, now: self.clock.now().wall };
+        let mut gather = Gather::new(&course.ask, dialect, reading)?;
+        'partitions: loop {
+            let (part, partition) = self.next_partition(course).await?;
+            let mut pieces = self.pieces(course, partition, course.span(), false).await?;
+            while let Some(piece) = pieces.next().await? {
+                course.positions.extend(piece.positions.iter().map(|at| (at.partition, at.position)));
+                for record in piece.rows.into_iter().filter_map(convert::record_of) {
+                    let joined = self.joined(course, &gather, &record).await?;
+                    gather.add(&record, joined.as_ref())?;
+                    if gather.is_full() {
+                        break 'partitions;
+                    }
+                }
+            }
+            if !course.pass(&part) {
+                break;
+            }
+        }
+        Ok(gather.finish()?.into_iter().map(convert::row_to).collect())
+    }
+
+    /// What a record's look-up finds, if its writer shows it to this reader.
+    async fn joined(
+        self: &Arc<Self>,
+        course: &Course,
+        gather: &Gather,
+        record: &Visible,
+    ) -> Result<Option<Packed>, Error> {
+        let Some((table, key)) = gather.lookup(record) else { return Ok(None) };
+        let table = match table.contains('/') || course.name.app == course.caller.app {
+            true => table,
+            false => format!("{}/{table}", course.name.app),
+        };
+        let read = v1::RecordRead {
+            table,
+            key: Some(key_to(key)),
+            level: course.read.level,
+            reader: course.read.reader.clone(),
+            ..Default::default()
+        };
+        let rows = self.look_up(&course.caller, read).await?.rows;
+        Ok(rows.into_iter().next().and_then(convert::record_of).map(|record| record.columns))
+    }
+
+    /// A read within a read.
+    fn look_up<'a>(
+        self: &'a Arc<Self>,
+        caller: &'a v1::TablesCaller,
+        read: v1::RecordRead,
+    ) -> BoxFuture<'a, Result<v1::RecordRows, Error>> {
+        Box::pin(self.read(caller, read))
+    }
+
+    /// The partition that a read is in.
+    async fn next_partition(&self, course: &Course) -> Result<(Partition, PartitionId), Error> {
+        let entry = self.table(&course.name).await?;
+        let part = match &course.at {
+            At::From(None) => entry.directory.partitions.first(),
+            At::From(Some(key)) | At::After(key) => entry.directory.find(key),
+        };
+        let part = part.ok_or(Refusal::Moved)?.clone();
+        let partition = entry.directory.partition_id(part.number);
+        Ok((part, partition))
+    }
+
+    /// Begins to read a partition, wherever it is served.
+    async fn pieces(
+        self: &Arc<Self>,
+        course: &Course,
+        partition: PartitionId,
+        span: Span,
+        whole: bool,
+    ) -> Result<Pieces, Error> {
+        let address = self.owner_of(partition).ok_or(Refusal::Moved)?;
+        if address == self.told.address {
+            let read = convert::read_of(&course.read, partition.number, span, whole, self.deadline())?;
+            let who = convert::caller_of(&course.caller);
+            let asked = self.ask(partition, who, Call::Read(Box::new(read))).await;
+            return Ok(Pieces::Here(asked, partition.number));
+        }
+        let message = match &span {
+            Span::Only(_) => course.read.clone(),
+            _ => course.message(whole),
+        };
+        let body = for_partition(&course.caller, partition, Message::Read(message));
+        let left = course.until.saturating_duration_since(Instant::now());
+        Ok(Pieces::There(Box::new(self.peers()?.begin(&address, body, left).await?)))
+    }
+}

@@ -1,0 +1,382 @@
+//! What callers ask: tables, writes of one record, and what is at a partition that is served here.
+
+use super::convert;
+use super::directories::{Entry, TableName};
+use super::hub::{Hub, random};
+use crate::connection::Responder;
+use futures::future::BoxFuture;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_base::{Class, Error, Mono};
+use tidings_client::tables::form::{into_json, key_to};
+use tidings_tables::calls::{Answer, Call, Caller, Outcome};
+use tidings_tables::directory::{Directory, Partition};
+use tidings_tables::names::{PartitionId, TableId};
+use tidings_tables::refusal::Refusal;
+use tidings_wire::v1::record_written::Outcome as Written;
+use tidings_wire::v1::tables_message::Message;
+use tidings_wire::{Body, error, v1};
+use tokio::time::Instant;
+
+/// How long a call may be tried: partitions move within a lease, and callers wait for that long.
+pub(super) const CALL: Duration = Duration::from_secs(20);
+/// The pause before a partition is looked up again.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
+/// How long another node may take to say how large a partition is.
+const STAT: Duration = Duration::from_secs(2);
+
+impl Hub {
+    /// Answers what has one answer; `request.caller` says who asks.
+    pub(super) async fn call(self: &Arc<Self>, request: v1::TablesMessage) -> Result<v1::TablesMessage, Error> {
+        let caller = request.caller.unwrap_or_default();
+        let partition = request.partition.map(convert::partition_of);
+        let answer = match (request.message, partition) {
+            (Some(Message::Create(create)), None) => Message::Info(self.create(&caller, create).await?),
+            (Some(Message::Alter(alter)), None) => Message::Info(self.alter(&caller, alter).await?),
+            (Some(Message::Drop(drop)), None) => Message::Dropped(self.discard(&caller, &drop.table).await?),
+            (Some(Message::List(_)), None) => Message::ListReply(self.list(&caller).await?),
+            (Some(Message::Stat(stat)), None) => Message::Info(self.stat(&caller, &stat.table).await?),
+            (Some(Message::Split(split)), None) => {
+                Message::Info(self.cut(&caller, &split.table, split.at, true).await?)
+            }
+            (Some(Message::Merge(merge)), None) => {
+                Message::Info(self.cut(&caller, &merge.table, merge.at, false).await?)
+            }
+            (Some(Message::Write(write)), None) => Message::Written(self.write(&caller, write).await?),
+            (Some(Message::Read(read)), None) => Message::Rows(self.read(&caller, read).await?),
+            (Some(message), Some(partition)) => self.at_partition(&caller, partition, message).await?,
+            (Some(Message::LiveAsks(asks)), None) => Message::LiveTaken(self.asks(asks).await),
+            (Some(Message::LiveNews(news)), None) => Message::LiveTaken(self.news(news).await),
+            _ => return Err(error::unsupported()),
+        };
+        Ok(v1::TablesMessage { message: Some(answer), ..Default::default() })
+    }
+
+    // ---- tables -----------------------------------------------------------------------------------------------------
+
+    async fn create(&self, caller: &v1::TablesCaller, create: v1::TableCreate) -> Result<v1::TableInfo, Error> {
+        let name = self.owned(caller, &create.table)?;
+        let properties = convert::properties_of(&create.properties.unwrap_or_default())?;
+        let cuts = create.cuts.into_iter().map(|key| convert::key(&Some(key))).collect::<Result<_, Error>>()?;
+        let directory = Directory::create(TableId(random()?), &convert::caller_of(caller), properties, cuts)?;
+        let entry = self.create_table(&name, &directory).await?;
+        Ok(self.info(&entry))
+    }
+
+    async fn alter(&self, caller: &v1::TablesCaller, alter: v1::TableAlter) -> Result<v1::TableInfo, Error> {
+        let name = self.owned(caller, &alter.table)?;
+        let properties = convert::properties_of(&alter.properties.unwrap_or_default())?;
+        if alter.generation > 0 && self.table(&name).await?.version.1 != alter.generation {
+            return Err(Error::new("tables.wrong_generation", Class::Refused, "the table was changed meanwhile")
+                .hint("Look at it again and decide anew."));
+        }
+        let caller = convert::caller_of(caller);
+        let changed = self.change_table(&name, |directory| directory.alter(&caller, properties.clone()));
+        Ok(self.info(&changed.await?.0))
+    }
+
+    async fn discard(&self, caller: &v1::TablesCaller, table: &str) -> Result<v1::TableDropped, Error> {
+        let name = self.owned(caller, table)?;
+        self.table(&name).await?.directory.may_alter(&convert::caller_of(caller))?;
+        self.drop_table(&name).await?;
+        Ok(v1::TableDropped {})
+    }
+
+    async fn list(&self, caller: &v1::TablesCaller) -> Result<v1::TableListReply, Error> {
+        let entries = self.tables().await?.into_iter().filter(|entry| entry.name.app == caller.app);
+        Ok(v1::TableListReply { tables: entries.map(|entry| self.info(&entry)).collect() })
+    }
+
+    async fn stat(self: &Arc<Self>, caller: &v1::TablesCaller, table: &str) -> Result<v1::TableInfo, Error> {
+        let name = TableName::parse(&caller.app, table)?;
+        let entry = self.table(&name).await?;
+        let caller = convert::relative(caller, &name.app);
+        let mut info = self.info(&entry);
+        for part in &mut info.partitions {
+            let partition = entry.directory.partition_id(part.number);
+            part.size = self.size(&caller, partition).await;
+        }
+        Ok(info)
+    }
+
+    /// How large a partition is; none if its owner does not say.
+    async fn size(self: &Arc<Self>, caller: &v1::TablesCaller, partition: PartitionId) -> Option<v1::PartitionSize> {
+        let message = Message::PartitionStat(v1::PartitionStat {});
+        let asked = self.at_owner(caller, partition, message, Instant::now() + STAT);
+        match tokio::time::timeout(STAT, asked).await {
+            Ok(Ok(Message::PartitionInfo(info))) => info.size,
+            _ => None,
+        }
+    }
+
+    /// Cuts or joins partitions, where the one that holds the key is served.
+    async fn cut(
+        self: &Arc<Self>,
+        caller: &v1::TablesCaller,
+        table: &str,
+        at: Option<v1::RecordKey>,
+        split: bool,
+    ) -> Result<v1::TableInfo, Error> {
+        let name = self.owned(caller, table)?;
+        let key = convert::key(&at)?;
+        let table = table.to_owned();
+        let message = match split {
+            true => Message::Split(v1::TableSplit { table, at }),
+            false => Message::Merge(v1::TableMerge { table, at }),
+        };
+        let until = Instant::now() + CALL;
+        loop {
+            let attempt = async {
+                let entry = self.table(&name).await?;
+                entry.directory.may_alter(&convert::caller_of(caller))?;
+                let partition = entry.directory.partition_id(partition_at(&entry, &key)?.number);
+                self.at_owner(caller, partition, message.clone(), until).await
+            };
+            match attempt.await {
+                Ok(Message::Info(info)) => return Ok(info),
+                Ok(_) => return Err(malformed()),
+                Err(error) => self.again(error, until).await?,
+            }
+        }
+    }
+
+    /// A table that only its own application and operators make, change and drop.
+    fn owned(&self, caller: &v1::TablesCaller, table: &str) -> Result<TableName, Error> {
+        if !caller.privileged {
+            let message = format!("{} is a user, not an application", caller.principal);
+            return Err(Error::new("tables.applications_only", Class::Refused, message)
+                .hint("Let the application's backend do this, with an application key."));
+        }
+        let name = TableName::parse(&caller.app, table)?;
+        match name.app == caller.app {
+            true => Ok(name),
+            false => Err(Refusal::NotYours.into()),
+        }
+    }
+
+    fn info(&self, entry: &Entry) -> v1::TableInfo {
+        let part = |part: &Partition| v1::PartitionInfo {
+            number: part.number,
+            term: part.term.get(),
+            start: part.start.clone().map(key_to),
+            end: part.end.clone().map(key_to),
+            owner: self.owner_of(entry.directory.partition_id(part.number)).unwrap_or_default(),
+            size: None,
+        };
+        v1::TableInfo {
+            table: entry.name.table.clone(),
+            properties: Some(convert::properties_to(&entry.directory.properties)),
+            app: entry.name.app.clone(),
+            generation: entry.version.1,
+            partitions: entry.directory.partitions.iter().map(part).collect(),
+        }
+    }
+
+    // ---- writes -----------------------------------------------------------------------------------------------------
+
+    /// Writes, once: it has a name (R6), under which it is tried until its partition's owner has decided.
+    async fn write(
+        self: &Arc<Self>,
+        caller: &v1::TablesCaller,
+        mut write: v1::RecordWrite,
+    ) -> Result<v1::RecordWritten, Error> {
+        let name = TableName::parse(&caller.app, &write.table)?;
+        let key = convert::key(&write.key)?;
+        let caller = convert::relative(caller, &name.app);
+        let named = match write.operation {
+            Some(_) => None,
+            None => Some(self.operations.begin().await),
+        };
+        if let Some(named) = &named {
+            write.operation = Some(named.operation());
+        }
+        let as_json = write.as_json;
+        let until = Instant::now() + CALL;
+        let mut written = loop {
+            let attempt = async {
+                let entry = self.table(&name).await?;
+                let partition = entry.directory.partition_id(partition_at(&entry, &key)?.number);
+                self.at_owner(&caller, partition, Message::Write(write.clone()), until).await
+            };
+            match attempt.await {
+                Ok(Message::Written(written)) => break written,
+                Ok(_) => return Err(malformed()),
+                Err(error) => self.again(error, until).await?,
+            }
+        };
+        if let (true, Some(Written::Conflict(conflict))) = (as_json, &mut written.outcome)
+            && let Some(v1::record_conflict::Conflict::Theirs(theirs)) = &mut conflict.conflict
+            && let Some(data) = &mut theirs.data
+        {
+            into_json(data)?;
+        }
+        Ok(written)
+    }
+
+    /// Waits before something is tried again that whoever serves a partition now may answer; gives up in time.
+    pub(super) async fn again(&self, error: Error, until: Instant) -> Result<(), Error> {
+        let lost = error.code.starts_with("control.") || error.code.starts_with("client.");
+        let passes = match error.class {
+            Class::Unreachable => !error.lacks_majority(),
+            Class::OutcomeUnknown => lost,
+            _ => false,
+        };
+        if !passes || Instant::now() + PAUSE >= until {
+            return Err(error);
+        }
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+
+    // ---- partitions -------------------------------------------------------------------------------------------------
+
+    /// Lets whoever serves a partition answer once.
+    pub(super) async fn at_owner(
+        self: &Arc<Self>,
+        caller: &v1::TablesCaller,
+        partition: PartitionId,
+        message: Message,
+        until: Instant,
+    ) -> Result<Message, Error> {
+        let address = self.owner_of(partition).ok_or(Refusal::Moved)?;
+        if address == self.told.address {
+            return self.at_partition(caller, partition, message).await;
+        }
+        let body = for_partition(caller, partition, message);
+        match self.peers()?.ask(&address, body, until.saturating_duration_since(Instant::now())).await? {
+            Body::Tables(v1::TablesMessage { message: Some(message), .. }) => Ok(message),
+            _ => Err(malformed()),
+        }
+    }
+
+    /// Answers at a partition that is served here.
+    fn at_partition<'a>(
+        self: &'a Arc<Self>,
+        caller: &'a v1::TablesCaller,
+        partition: PartitionId,
+        message: Message,
+    ) -> BoxFuture<'a, Result<Message, Error>> {
+        Box::pin(async move {
+            let who = convert::caller_of(caller);
+            match message {
+                Message::Write(write) => {
+                    let write = convert::write_of(&write, self.deadline())?;
+                    self.write_here(partition, who, Call::Write(Box::new(write))).await.map(Message::Written)
+                }
+                Message::PartitionStat(_) => match self.ask(partition, who, Call::Stat).await.next().await {
+                    Some(Ok(Answer::Stat(stat))) => {
+                        let size = Some(convert::stat_to(stat));
+                        Ok(Message::PartitionInfo(v1::PartitionInfo { size, ..Default::default() }))
+                    }
+                    Some(Err(refusal)) => Err(refusal.into()),
+                    _ => Err(Refusal::Moved.into()),
+                },
+                Message::Split(split) => {
+                    let (name, at) = (TableName::parse(&caller.app, &split.table)?, convert::key(&split.at)?);
+                    let entry = self.split(&name, partition, &at).await?;
+                    Ok(Message::Info(self.info(&entry)))
+                }
+                Message::Merge(merge) => {
+                    let name = TableName::parse(&caller.app, &merge.table)?;
+                    let next = self.neighbour(&name, partition).await?;
+                    let entry = self.merge(&name, [partition, next]).await?;
+                    Ok(Message::Info(self.info(&entry)))
+                }
+                _ => Err(error::unsupported()),
+            }
+        })
+    }
+
+    async fn write_here(
+        self: &Arc<Self>,
+        partition: PartitionId,
+        caller: Caller,
+        call: Call,
+    ) -> Result<v1::RecordWritten, Error> {
+        let outcome = match self.ask(partition, caller, call).await.next().await {
+            Some(Ok(Answer::Written(outcome))) => outcome,
+            Some(Ok(_)) => return Err(malformed()),
+            Some(Err(refusal)) => return Err(refusal.into()),
+            None => return Err(Refusal::Moved.into()),
+        };
+        let outcome = match outcome {
+            Outcome::Done { version } => Written::Version(version.get()),
+            Outcome::Conflict(conflict) => Written::Conflict(convert::conflict_to(conflict)),
+            Outcome::Refused(refusal) => return Err(refusal.into()),
+        };
+        Ok(v1::RecordWritten { outcome: Some(outcome) })
+    }
+
+    /// The partition behind another, which must be served here, too.
+    async fn neighbour(&self, name: &TableName, partition: PartitionId) -> Result<PartitionId, Error> {
+        let entry = self.table(name).await?;
+        let parts = &entry.directory.partitions;
+        let at = parts.iter().position(|part| part.number == partition.number).ok_or(Refusal::Moved)?;
+        let next = parts.get(at + 1).map(|part| entry.directory.partition_id(part.number)).ok_or_else(|| {
+            Error::new("tables.no_neighbour", Class::Refused, "there is no partition behind this one")
+                .hint("Name a key of the partition before the last.")
+        })?;
+        match self.owner_of(next) {
+            Some(address) if address == self.told.address => Ok(next),
+            None => Err(Refusal::Moved.into()),
+            Some(_) => {
+                Err(Error::new("tables.apart", Class::Refused, "the two partitions are served by different nodes")
+                    .hint("Partitions that one node serves can be joined."))
+            }
+        }
+    }
+
+    /// When what waits in a machine for others gives up.
+    pub(super) fn deadline(&self) -> Mono {
+        self.clock.now().mono + CALL
+    }
+
+    /// Answers a read of a partition that is served here, piece by piece, to another node.
+    pub(super) async fn serve_read(
+        self: Arc<Self>,
+        caller: v1::TablesCaller,
+        partition: PartitionId,
+        read: v1::RecordRead,
+        mut responder: Responder,
+    ) {
+        let prepared = convert::span_of(&read)
+            .and_then(|span| convert::read_of(&read, partition.number, span, read.whole, self.deadline()));
+        let read = match prepared {
+            Ok(read) => read,
+            Err(error) => return responder.fail(error),
+        };
+        let mut asked = self.ask(partition, convert::caller_of(&caller), Call::Read(Box::new(read))).await;
+        loop {
+            match asked.next().await {
+                Some(Ok(Answer::Page(page))) => {
+                    let last = page.last;
+                    let rows = Message::Rows(convert::page_to(partition.number, page));
+                    let body = Body::Tables(v1::TablesMessage { message: Some(rows), ..Default::default() });
+                    if last {
+                        return responder.reply(body);
+                    }
+                    if responder.send(body).await.is_err() {
+                        return;
+                    }
+                }
+                Some(Err(refusal)) => return responder.fail(refusal.into()),
+                Some(Ok(_)) | None => return responder.fail(Refusal::Moved.into()),
+            }
+        }
+    }
+}
+
+/// A message for whoever serves a partition.
+pub(super) fn for_partition(caller: &v1::TablesCaller, partition: PartitionId, message: Message) -> Body {
+    let partition = Some(convert::partition_to(partition));
+    Body::Tables(v1::TablesMessage { caller: Some(caller.clone()), partition, message: Some(message) })
+}
+
+/// The partition that holds a key: every key has one.
+pub(super) fn partition_at<'a>(entry: &'a Entry, key: &tidings_predicate::Key) -> Result<&'a Partition, Error> {
+    entry.directory.find(key).ok_or_else(|| Refusal::Moved.into())
+}
+
+pub(super) fn malformed() -> Error {
+    Error::new("tables.malformed", Class::Failed, "the answer is of another kind than the question")
+}

@@ -1,0 +1,140 @@
+//! Tables on a whole node: levels, grants and claims decide who sees and writes what.
+
+use crate::support::{Answer, TestIssuer, request, send_http1, with_operator};
+use http::Method;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tidings_node::authorize::Action;
+use tidings_node::config::{Grant, Time};
+use tidings_node::{Config, Node};
+use tidings_wire::Part;
+use tokio::net::TcpStream;
+
+struct Town {
+    node: Node,
+    address: SocketAddr,
+    issuer: TestIssuer,
+    operator: String,
+    _dir: tempfile::TempDir,
+}
+
+impl Town {
+    /// A whole node with an operator, whose users of `shop` may use tables.
+    async fn start() -> Town {
+        let dir = tempfile::tempdir().unwrap();
+        let issuer = TestIssuer::new(dir.path(), "https://id", "k1", 1);
+        let (config, operator) = with_operator();
+        let mut config = Config { data: dir.path().join("data"), ..config };
+        let grants = [Action::Read, Action::Write].map(|action| Grant { part: Part::Tables, action });
+        config.auth.issuers = vec![issuer.config("shop", &grants)];
+        (config.placement.session, config.placement.fail_over) = (Time::seconds(1), Time::millis(500));
+        (config.placement.round_trip, config.notify.lease) = (Time::millis(100), Time::millis(2_500));
+        config.notify.renew = Time::millis(400);
+        let node = Node::start(config).await.expect("the node starts");
+        let address = node.address();
+        Town { node, address, issuer, operator, _dir: dir }
+    }
+
+    fn user(&self, name: &str) -> String {
+        let mut claims = self.issuer.claims();
+        claims["sub"] = name.into();
+        self.issuer.sign(&claims)
+    }
+
+    async fn ask(&self, credential: &str, method: Method, path: &str, body: Value) -> Answer {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let body = (!body.is_null()).then_some(body);
+        send_http1(stream, request(method, &format!("/v1/{path}"), Some(credential), body)).await
+    }
+
+    /// The key of a new application.
+    async fn app(&self, name: &str) -> String {
+        let made = async {
+            loop {
+                let answer = self.ask(&self.operator, Method::POST, "admin/apps", json!({ "app": name })).await;
+                if answer.status == 201 {
+                    return answer.json()["key"].as_str().unwrap().to_owned();
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), made).await.expect("an application is made")
+    }
+
+    /// Makes a table, as soon as the node can.
+    async fn create(&self, key: &str, table: &str, properties: Value) {
+        let made = async {
+            loop {
+                let answer = self.ask(key, Method::PUT, &format!("tables/{table}"), properties.clone()).await;
+                if answer.status == 200 {
+                    return;
+                }
+                assert_eq!(answer.status, 503, "{}", answer.text());
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), made).await.expect("a table is made");
+    }
+
+    async fn count(&self, credential: &str, table: &str) -> Value {
+        let count = json!({ "aggregates": [{ "name": "n", "aggregate": "count" }] });
+        let answer = self.ask(credential, Method::POST, &format!("tables/{table}/query"), count).await;
+        answer.json()["rows"][0]["columns"]["n"].clone()
+    }
+}
+
+const READ: Method = Method::GET;
+const NONE: Value = Value::Null;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_grants_and_claims_decide_who_sees_what() {
+    let town = Town::start().await;
+    let (shop, blog) = (town.app("shop").await, town.app("blog").await);
+    let (ann, bob) = (town.user("ann"), town.user("bob"));
+    for level in ["public", "app", "user"] {
+        town.create(&shop, level, json!({ "level": level })).await;
+    }
+    // Whoever is authorised at a table's level or higher: another application is nobody in particular.
+    for (who, table, status) in [
+        (&blog, "shop%2Fpublic", 200),
+        (&blog, "shop%2Fapp", 403),
+        (&blog, "app", 404),
+        (&shop, "public", 200),
+        (&shop, "app", 200),
+        (&shop, "user", 403),
+        (&ann, "public", 200),
+        (&ann, "app", 200),
+        (&ann, "user", 200),
+    ] {
+        let answer = town.ask(who, READ, &format!("tables/{table}/records"), NONE).await;
+        assert_eq!(answer.status, status, "{table}: {}", answer.text());
+    }
+    // Users make no tables, and an application drops its own alone.
+    let made = town.ask(&ann, Method::PUT, "tables/mine", json!({})).await;
+    assert_eq!(made.error(), (403, "tables.applications_only".into()));
+    assert_eq!(town.ask(&blog, Method::DELETE, "tables/shop%2Fpublic", NONE).await.error().1, "tables.not_yours");
+    assert_eq!(town.ask(&blog, Method::PUT, "tables/shop%2Fx", json!({})).await.error().1, "tables.not_yours");
+
+    // A record for ann alone: for everybody else it is not there, whatever they say of themselves.
+    let path = "tables/user/records/letter";
+    let put =
+        town.ask(&ann, Method::PUT, &format!("{path}?audience=user.sub%20%3D%3D%20%22ann%22"), json!({ "t": 1 })).await;
+    assert_eq!(put.status, 200, "{}", put.text());
+    assert_eq!(town.ask(&ann, READ, path, NONE).await.json()["writer"], "user:shop/ann");
+    let forged = format!("{path}?reader=%7B%22sub%22%3A%22ann%22%7D");
+    for hidden in [path, forged.as_str()] {
+        assert_eq!(town.ask(&bob, READ, hidden, NONE).await.error(), (404, "tables.no_record".into()));
+    }
+    assert_eq!((town.count(&ann, "user").await, town.count(&bob, "user").await), (json!(1), json!(0)));
+    // R7: he may not replace it, and a conflict does not show it.
+    let replaced = town.ask(&bob, Method::PUT, path, json!({ "t": 2 })).await;
+    assert!(replaced.status == 403 || replaced.status == 412, "{}", replaced.text());
+    let stream = TcpStream::connect(town.address).await.unwrap();
+    let mut absent = request(Method::PUT, &format!("/v1/{path}"), Some(&bob), Some(json!({ "t": 2 })));
+    absent.headers_mut().insert("if-none-match", "*".parse().unwrap());
+    let conflict = send_http1(stream, absent).await;
+    assert!(!conflict.text().contains("\"t\""), "{}", conflict.text());
+    assert_eq!(town.ask(&ann, READ, path, NONE).await.json()["columns"], json!({ "t": 1 }));
+    town.node.shutdown().await.unwrap();
+}

@@ -6,6 +6,7 @@ pub mod member;
 pub mod notify;
 pub mod place;
 pub mod sketch;
+pub mod table;
 mod typed;
 
 pub use typed::{Typed, parse, quoted};
@@ -57,6 +58,9 @@ pub enum Command {
     /// Tell clients of the latest versions of objects
     #[command(subcommand)]
     Notify(notify::Notify),
+    /// Records with keys and columns: read, write, query and watch them
+    #[command(subcommand)]
+    Table(table::Table),
     /// Verified reads from servers that may be wrong
     #[command(subcommand)]
     Sketch(sketch::Sketch),

@@ -18,6 +18,7 @@ mod sim;
 mod sketch;
 mod status;
 mod store;
+mod table;
 
 use crate::cli::Command;
 use crate::output::broken;
@@ -39,6 +40,7 @@ pub fn run(command: Command) -> Result<ExitCode, Error> {
         Command::App(command) => app::run(command),
         Command::Place(command) => place::run(command),
         Command::Notify(command) => notify::run(command),
+        Command::Table(command) => table::run(command),
         Command::Sketch(command) => sketch::run(command),
         Command::Store(command) => store::run(command),
         Command::Feed(command) => feed::run(command),

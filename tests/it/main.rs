@@ -16,3 +16,4 @@ mod security;
 mod serving;
 mod simulation;
 mod sketch;
+mod tables;

@@ -1,0 +1,283 @@
+//! What can be typed after `tidings table`.
+
+use super::Remote;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Subcommand)]
+pub enum Table {
+    /// Make a table
+    #[command(after_help = CREATE_HELP)]
+    Create {
+        /// Its name
+        table: String,
+        #[command(flatten)]
+        properties: Properties,
+        /// Cut it into partitions before this key; may be given several times
+        #[arg(long, value_name = "KEY")]
+        cut: Vec<String>,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Replace a table's properties: what is not given is the default again
+    Alter {
+        /// The table
+        table: String,
+        #[command(flatten)]
+        properties: Properties,
+        /// Only if it has this generation (see `stat`)
+        #[arg(long, value_name = "GENERATION", default_value_t = 0)]
+        if_generation: u64,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Drop a table with everything in it
+    Drop {
+        /// The table
+        table: String,
+        /// Confirm it
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// List tables
+    Ls {
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Show a table: its properties and its partitions
+    Stat {
+        /// The table
+        table: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Cut the partition that holds a key before that key
+    Split {
+        /// The table
+        table: String,
+        /// The key
+        #[arg(id = "at", value_name = "KEY")]
+        key: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Join the partition that holds a key with the one behind it
+    Merge {
+        /// The table
+        table: String,
+        /// The key
+        #[arg(id = "at", value_name = "KEY")]
+        key: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Write a whole record
+    #[command(after_help = PUT_HELP)]
+    Put {
+        #[command(flatten)]
+        record: Keyed,
+        /// Its columns, a JSON object: text, `-` for standard input, or `@FILE`
+        #[arg(id = "columns", value_name = "JSON")]
+        json: String,
+        /// Whom it is shown to: a predicate over `reader` and `user`
+        #[arg(long, value_name = "PREDICATE")]
+        audience: Option<String>,
+        #[command(flatten)]
+        condition: Condition,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Set some columns of a record and keep the others
+    Patch {
+        #[command(flatten)]
+        record: Keyed,
+        /// The columns, a JSON object: text, `-` for standard input, or `@FILE`
+        #[arg(id = "columns", value_name = "JSON")]
+        json: String,
+        /// Take this column away; may be given several times
+        #[arg(long, value_name = "COLUMN")]
+        remove: Vec<String>,
+        #[command(flatten)]
+        condition: Condition,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Delete a record
+    Rm {
+        #[command(flatten)]
+        record: Keyed,
+        #[command(flatten)]
+        condition: Condition,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Print a record
+    Get {
+        #[command(flatten)]
+        record: Keyed,
+        /// What writers' predicates see as `reader`: a JSON object
+        #[arg(long, value_name = "JSON")]
+        context: Option<String>,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Print the records that a predicate selects
+    #[command(alias = "query", after_help = READ_HELP)]
+    Read(Box<Read>),
+    /// Print what enters, changes in and leaves the answer of a query, until interrupted
+    #[command(after_help = WATCH_HELP)]
+    Watch(Box<Watch>),
+    /// Print all records, a line each
+    Export {
+        /// The table
+        table: String,
+        /// Which records
+        #[arg(default_value = "")]
+        predicate: String,
+        /// How to print them
+        #[arg(long, value_enum, default_value_t = Format::Ndjson)]
+        format: Format,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Write a record for each line of a file
+    Import {
+        /// The table
+        table: String,
+        /// The file, or `-` for standard input
+        file: PathBuf,
+        /// How it is written
+        #[arg(long, value_enum, default_value_t = Format::Ndjson)]
+        format: Format,
+        /// Whom the records are shown to
+        #[arg(long, value_name = "PREDICATE")]
+        audience: Option<String>,
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+const CREATE_HELP: &str = "A column is declared as NAME:KIND, or NAME:KIND! if every record has it; kinds are null, bool, \
+int, double, string, bytes, list and map.\n\n\
+Examples:\n  tidings table create prices\n  tidings table create notes --level user --column text:string!";
+
+const PUT_HELP: &str = "Examples:\n  tidings table put prices apple '{\"price\": 3, \"fresh\": true}'\n  \
+tidings table put notes n1 @note.json --audience 'user.sub == \"ann\"' --if-version 0";
+
+const READ_HELP: &str = "Examples:\n  tidings table read prices 'price < 5'\n  \
+tidings table read prices --order -price --limit 3\n  tidings table read prices --group-by fresh --aggregate n=count";
+
+const WATCH_HELP: &str = "With --json, one object a line: {\"event\": \"reset\" | \"put\" | \"leave\" | \"rows\" | \
+\"settling\", …}. Servers may restart meanwhile.\n\n\
+Example:\n  tidings table watch prices 'price < 5'";
+
+#[derive(Args)]
+pub struct Properties {
+    /// Who may use it: whoever is authorised at this level or higher
+    #[arg(long, value_enum, default_value_t = Level::App)]
+    pub level: Level,
+    /// A predicate over `old`, `new`, `writer`, `key` and `user` that guards every change
+    #[arg(long, value_name = "PREDICATE", default_value = "")]
+    pub may_write: String,
+    /// Declare what a column holds; may be given several times
+    #[arg(long, value_name = "NAME:KIND[!]")]
+    pub column: Vec<String>,
+    /// Allow no columns but the declared ones
+    #[arg(long)]
+    pub closed: bool,
+    /// Clients may leave writes unsent
+    #[arg(long)]
+    pub lossy: bool,
+    /// The most records; 0 = no bound
+    #[arg(long, default_value_t = 0)]
+    pub max_records: u64,
+    /// The most bytes; 0 = no bound
+    #[arg(long, default_value_t = 0)]
+    pub max_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    Public,
+    App,
+    User,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Ndjson,
+    Csv,
+}
+
+#[derive(Args)]
+pub struct Keyed {
+    /// The table
+    pub table: String,
+    /// The record's key
+    #[arg(id = "record", value_name = "KEY")]
+    pub key: String,
+    /// The key is bytes, in hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}
+
+#[derive(Args)]
+pub struct Condition {
+    /// Only if the record has this version; 0 = only if there is none
+    #[arg(long, value_name = "VERSION")]
+    pub if_version: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct Read {
+    /// The table
+    pub table: String,
+    /// Which records; all that are visible if left out
+    #[arg(default_value = "")]
+    pub predicate: String,
+    /// What writers' predicates see as `reader`: a JSON object
+    #[arg(long, value_name = "JSON")]
+    pub context: Option<String>,
+    /// A column of the answer: NAME=EXPRESSION, or a column's name; may be given several times
+    #[arg(long, value_name = "NAME=EXPRESSION")]
+    pub project: Vec<String>,
+    /// What comes first: an expression, `-` before it for the largest first; may be given several times
+    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true)]
+    pub order: Vec<String>,
+    /// At most so many rows
+    #[arg(long)]
+    pub limit: Option<usize>,
+    /// What makes a group: NAME=EXPRESSION, or a column's name
+    #[arg(long, value_name = "NAME=EXPRESSION")]
+    pub group_by: Vec<String>,
+    /// An aggregate: NAME=count, or NAME=sum|min|max|avg:EXPRESSION
+    #[arg(long, value_name = "NAME=HOW[:EXPRESSION]")]
+    pub aggregate: Vec<String>,
+    /// Any committed state that is not older than what was read before, rather than the latest
+    #[arg(long)]
+    pub committed: bool,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+#[derive(Args)]
+pub struct Watch {
+    /// The table
+    pub table: String,
+    /// Which records; all that are visible if left out
+    #[arg(default_value = "")]
+    pub predicate: String,
+    /// What writers' predicates see as `reader`: a JSON object
+    #[arg(long, value_name = "JSON")]
+    pub context: Option<String>,
+    /// Tell nothing of what is there already
+    #[arg(long)]
+    pub new: bool,
+    /// Stop after so many lines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    #[command(flatten)]
+    pub remote: Remote,
+}

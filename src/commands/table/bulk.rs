@@ -1,0 +1,107 @@
+//! `tidings table export|import`: a record a line.
+
+use super::with_tables;
+use crate::cli::Remote;
+use crate::cli::table::Format;
+use crate::output::{self, broken};
+use futures::future::try_join_all;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use tidings_base::Error;
+use tidings_client::tables::{Ask, Columns, Key, ReadOptions, Table, Write, csv, form, shown as told};
+use tidings_predicate::json::Form;
+
+/// Writes that are under way at a time.
+const AT_ONCE: usize = 256;
+
+pub fn export(table: &str, predicate: String, format: Format, remote: &Remote) -> Result<(), Error> {
+    let ask = Ask { predicate, ..Ask::default() };
+    with_tables(remote, async |tables| {
+        let table = tables.table(table);
+        let writer = match format {
+            Format::Ndjson => None,
+            Format::Csv => Some(heading(&table, &ask).await?),
+        };
+        let mut rows = table.rows(&ask, &ReadOptions::default())?;
+        while let Some(record) = rows.next().await? {
+            match (&writer, &record.key) {
+                (Some(writer), Some(key)) => output::line(writer.record(key, &record.columns).trim_end()),
+                _ => output::line(told::record(&record, Form::Exact)),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Columns come and go: all records are looked at for their names first.
+async fn heading(table: &Table, ask: &Ask) -> Result<csv::Writer, Error> {
+    let mut names = BTreeSet::new();
+    let mut rows = table.rows(ask, &ReadOptions::default())?;
+    while let Some(record) = rows.next().await? {
+        names.extend(record.columns.into_keys());
+    }
+    let writer = csv::Writer::new(names);
+    output::line(writer.heading().trim_end());
+    Ok(writer)
+}
+
+pub fn import(
+    table: &str,
+    file: &Path,
+    format: Format,
+    audience: Option<String>,
+    remote: &Remote,
+) -> Result<(), Error> {
+    let failed = |error| broken(format_args!("cannot read {}", file.display()), error);
+    let mut input: Box<dyn Read> = match file.to_str() {
+        Some("-") => Box::new(std::io::stdin().lock()),
+        _ => Box::new(std::fs::File::open(file).map_err(failed)?),
+    };
+    let audience = audience.unwrap_or_default();
+    let count = with_tables(remote, async |tables| {
+        let table = tables.table(table);
+        if format == Format::Csv {
+            let mut text = String::new();
+            input.read_to_string(&mut text).map_err(failed)?;
+            return write(&table, &audience, csv::read(&text)?).await;
+        }
+        let (mut count, mut batch) = (0, Vec::new());
+        for (number, line) in (1..).zip(BufReader::new(input).lines()) {
+            let line = line.map_err(failed)?;
+            if line.trim().is_empty() {
+                continue;
+            }
+            let record = form::line_of(&line);
+            batch.push(record.map_err(|error| Error {
+                message: format!("line {number}: {}; {count} records before it are written", error.message),
+                ..error
+            })?);
+            if batch.len() == AT_ONCE {
+                count += write(&table, &audience, std::mem::take(&mut batch)).await?;
+            }
+        }
+        Ok(count + write(&table, &audience, batch).await?)
+    })?;
+    match remote.json {
+        true => output::json(&json!({ "written": count })),
+        false => output::line(format_args!("{count} records are written")),
+    }
+    Ok(())
+}
+
+async fn write(table: &Table, audience: &str, records: Vec<(Key, Columns)>) -> Result<usize, Error> {
+    let count = records.len();
+    let mut records = records.into_iter();
+    loop {
+        let some: Vec<_> = records.by_ref().take(AT_ONCE).collect();
+        if some.is_empty() {
+            return Ok(count);
+        }
+        try_join_all(some.into_iter().map(|(key, columns)| async {
+            table.write(Write::put(key, columns).audience(audience)).await?.committed()
+        }))
+        .await?;
+    }
+}

@@ -1,0 +1,61 @@
+//! `tidings table read`: what a query selects.
+
+use super::{context, records, with_tables};
+use crate::cli::table::Read;
+use crate::output;
+use tidings_base::Error;
+use tidings_client::tables::{Aggregate, Ask, Direction, ReadLevel, ReadOptions};
+
+pub fn run(args: &Read) -> Result<(), Error> {
+    let ask = ask(args)?;
+    let level = if args.committed { ReadLevel::Committed } else { ReadLevel::Latest };
+    let options = ReadOptions { level, reader: context(args.context.as_deref())?, ..ReadOptions::default() };
+    with_tables(&args.remote, async |tables| {
+        let mut rows = tables.table(args.table.as_str()).rows(&ask, &options)?;
+        while let Some(row) = rows.next().await? {
+            records::print(&row, &args.remote);
+        }
+        Ok(())
+    })
+}
+
+fn ask(args: &Read) -> Result<Ask, Error> {
+    let named = |parts: &[String]| {
+        let part = |text: &String| match text.split_once('=') {
+            // `a==b` is an expression and no name.
+            Some((name, expression)) if !expression.starts_with('=') => (name.to_owned(), expression.to_owned()),
+            _ => (text.clone(), text.clone()),
+        };
+        parts.iter().map(part).collect()
+    };
+    let order = |text: &String| match text.strip_prefix('-') {
+        Some(text) => (text.to_owned(), Direction::Descending),
+        None => (text.clone(), Direction::Ascending),
+    };
+    Ok(Ask {
+        predicate: args.predicate.clone(),
+        lookup: None,
+        project: named(&args.project),
+        order: args.order.iter().map(order).collect(),
+        limit: args.limit,
+        group_by: named(&args.group_by),
+        aggregates: args.aggregate.iter().map(|text| aggregate(text)).collect::<Result<_, Error>>()?,
+    })
+}
+
+fn aggregate(text: &str) -> Result<(String, Aggregate, String), Error> {
+    let bad = || {
+        output::usage(format!("`{text}` is no aggregate")).hint("Write NAME=count, or NAME=sum|min|max|avg:EXPRESSION.")
+    };
+    let (name, how) = text.split_once('=').ok_or_else(bad)?;
+    let (how, expression) = how.split_once(':').unwrap_or((how, ""));
+    let how = match how {
+        "count" => Aggregate::Count,
+        "sum" => Aggregate::Sum,
+        "min" => Aggregate::Min,
+        "max" => Aggregate::Max,
+        "avg" => Aggregate::Avg,
+        _ => return Err(bad()),
+    };
+    Ok((name.to_owned(), how, expression.to_owned()))
+}

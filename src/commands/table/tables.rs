@@ -1,0 +1,135 @@
+//! `tidings table create|alter|drop|ls|stat|split|merge`.
+
+use super::{shown, with_tables};
+use crate::cli::Remote;
+use crate::cli::table::{Level, Properties};
+use crate::output;
+use serde_json::json;
+use tidings_base::Error;
+use tidings_client::tables::form::key_of;
+use tidings_client::tables::{Key, TableColumn, TableInfo, TableLevel, TableProperties, shown as told};
+
+pub fn create(table: &str, properties: Properties, cut: Vec<String>, remote: &Remote) -> Result<(), Error> {
+    let properties = message(properties)?;
+    let cuts = cut.into_iter().map(Key::String);
+    let info = with_tables(remote, async |tables| tables.create_cut(table, properties, cuts).await)?;
+    done(remote, &info, format_args!("table `{table}` is made"));
+    Ok(())
+}
+
+pub fn alter(table: &str, properties: Properties, generation: u64, remote: &Remote) -> Result<(), Error> {
+    let properties = message(properties)?;
+    let info = with_tables(remote, async |tables| tables.alter(table, properties, generation).await)?;
+    done(remote, &info, format_args!("table `{table}` is altered"));
+    Ok(())
+}
+
+pub fn drop(table: &str, remote: &Remote) -> Result<(), Error> {
+    with_tables(remote, async |tables| tables.drop(table).await)?;
+    match remote.json {
+        true => output::json(&json!({ "table": table, "dropped": true })),
+        false => output::line(format_args!("table `{table}` is dropped")),
+    }
+    Ok(())
+}
+
+pub fn split(table: &str, key: String, remote: &Remote) -> Result<(), Error> {
+    let info = with_tables(remote, async |tables| tables.split(table, Key::String(key)).await)?;
+    done(remote, &info, format_args!("table `{table}` has {} partitions", info.partitions.len()));
+    Ok(())
+}
+
+pub fn merge(table: &str, key: String, remote: &Remote) -> Result<(), Error> {
+    let info = with_tables(remote, async |tables| tables.merge(table, Key::String(key)).await)?;
+    done(remote, &info, format_args!("table `{table}` has {} partitions", info.partitions.len()));
+    Ok(())
+}
+
+pub fn list(remote: &Remote) -> Result<(), Error> {
+    let all = with_tables(remote, async |tables| tables.list().await)?;
+    if remote.json {
+        output::json(&json!({ "tables": all.iter().map(told::info).collect::<Vec<_>>() }));
+        return Ok(());
+    }
+    output::table(
+        ["TABLE", "LEVEL", "PARTITIONS"],
+        all.iter().map(|info| {
+            let level = told::level_name(info.properties.clone().unwrap_or_default().level());
+            [info.table.clone(), level.to_owned(), info.partitions.len().to_string()]
+        }),
+    );
+    Ok(())
+}
+
+pub fn stat(table: &str, remote: &Remote) -> Result<(), Error> {
+    let info = with_tables(remote, async |tables| tables.stat(table).await)?;
+    if remote.json {
+        output::json(&told::info(&info));
+        return Ok(());
+    }
+    let properties = info.properties.clone().unwrap_or_default();
+    let level = told::level_name(properties.level());
+    output::line(format_args!("{} (level {level}, generation {})", info.table, info.generation));
+    if !properties.may_write.is_empty() {
+        output::line(format_args!("may_write: {}", properties.may_write));
+    }
+    for column in &properties.columns {
+        let required = if column.required { ", required" } else { "" };
+        output::line(format_args!("column {}: {}{required}", column.name, column.kinds.join(" or ")));
+    }
+    output::table(
+        ["PARTITION", "FROM", "BEFORE", "TERM", "OWNER", "RECORDS", "BYTES", "LIVE QUERIES"],
+        info.partitions.iter().map(|part| {
+            let key = |key: &Option<_>| key.clone().and_then(key_of).map_or(String::new(), |key| shown(&key));
+            let size = |pick: fn(&tidings_client::tables::PartitionSize) -> u64| {
+                part.size.as_ref().map_or("?".to_owned(), |size| pick(size).to_string())
+            };
+            let owner = if part.owner.is_empty() { "nobody".to_owned() } else { part.owner.clone() };
+            [
+                part.number.to_string(),
+                key(&part.start),
+                key(&part.end),
+                part.term.to_string(),
+                owner,
+                size(|size| size.records),
+                size(|size| size.bytes),
+                size(|size| size.queries),
+            ]
+        }),
+    );
+    Ok(())
+}
+
+fn done(remote: &Remote, info: &TableInfo, text: std::fmt::Arguments<'_>) {
+    match remote.json {
+        true => output::json(&told::info(info)),
+        false => output::line(text),
+    }
+}
+
+fn message(properties: Properties) -> Result<TableProperties, Error> {
+    let level = match properties.level {
+        Level::Public => TableLevel::Public,
+        Level::App => TableLevel::App,
+        Level::User => TableLevel::User,
+    };
+    let column = |text: &String| {
+        let (name, kind) = text.rsplit_once(':').ok_or_else(|| {
+            output::usage(format!("`{text}` declares no column"))
+                .hint("Write NAME:KIND, or NAME:KIND! if it is required.")
+        })?;
+        let (kind, required) = kind.strip_suffix('!').map_or((kind, false), |kind| (kind, true));
+        let kinds = kind.split('|').map(str::to_owned).collect();
+        Ok(TableColumn { name: name.to_owned(), kinds, required })
+    };
+    Ok(TableProperties {
+        level: level.into(),
+        may_write: properties.may_write,
+        lossy: properties.lossy,
+        columns: properties.column.iter().map(column).collect::<Result<_, Error>>()?,
+        closed: properties.closed,
+        max_records: properties.max_records,
+        max_bytes: properties.max_bytes,
+        tombstones_s: 0,
+    })
+}

@@ -1,0 +1,143 @@
+//! `tidings table …`: one node, one slice through everything.
+
+use super::{create, keys, lines, start, table};
+use crate::process::{turn, until};
+use serde_json::{Value, json};
+
+#[test]
+fn records_are_written_read_queried_and_watched() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    create(&server, "prices", &[]);
+    server.run(&["table", "create", "prices"]).failed(4, "A table of this name is there already.");
+    let watcher = server.start_command(&["table", "watch", "prices", "price < 5", "--json"]);
+
+    let first = table(&server, &["put", "prices", "apple", r#"{"price": 3, "fresh": true}"#, "--json"]).json();
+    table(&server, &["put", "prices", "pear", r#"{"price": 7}"#]);
+    let apple = table(&server, &["get", "prices", "apple", "--json"]).json();
+    assert_eq!(apple["columns"], json!({ "price": 3, "fresh": true }));
+    assert_eq!((&apple["version"], &apple["writer"]), (&first["version"], &json!("operator")));
+    server.run(&["table", "get", "prices", "plum"]).failed(3, "there is no record `plum`");
+
+    let cheap = lines(&table(&server, &["read", "prices", "price < 5", "--json"]).out);
+    assert_eq!(keys(&cheap), ["apple"]);
+    let ordered = lines(&table(&server, &["query", "prices", "--order", "-price", "--limit", "1", "--json"]).out);
+    assert_eq!(keys(&ordered), ["pear"]);
+    let summed = lines(&table(&server, &["read", "prices", "--aggregate", "all=sum:price", "--json"]).out);
+    assert_eq!(summed[0]["columns"], json!({ "all": 10 }));
+
+    // It enters, changes and leaves what is watched; what is outside is not told.
+    let told = |event: &str, key: &str| {
+        until(&format!("{event} of {key} is told"), || {
+            let lines = lines(&watcher.out());
+            let row = |line: &Value| line["event"] == event && line["key"] == key;
+            let reset = |line: &Value| {
+                event == "put"
+                    && line["event"] == "reset"
+                    && line["rows"].as_array().is_some_and(|rows| rows.iter().any(|row| row["key"] == key))
+            };
+            lines.iter().any(|line| row(line) || reset(line)).then_some(())
+        });
+    };
+    told("put", "apple");
+    table(&server, &["patch", "prices", "pear", r#"{"price": 4}"#]);
+    told("put", "pear");
+    table(&server, &["rm", "prices", "apple"]);
+    told("leave", "apple");
+    assert_eq!(keys(&lines(&table(&server, &["read", "prices", "--json"]).out)), ["pear"]);
+}
+
+#[test]
+fn conditions_conflicts_and_mistakes_are_told() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    create(&server, "notes", &["--column", "text:string!", "--closed"]);
+    let put =
+        |key: &str, json: &str, more: &[&str]| server.run(&[&["table", "put", "notes", key, json], more].concat());
+    let first = put("a", r#"{"text": "one"}"#, &["--if-version", "0", "--json"]).json();
+    let version = first["version"].to_string();
+    put("a", r#"{"text": "two"}"#, &["--if-version", "0"]).failed(4, "the record has version");
+    assert_eq!(put("a", r#"{"text": "two"}"#, &["--if-version", &version]).code, 0);
+    put("b", r#"{"text": 3}"#, &[]).failed(2, "text");
+    put("b", r#"{"text": "x", "more": 1}"#, &[]).failed(2, "more");
+    put("b", "[]", &[]).failed(2, "JSON object");
+    let wrong = server.run(&["table", "read", "notes", "text =! 'a'"]);
+    assert!(wrong.code == 2 && wrong.err.contains('^'), "{wrong:?}");
+    server.run(&["table", "read", "nothing"]).failed(3, "There is no table `nothing`.");
+    server.run(&["table", "create", "no name"]).failed(2, "cannot name a table");
+    server.run(&["table", "drop", "notes"]).failed(2, "deletes everything");
+    let all = table(&server, &["ls", "--json"]).json();
+    assert_eq!(all["tables"][0]["properties"]["columns"]["text"], json!({ "kinds": ["string"], "required": true }));
+    let shown = table(&server, &["stat", "notes", "--json"]).json();
+    assert_eq!(shown["partitions"][0]["records"], 1, "{shown}");
+    table(&server, &["drop", "notes", "--yes"]);
+    put("a", r#"{"text": "x"}"#, &[]).failed(3, "There is no table `notes`.");
+    assert_eq!(table(&server, &["ls", "--json"]).json()["tables"], json!([]));
+}
+
+#[test]
+fn tables_are_cut_and_joined_while_they_are_watched() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    create(&server, "t", &[]);
+    let put = |key: &str, n: i64| {
+        table(&server, &["put", "t", key, &json!({ "n": n }).to_string(), "--json"]).json()["version"].as_u64()
+    };
+    for (n, key) in (0..).zip(["a", "k", "z"]) {
+        put(key, n);
+    }
+    let watcher = server.start_command(&["table", "watch", "t", "n >= 1", "--json"]);
+    let hears = |key: &str, n: i64| {
+        until(&format!("{key} = {n} is told"), || {
+            let is = |row: &Value| row["key"] == key && row["columns"]["n"] == n;
+            let told = |line: &Value| is(line) || line["rows"].as_array().is_some_and(|rows| rows.iter().any(is));
+            lines(&watcher.out()).iter().any(told).then_some(())
+        });
+    };
+    hears("z", 2);
+    let before = put("k", 4);
+    let parts = |shown: Value| shown["partitions"].as_array().map_or(0, Vec::len);
+    assert_eq!(parts(table(&server, &["split", "t", "k", "--json"]).json()), 2);
+    // R1: the counter goes on above the parent's.
+    assert!(put("k", 5) > before);
+    put("b", 6);
+    hears("k", 5);
+    hears("b", 6);
+    assert_eq!(parts(table(&server, &["merge", "t", "a", "--json"]).json()), 1);
+    put("c", 7);
+    hears("c", 7);
+    let rows = lines(&table(&server, &["read", "t", "--json"]).out);
+    assert_eq!(keys(&rows), ["a", "b", "c", "k", "z"]);
+    server.run(&["table", "merge", "t", "a"]).failed(4, "no partition behind");
+    server.run(&["table", "split", "t", ""]).failed(2, "A key is");
+}
+
+#[test]
+fn exports_are_imported_as_they_were() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    for name in ["one", "two", "three"] {
+        create(&server, name, &["--cut", "m"]);
+    }
+    let big = r#"{"n": 9007199254740993, "f": 2.0, "s": "3", "l": [1, {"base64": "AP8="}], "z": null}"#;
+    table(&server, &["put", "one", "k", big]);
+    table(&server, &["put", "one", "ü, \"x\"", r#"{"n": -1}"#]);
+    for (format, to) in [("ndjson", "two"), ("csv", "three")] {
+        let exported = table(&server, &["export", "one", "--format", format]).out;
+        let file = dir.path().join(format);
+        std::fs::write(&file, &exported).unwrap();
+        let imported = table(&server, &["import", to, file.to_str().unwrap(), "--format", format, "--json"]).json();
+        assert_eq!(imported["written"], 2, "{exported}");
+        let columns = |name: &str| {
+            let rows = lines(&table(&server, &["export", name]).out);
+            rows.iter().map(|row| (row["key"].clone(), row["columns"].clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(columns(to), columns("one"), "{exported}");
+    }
+    let read = lines(&table(&server, &["read", "one", "key == 'k'", "--json"]).out);
+    assert_eq!(read[0]["columns"]["n"], "9007199254740993", "beyond what readers of JSON take exactly");
+}

@@ -258,9 +258,14 @@ impl Gateway {
     fn heard_progress(&mut self, now: Now, progress: &Progress, out: &mut Outbox<Output>) {
         let partition = progress.partition;
         let Some(listeners) = self.listeners.get(&partition).cloned() else { return };
-        let last = self.progress.insert(partition, progress.position);
+        let last = self.progress.get(&partition).copied().unwrap_or_default();
+        // R1: positions grow from owner to owner. This one came late, or from an owner that was deposed and does not know.
+        if progress.position < last {
+            return;
+        }
+        self.progress.insert(partition, progress.position);
         let ignored = self.is(Mutant::TailIgnored);
-        let lost = last.is_some_and(|last| last != progress.previous) && !ignored;
+        let lost = last != progress.previous && !ignored;
         for number in listeners {
             let query = self.id(number);
             let sent = progress.sent.binary_search_by_key(&query, |(query, _)| *query);

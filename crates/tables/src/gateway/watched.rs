@@ -27,6 +27,9 @@ pub(super) struct Part {
     begin: From,
     /// Up to where the client has been told everything.
     pub cursor: Option<Position>,
+    /// Where the last frame of this installation led: the next one goes on from there, and not only from a cursor that
+    /// progress has moved since.
+    chain: Position,
     /// The data epoch that the client's rows are of.
     pub epoch: u64,
     /// Counts installations: frames of earlier ones say nothing any more.
@@ -101,6 +104,7 @@ impl Watched {
             end: entry.end.clone(),
             begin,
             cursor,
+            chain: Position::ZERO,
             epoch: self.reader.epoch,
             installation: 0,
             live: false,
@@ -122,6 +126,8 @@ impl Watched {
             Some(cursor) => From::After(vec![(partition, cursor)]),
             None => part.begin.clone(),
         };
+        // What goes on from other partitions, or from nothing, begins its own chain.
+        part.chain = part.cursor.filter(|_| matches!(from, From::After(_))).unwrap_or_default();
         let first = part.cursor.is_none() && matches!(from, From::Everything);
         Some(Install {
             query,
@@ -152,7 +158,6 @@ impl Watched {
         }
         let reset = matches!(frame.body, Body::Snapshot(_));
         let newer = frame.epoch > part.epoch;
-        let cursor = part.cursor.unwrap_or_default();
         if gaps {
             let known = part.cursor.filter(|_| !newer);
             let again = part.live && part.pieces.is_none() && known.is_some_and(|cursor| frame.position <= cursor);
@@ -163,8 +168,10 @@ impl Watched {
             let expected = part.pieces.is_some_and(|(previous, position, epoch, piece)| {
                 (previous, position, epoch, piece) == (identity.0, identity.1, identity.2, frame.piece)
             });
-            // R3: something between the cursor and this frame was lost; R4: or the switch to other data.
-            let missing = !reset && (frame.previous > cursor || frame.previous_epoch != part.epoch);
+            // R3: a frame between the last one and this was lost, or this one goes on from an earlier picture than the
+            // client has: a record that came and went since then would stay. R4: or the switch to other data was lost.
+            let follows = frame.previous == part.chain && frame.previous_epoch == part.epoch;
+            let missing = !follows && matches!(frame.body, Body::Changes(_));
             if missing || frame.piece > 0 && !expected {
                 return if part.live { Heard::Gap } else { Heard::Nothing };
             }
@@ -175,7 +182,7 @@ impl Watched {
         match frame.more {
             true => part.pieces = Some((frame.previous, frame.position, frame.epoch, frame.piece + 1)),
             false => {
-                part.pieces = None;
+                (part.pieces, part.chain) = (None, frame.position);
                 part.cursor = part.cursor.filter(|_| !newer && !reset).max(Some(frame.position));
                 part.epoch = frame.epoch;
             }

@@ -20,11 +20,10 @@ pub(super) struct Told {
 }
 
 impl Partition {
-    /// A query was sent something.
-    pub fn note(&mut self, query: QueryId, position: Position, more: bool) {
-        if let Some(told) = self.gateways.get_mut(&query.gateway)
-            && !more
-        {
+    /// A query was sent changes. What an installation or new data lead to need not be noted: until it has come the gateway
+    /// waits for it.
+    pub fn note(&mut self, query: QueryId, position: Position) {
+        if let Some(told) = self.gateways.get_mut(&query.gateway) {
             told.sent.insert(query, position);
         }
     }
@@ -38,7 +37,10 @@ impl Partition {
 
     /// A query came.
     pub fn joined(&mut self, query: QueryId) {
-        self.gateways.entry(query.gateway).or_default().feeds += 1;
+        let told = self.gateways.entry(query.gateway).or_default();
+        told.feeds += 1;
+        // That it ended before is known: it came again.
+        told.sent.remove(&query);
     }
 
     /// A query went; a gateway without queries is told nothing.
@@ -64,9 +66,11 @@ impl Processor {
             behind.entry(query.gateway).or_default().push(*query);
         }
         for (gateway, told) in &mut partition.gateways {
-            let sent = std::mem::take(&mut told.sent).into_iter().filter(|_| !silent).collect();
-            let behind = behind.remove(gateway).unwrap_or_default();
             let previous = std::mem::replace(&mut told.last, position);
+            // A frame that ends where it began is not missed when it is lost: the next one says the same again.
+            let sent = if previous == position { told.sent.clone() } else { std::mem::take(&mut told.sent) };
+            let sent = sent.into_iter().filter(|_| !silent).collect();
+            let behind = behind.remove(gateway).unwrap_or_default();
             let progress = Progress { partition: id, previous, position, sent, behind };
             out.put(Output::Progress { gateway: *gateway, progress: Box::new(progress) });
         }

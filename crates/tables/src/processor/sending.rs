@@ -116,11 +116,13 @@ pub(super) fn send(
             },
         };
         feed.room -= 1;
+        if feed.catching.is_none() {
+            partition.note(id, frame.position);
+        }
         if !frame.more {
             feed.catching = None;
             (feed.sent, feed.epoch) = (frame.position, frame.epoch);
         }
-        partition.note(id, frame.position, frame.more);
         out.put(Output::Frame { query: id, frame: Box::new(frame) });
         if !goes_on {
             return false;

@@ -54,8 +54,8 @@ impl Processor {
         let (id, query) = (install.partition, install.query);
         let unchecked = self.shared.is(Mutant::LiveUnchecked);
         let partition = self.partitions.get_mut(&id).filter(|partition| partition.is_open()).ok_or(Refusal::Moved)?;
-        // One that comes late must not take the place of a later one.
-        if partition.feeds.get(&query).is_some_and(|feed| feed.installation > install.installation) {
+        // One that comes late must not take the place of a later one; one that comes twice would go back to its cursor.
+        if partition.feeds.get(&query).is_some_and(|feed| feed.installation >= install.installation) {
             return Ok(());
         }
         let table = self.tables.get_mut(&id.table).ok_or(Refusal::Moved)?;
@@ -381,7 +381,7 @@ impl Processor {
                 (feed.sent, feed.dirty, feed.room) = (position, false, feed.room - 1);
             }
             partition.busy.remove(&query);
-            partition.note(query, position, false);
+            partition.note(query, position);
             out.put(Output::Frame { query, frame: Box::new(frame) });
         }
     }

@@ -1,6 +1,7 @@
 //! What clients do in a world: write, read, watch and fold what they hear.
 
-use crate::world::{TABLE, World, data};
+use crate::holding::{Held, held};
+use crate::world::{TABLE, World, data, user};
 use std::collections::BTreeMap;
 use tidings_predicate::query::Ask;
 use tidings_predicate::{Key, Packed, Value};
@@ -177,4 +178,12 @@ pub fn folded(world: &World, number: u64) -> Folded {
     let events = world.events.iter().filter(|(of, _)| *of == number).map(|(_, event)| event.clone());
     events.for_each(|event| folded.hear(event));
     folded
+}
+
+/// Whether a client has what is there, and was told nothing that it had already.
+pub fn agrees(world: &mut World, number: u64, reader: &Packed, predicate: &str) -> Held {
+    let ask = Ask { predicate: predicate.to_owned(), ..Ask::default() };
+    let (folded, fresh) = (folded(world, number), fresh(world, &user("ann"), reader, &ask));
+    held(folded.rows == fresh, || format!("told {:?}, there is {fresh:?}", folded.rows))?;
+    held(folded.needless.is_none(), || format!("{:?}", folded.needless))
 }

@@ -2,6 +2,7 @@
 
 mod client;
 mod holding;
+mod losses;
 mod rules;
 mod watching;
 mod world;

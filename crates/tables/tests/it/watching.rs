@@ -1,7 +1,7 @@
 //! Live queries: each rule, and each rule left out.
 
-use crate::client::{delete, everything, folded, fresh, named, put, shown_to, version, write};
-use crate::holding::{Held, breaks, held, public};
+use crate::client::{agrees, delete, everything, folded, fresh, named, put, shown_to, version, write};
+use crate::holding::{breaks, held, public};
 use crate::world::{World, data, user};
 use tidings_base::Wall;
 use tidings_predicate::query::Ask;
@@ -10,13 +10,6 @@ use tidings_tables::calls::Call;
 use tidings_tables::gateway::{self, Start};
 use tidings_tables::mutant::Mutant;
 use tidings_tables::refusal::Refusal;
-
-fn agrees(world: &mut World, number: u64, reader: &Packed, predicate: &str) -> Held {
-    let ask = Ask { predicate: predicate.to_owned(), ..Ask::default() };
-    let (folded, fresh) = (folded(world, number), fresh(world, &user("ann"), reader, &ask));
-    held(folded.rows == fresh, || format!("told {:?}, there is {fresh:?}", folded.rows))?;
-    held(folded.needless.is_none(), || format!("{:?}", folded.needless))
-}
 
 #[test]
 fn r3_a_lost_frame_is_noticed_by_the_next() {
@@ -122,12 +115,7 @@ fn r4_what_leaves_the_result_is_told_to_whom_it_was_in() {
 fn r4_a_cursor_that_the_log_does_not_reach_is_a_reset() {
     breaks(
         |mutant| {
-            let mut world = World::new(1, Default::default(), mutant, public());
-            world.options.log_changes = 2;
-            world.node();
-            world.directory_changed();
-            world.lease(0, 0);
-            world.run(50);
+            let mut world = World::tuned(mutant, public(), |options| options.log_changes = 2);
             let ann = user("ann");
             world.watch(1, everything(&ann, &Packed::empty(), ""));
             version(write(&mut world, 0, &ann, put("k0", "a", 0)));
@@ -147,6 +135,36 @@ fn r4_a_cursor_that_the_log_does_not_reach_is_a_reset() {
         },
         &[Mutant::NoReset],
     );
+}
+
+#[test]
+fn r4_newer_than_filters_the_first_read_alone() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    for key in ["k", "l", "m"] {
+        version(write(&mut world, 0, &ann, put(key, "a", 1)));
+    }
+    world.run(1_000);
+    let newer_than = Some(world.now().wall);
+    version(write(&mut world, 0, &ann, put("l", "a", 2)));
+    world.watch(1, gateway::Watch { newer_than, ..everything(&ann, &Packed::empty(), "") });
+    world.run(500);
+    let keys = |world: &World| folded(world, 1).rows.into_keys().collect::<Vec<Key>>();
+    assert_eq!(keys(&world), [Key::from("l")]);
+    // What changes afterwards is told, whenever it was first written.
+    version(write(&mut world, 0, &ann, put("k", "a", 2)));
+    version(write(&mut world, 0, &ann, delete("l")));
+    world.run(500);
+    assert_eq!(keys(&world), [Key::from("k")]);
+    // A `reset` is not a first read: it holds everything.
+    let new = data(&[("team", "a".into())]);
+    world.crash(0);
+    world.lease(0, 0);
+    world.tell_gateway(gateway::Input::UpdateData { number: 1, data: new.clone() });
+    world.run(3_000);
+    assert_eq!(folded(&world, 1).resets, 2);
+    agrees(&mut world, 1, &new, "").unwrap();
+    assert_eq!(keys(&world), [Key::from("k"), Key::from("m")]);
 }
 
 /// A cursor that is within the log goes on with what changed, and nothing else.
@@ -272,13 +290,8 @@ fn r9_what_changes_without_a_write_cannot_be_watched() {
 
 #[test]
 fn a_query_that_nobody_takes_ends() {
-    let mut world = World::new(1, Default::default(), None, public());
-    world.options.undelivered = 3;
+    let mut world = World::tuned(None, public(), |options| options.undelivered = 3);
     world.taking = false;
-    world.node();
-    world.directory_changed();
-    world.lease(0, 0);
-    world.run(50);
     let ann = user("ann");
     world.watch(1, everything(&ann, &Packed::empty(), ""));
     world.run(100);

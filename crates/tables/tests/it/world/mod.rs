@@ -11,6 +11,7 @@ use tidings_predicate::{Key, Packed, Value};
 use tidings_tables::calls::{Access, Answer, Call, Caller};
 use tidings_tables::directory::{Directory, Opened, Properties};
 use tidings_tables::gateway::{self, Event, Gateway, Sealer, Watch};
+use tidings_tables::live::Install;
 use tidings_tables::mutant::Mutant;
 use tidings_tables::names::{GatewayId, PartitionId, RequestId, TableId};
 use tidings_tables::processor::{self, Options, Processor, StoreId, StoreRequest, StoreResult};
@@ -70,6 +71,10 @@ pub struct World {
     pub published: usize,
     /// Whether clients take their events at once.
     pub taking: bool,
+    /// What the gateway has asked owners for, in order.
+    pub installs: Vec<Install>,
+    /// Partitions that are said to have grown, and where they could be cut.
+    pub grown: Vec<(PartitionId, Key)>,
 }
 
 /// Not a cipher: enough to see who seals.
@@ -122,12 +127,20 @@ impl World {
             deaf: false,
             published: 0,
             taking: true,
+            installs: Vec::new(),
+            grown: Vec::new(),
         }
     }
 
     /// A world in which nothing goes wrong: one node owns everything.
     pub fn calm(mutant: Option<Mutant>, properties: Properties) -> World {
+        World::tuned(mutant, properties, |_| {})
+    }
+
+    /// A calm world whose processors have other options.
+    pub fn tuned(mutant: Option<Mutant>, properties: Properties, tune: impl FnOnce(&mut Options)) -> World {
         let mut world = World::new(1, Plan::default(), mutant, properties);
+        tune(&mut world.options);
         world.node();
         world.directory_changed();
         world.lease(0, 0);
@@ -317,7 +330,8 @@ impl World {
                     self.carry(move || Happening::Gateway(Box::new(clone_gateway(&input))));
                 }
                 processor::Output::Publish { .. } => self.published += 1,
-                processor::Output::Grown { .. } | processor::Output::Deposed { .. } => {}
+                processor::Output::Grown { partition, at } => self.grown.push((partition, at)),
+                processor::Output::Deposed { .. } => {}
             }
         }
     }
@@ -341,6 +355,7 @@ impl World {
             match output {
                 gateway::Output::Install(install) => {
                     let partition = install.partition;
+                    self.installs.push((*install).clone());
                     self.bring(partition, move || processor::Input::Install(install.clone()));
                 }
                 gateway::Output::Update { partition, query, reader } => {

@@ -362,11 +362,15 @@ impl Gateway {
     }
 
     fn directory(&mut self, now: Now, directory: Arc<Directory>, out: &mut Outbox<Output>) {
-        let table = directory.table();
+        let (table, access) = (directory.table(), directory.properties.access);
         self.directories.insert(table, directory);
-        let numbers = self.queries.iter().filter(|(_, watched)| watched.watch.table == table);
-        for number in numbers.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.spread(now, number, out);
+        let queries = self.queries.iter().filter(|(_, watched)| watched.watch.table == table);
+        let known = queries.map(|(number, watched)| (*number, watched.reader.access));
+        for (number, known) in known.collect::<Vec<_>>() {
+            match known < access {
+                true => self.end(number, Refusal::Access, out),
+                false => self.spread(now, number, out),
+            }
         }
     }
 

@@ -409,11 +409,7 @@ impl Machine for Processor {
     fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
         match input {
             Input::Gained(acquired) => self.gained(*acquired, out),
-            Input::Altered { table, properties } => {
-                if let Some(table) = self.tables.get_mut(&table) {
-                    table.alter(*properties);
-                }
-            }
+            Input::Altered { table, properties } => self.altered(table, *properties, out),
             Input::Lost { partition } => self.lose(partition, out),
             Input::Request { request, partition, caller, call } => {
                 self.request(now, Asked { request, partition, caller, call }, out);

@@ -33,11 +33,9 @@ impl Processor {
         let id = acquired.partition;
         self.lose(id, out);
         let options = &self.shared.options;
-        self.tables
-            .entry(id.table)
-            .or_insert_with(|| Table::new(acquired.properties.clone(), options))
-            .alter(acquired.properties.clone());
-        self.partitions.insert(id, Partition::new(acquired, options));
+        self.tables.entry(id.table).or_insert_with(|| Table::new(acquired.properties.clone(), options));
+        self.altered(id.table, acquired.properties.clone(), out);
+        self.partitions.insert(id, Partition::new(acquired, &self.shared.options));
         self.open(id, out);
     }
 

@@ -6,9 +6,10 @@ use super::reading::decode;
 use super::sending::{Catching, Feed, ROW, difference, frame, send};
 use super::tables::{Subscription, To};
 use super::{Output, Processor, Shared, StoreId, StoreReply, StoreResult, Timer};
+use crate::directory::Properties;
 use crate::live::{Body, Frame, From, Install, Reader};
 use crate::mutant::Mutant;
-use crate::names::{Endpoint, GatewayId, PartitionId, Position, QueryId};
+use crate::names::{Endpoint, GatewayId, PartitionId, Position, QueryId, TableId};
 use crate::refusal::Refusal;
 use crate::rows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -201,6 +202,18 @@ impl Processor {
         let known = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
         if known.is_some_and(|known| known.reader.epoch < reader.epoch) {
             self.switch(now, query, reader, out);
+        }
+    }
+
+    /// The table has other properties: whoever may not use it any more hears nothing more of it.
+    pub(super) fn altered(&mut self, id: TableId, properties: Properties, out: &mut Outbox<Output>) {
+        let Some(table) = self.tables.get_mut(&id) else { return };
+        let access = properties.access;
+        table.alter(properties);
+        let denied = table.queries.iter().filter(|(_, known)| known.reader.access < access);
+        let feeds = denied.flat_map(|(query, known)| known.partitions.iter().map(|id| (*id, *query)));
+        for (id, query) in feeds.collect::<Vec<_>>() {
+            self.end(id, query, Refusal::Access, out);
         }
     }
 

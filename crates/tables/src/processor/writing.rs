@@ -289,7 +289,9 @@ impl Processor {
             return;
         }
         // The middle of what is used: splits follow size and load.
-        if let Some(at) = partition.rows.middle(b'r').and_then(|row| rows::key_of(&row)) {
+        let middle = partition.rows.middle(b'r').and_then(|row| rows::key_of(&row));
+        // Nothing lies before its first key.
+        if let Some(at) = middle.filter(|at| partition.owned.entry.start.as_ref() != Some(at)) {
             partition.grown = true;
             out.put(Output::Grown { partition: id, at });
         }

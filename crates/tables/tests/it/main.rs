@@ -1,8 +1,10 @@
 //! Tables' machines together, in a small deterministic world; and the rules that hold in it.
 
+mod altering;
 mod client;
 mod holding;
 mod losses;
+mod partitions;
 mod rules;
 mod watching;
 mod world;

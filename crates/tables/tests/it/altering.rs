@@ -1,0 +1,87 @@
+//! Tables that are altered while they are used.
+
+use crate::client::{agrees, everything, folded, pages, put, read, version, write};
+use crate::holding::public;
+use crate::world::{TABLE, World, data, user};
+use std::sync::Arc;
+use tidings_predicate::Packed;
+use tidings_tables::calls::{Access, Answer, Caller, Level, Outcome, Span, Update, Write};
+use tidings_tables::directory::{Column, Kind, Properties, Schema};
+use tidings_tables::gateway;
+use tidings_tables::processor::Input;
+use tidings_tables::refusal::Refusal;
+
+fn guest() -> Caller {
+    Caller { access: Access::Public, app: String::new(), claims: Packed::empty(), ..user("") }
+}
+
+fn stricter() -> Properties {
+    let column = Column { holds: [Kind::String].into(), required: true };
+    Properties {
+        access: Access::User,
+        schema: Some(Schema { columns: [("team".to_owned(), column)].into(), closed: false }),
+        may_write: Some("new == null || new.n < 10".to_owned()),
+        max_records: Some(2),
+        ..public()
+    }
+}
+
+#[test]
+fn everybody_is_held_to_what_the_table_is_now() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    version(write(&mut world, 0, &guest(), put("k", "a", 1)));
+    world.watch(1, everything(&ann, &Packed::empty(), ""));
+    world.run(500);
+    world.directory.alter(&user("maker"), stricter()).unwrap();
+    let properties = Box::new(world.directory.properties.clone());
+    world.tell_processor(0, Input::Altered { table: TABLE, properties });
+    world.directory_changed();
+    world.run(100);
+    let all = || read(Span::All, Level::Committed, &Packed::empty());
+    // Once by the owner that was told, once by the next one, which has it from the directory.
+    for (owner, key) in [(0, "l"), (1, "k")] {
+        assert_eq!(write(&mut world, owner, &guest(), put("m", "a", 1)), Some(Err(Refusal::Access)));
+        assert_eq!(pages(&mut world, owner, 0, &guest(), all()).map(|page| page.records.len()), Err(Refusal::Access));
+        let alone = Update::Put { columns: data(&[("n", 1.into())]), predicate: String::new() };
+        let refused = write(&mut world, owner, &ann, Write { change: alone, ..put(key, "a", 1) });
+        assert!(matches!(refused, Some(Ok(Answer::Written(Outcome::Refused(Refusal::Schema(_)))))), "{refused:?}");
+        let refused = |refusal| Some(Ok(Answer::Written(Outcome::Refused(refusal))));
+        assert_eq!(write(&mut world, owner, &ann, put(key, "a", 10)), refused(Refusal::MayNotWrite));
+        version(write(&mut world, owner, &ann, put(key, "a", 9)));
+        assert_eq!(write(&mut world, owner, &ann, put("m", "a", 1)), refused(Refusal::Quota));
+        if owner == 0 {
+            assert_eq!(world.node(), 1);
+            world.lease(0, 1);
+            world.run(100);
+        }
+    }
+    world.run(3_000);
+    agrees(&mut world, 1, &Packed::empty(), "").unwrap();
+}
+
+/// Whoever is told first, owner or gateway.
+#[test]
+fn a_query_of_whom_may_not_read_any_more_ends() {
+    for gateway in [false, true] {
+        let mut world = World::calm(None, public());
+        version(write(&mut world, 0, &user("ann"), put("k", "a", 1)));
+        world.watch(1, everything(&guest(), &Packed::empty(), ""));
+        world.watch(2, everything(&user("ann"), &Packed::empty(), ""));
+        world.run(500);
+        assert_eq!(folded(&world, 1).rows.len(), 1);
+        world.directory.alter(&user("maker"), stricter()).unwrap();
+        let properties = Box::new(world.directory.properties.clone());
+        match gateway {
+            true => world.tell_gateway(gateway::Input::Directory(Arc::new(world.directory.clone()))),
+            false => world.tell_processor(0, Input::Altered { table: TABLE, properties }),
+        }
+        world.run(100);
+        let heard = folded(&world, 1);
+        version(write(&mut world, 0, &user("ann"), put("k", "a", 2)));
+        world.run(3_000);
+        assert_eq!(heard.ended, Some(Refusal::Access), "told the gateway: {gateway}");
+        assert_eq!(folded(&world, 1).rows, heard.rows);
+        agrees(&mut world, 2, &Packed::empty(), "").unwrap();
+    }
+}

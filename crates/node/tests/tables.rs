@@ -3,8 +3,13 @@
 use crate::support::{Answer, TestIssuer, request, send_http1, with_operator};
 use http::Method;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tidings_client::ClientConfig;
+use tidings_client::tables::{
+    Aggregate, Ask, Columns, Event, Key, Table, Tables, Value as Cell, Watch, WatchOptions, Write,
+};
 use tidings_node::authorize::Action;
 use tidings_node::config::{Grant, Time};
 use tidings_node::{Config, Node};
@@ -136,5 +141,112 @@ async fn levels_grants_and_claims_decide_who_sees_what() {
     let conflict = send_http1(stream, absent).await;
     assert!(!conflict.text().contains("\"t\""), "{}", conflict.text());
     assert_eq!(town.ask(&ann, READ, path, NONE).await.json()["columns"], json!({ "t": 1 }));
+    town.node.shutdown().await.unwrap();
+}
+
+/// A live query as whoever folds its events has it.
+struct Folded {
+    watch: Watch,
+    rows: BTreeSet<Key>,
+    pieces: Vec<Key>,
+}
+
+impl Folded {
+    fn new(watch: Watch) -> Folded {
+        Folded { watch, rows: BTreeSet::new(), pieces: Vec::new() }
+    }
+
+    /// Takes events until the answer has these keys and no others.
+    async fn becomes(&mut self, keys: &[&str]) {
+        let keys: BTreeSet<Key> = keys.iter().map(|key| Key::from(*key)).collect();
+        let folding = async {
+            while self.rows != keys {
+                match self.watch.next().await.expect("it goes on") {
+                    Event::Reset { start, end, rows, first, last } => {
+                        if first {
+                            self.pieces.clear();
+                        }
+                        self.pieces.extend(rows.into_iter().filter_map(|row| row.key));
+                        if last {
+                            let outside = |key: &Key| {
+                                start.as_ref().is_some_and(|start| key < start)
+                                    || end.as_ref().is_some_and(|end| key >= end)
+                            };
+                            self.rows.retain(outside);
+                            self.rows.append(&mut self.pieces.drain(..).collect());
+                        }
+                    }
+                    Event::Put(row) => self.rows.extend(row.key),
+                    Event::Leave(key) => assert!(self.rows.remove(&key), "{key:?} was not there"),
+                    Event::Settling(_) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), folding).await.unwrap_or_else(|_| panic!("{:?}", self.rows));
+    }
+}
+
+/// Writes a record that readers near a place alone are shown.
+async fn put_near(table: &Table, key: &str, place: i64) {
+    let write = Write::put(key, [("place", Cell::Int(place))]).audience(format!("reader.place == {place}"));
+    table.write(write).await.unwrap().committed().unwrap();
+}
+
+fn near(place: i64) -> Columns {
+    Columns::from([("place".to_owned(), Cell::Int(place))])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_queries_follow_their_readers_data_and_go_on_from_cursors() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "cars", json!({ "cuts": ["m"] })).await;
+    let config = ClientConfig { credential: Some(shop), ..ClientConfig::in_process(town.node.door()) };
+    let cars = Tables::connect(config).await.unwrap().table("cars");
+    for (key, place) in [("a", 1), ("b", 2), ("y", 1), ("z", 2)] {
+        put_near(&cars, key, place).await;
+    }
+    let options = |place| WatchOptions { reader: near(place), ..WatchOptions::default() };
+    let mut live = Folded::new(cars.watch(&Ask::default(), options(1)));
+    live.becomes(&["a", "y"]).await;
+    // R4: other reader data is a difference, in both partitions.
+    live.watch.update(near(2)).await.unwrap();
+    live.becomes(&["b", "z"]).await;
+    put_near(&cars, "c", 2).await;
+    put_near(&cars, "b", 1).await;
+    live.becomes(&["c", "z"]).await;
+
+    // A cursor: what happened since, and nothing else.
+    let cursor = async {
+        loop {
+            // It is told at most a second later.
+            let _ = tokio::time::timeout(Duration::from_millis(1_500), live.watch.next()).await;
+            if let Some(cursor) = live.watch.cursor() {
+                return cursor.clone();
+            }
+        }
+    };
+    let cursor = tokio::time::timeout(Duration::from_secs(20), cursor).await.expect("a cursor is told");
+    drop(live.watch);
+    put_near(&cars, "d", 2).await;
+    cars.delete("z").await.unwrap();
+    let again = WatchOptions { cursor: Some(cursor), ..options(2) };
+    let mut live = Folded { watch: cars.watch(&Ask::default(), again), rows: live.rows, pieces: Vec::new() };
+    live.becomes(&["c", "d"]).await;
+
+    // R9: an aggregate is read again, with the same eyes.
+    let count = Ask { aggregates: vec![("n".into(), Aggregate::Count, String::new())], ..Ask::default() };
+    let mut counting = cars.watch(&count, options(1));
+    put_near(&cars, "e", 1).await;
+    let four = async {
+        while let Some(event) = counting.next().await {
+            let Event::Rows(rows) = event else { panic!("{event:?}") };
+            if rows[0].columns.get("n") == Some(&Cell::Int(4)) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), four).await.expect("a, b, e and y are counted");
     town.node.shutdown().await.unwrap();
 }

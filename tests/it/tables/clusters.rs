@@ -38,3 +38,33 @@ fn records_and_watchers_outlive_the_owner_of_their_partition() {
     assert_eq!(keys(&rows), ["k0", "k1", "k2", "k3"]);
     until("the watcher hears of it", || knows("k3").then_some(()));
 }
+
+#[test]
+fn a_table_of_many_parts_is_one_table_from_everywhere() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start_with(dir.path(), FAST);
+    create(cluster.node(0), "t", &["--cut", "b", "--cut", "c", "--cut", "d", "--cut", "e", "--cut", "f"]);
+    // Each record fills a good part of a page.
+    let long = "x".repeat(300_000);
+    let file = dir.path().join("records");
+    let letters = ["a", "b", "c", "d", "e", "f"];
+    let records = (0..).zip(letters).map(|(n, key)| json!({ "key": key, "columns": { "n": n, "long": long } }));
+    std::fs::write(&file, records.map(|record| format!("{record}\n")).collect::<String>()).unwrap();
+    table(cluster.node(1), &["import", "t", file.to_str().unwrap(), "--timeout", "30"]);
+    let mut owners: Vec<String> = Vec::new();
+    for place in 0..3 {
+        let node = cluster.node(place);
+        let shown = table(node, &["stat", "t", "--json"]).json();
+        owners.extend(shown["partitions"].as_array().unwrap().iter().map(|part| part["owner"].to_string()));
+        assert_eq!(keys(&lines(&table(node, &["export", "t"]).out)), letters);
+        let last = table(node, &["read", "t", "n < 5", "--order", "-n", "--limit", "2", "--project", "n", "--json"]);
+        let last: Vec<Value> = lines(&last.out).iter().map(|row| row["columns"]["n"].clone()).collect();
+        assert_eq!(last, [4, 3]);
+        let sum = lines(&table(node, &["read", "t", "--aggregate", "all=sum:n", "--json"]).out);
+        assert_eq!(sum[0]["columns"], json!({ "all": 15 }));
+    }
+    owners.sort();
+    owners.dedup();
+    assert!(owners.len() > 1, "one node serves all parts: {owners:?}");
+}

@@ -119,8 +119,10 @@ impl Course {
                 into_json(data)?;
             }
         }
-        let cursor = match (ends, &self.at) {
-            (Ends::Full, At::After(key)) => Bytes::from(key_to(key.clone()).encode_to_vec()),
+        // The next page begins behind the last row of this one, whichever partition the next row is in.
+        let last = self.rows.last().and_then(|row| row.key.as_ref());
+        let cursor = match (ends, last) {
+            (Ends::Full, Some(key)) => Bytes::from(key.encode_to_vec()),
             _ => Bytes::new(),
         };
         let positions = self.positions.into_iter();

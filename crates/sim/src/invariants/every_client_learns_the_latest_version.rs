@@ -84,7 +84,7 @@ impl Invariant<Fact> for EveryClientLearnsTheLatestVersion {
             }
             Fact::Installed(device) => self.seen.retain(|(other, _), _| other != device),
             Fact::Reset(generation) => self.generation = *generation,
-            Fact::Notified { .. } | Fact::Granted(_) | Fact::Wiped | Fact::Agrees(..) => {}
+            Fact::Notified { .. } | Fact::Granted(_) | Fact::Wiped | Fact::Forged { .. } | Fact::Agrees(..) => {}
         }
         Ok(())
     }

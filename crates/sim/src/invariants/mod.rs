@@ -23,6 +23,7 @@ pub mod everybody_returns_after_a_wipe;
 pub mod feed_delivers_every_entry;
 pub mod fences_never_go_back;
 pub mod forged_handles_open_nothing;
+pub mod forged_tokens_open_nothing;
 pub mod guarded_writes_end_with_their_locks;
 pub mod lease_numbers_only_grow;
 pub mod leases_are_dated_from_the_question;

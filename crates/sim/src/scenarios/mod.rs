@@ -66,4 +66,9 @@ pub(crate) const ALL: &[Scenario] = &[
         about: "Notify: devices, nodes with ranges by placement, store and feed, wipes and resets, faults.",
         run: notify::run,
     },
+    Scenario {
+        name: "notify-directed",
+        about: "Notify under aimed trouble: each story brings about the moment at which a rule is needed.",
+        run: notify::run_directed,
+    },
 ];

@@ -107,6 +107,12 @@ fn disagreement_at_the_end_is_noticed() {
 }
 
 #[test]
+fn a_forged_token_that_opens_something_is_noticed() {
+    assert_eq!(judge(vec![Fact::Forged { accepted: false }]), None);
+    assert_eq!(judge(vec![Fact::Forged { accepted: true }]).as_deref(), Some("forged_tokens_open_nothing"));
+}
+
+#[test]
 fn whoever_does_not_come_back_after_a_wipe_is_noticed() {
     let wiped = vec![Fact::Granted(DEVICE), Fact::Wiped];
     assert_eq!(judge(wiped.clone()).as_deref(), Some("everybody_returns_after_a_wipe"));

@@ -1,7 +1,7 @@
-//! Scenario `notify`: green, repeatable, and really under fire.
+//! Scenarios `notify` and `notify-directed`: green, repeatable, and really under fire.
 
 use std::time::Duration;
-use tidings_sim::scenarios::notify::trouble;
+use tidings_sim::scenarios::notify::{director, trouble};
 use tidings_sim::{Options, run, run_seeds};
 
 fn short(minutes: u64) -> Options {
@@ -24,6 +24,18 @@ fn seeds_are_green_and_every_kind_of_trouble_occurs() {
 }
 
 #[test]
+fn every_story_is_told_and_ends_well() {
+    let report = run_seeds("notify-directed", 1..=3, &short(8), 2, &mut |_, _| true).unwrap();
+    assert_eq!(report.failures, []);
+    for story in director::stories() {
+        assert!(report.faults.get(story).is_some_and(|count| *count > 0), "no {story} in {:?}", report.faults);
+    }
+    assert!(report.invariants.values().all(|checks| *checks > 0), "{:?}", report.invariants);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
-    assert_eq!(run("notify", 3, &short(2)), run("notify", 3, &short(2)));
+    for scenario in ["notify", "notify-directed"] {
+        assert_eq!(run(scenario, 3, &short(2)), run(scenario, 3, &short(2)));
+    }
 }

@@ -93,16 +93,29 @@ impl Backend {
 
     /// Makes a version of an object and publishes it.
     pub fn make(&mut self, now: Now, number: u64, out: &mut Out) {
-        let name = object(number);
-        let version = self.shared.make(&name, self.rng.between(1, 3));
-        let publication = Publication { generation: self.shared.generation(), object: number, version };
+        let publication = self.version(number);
         let maker = self.rng.one_in(2).then(|| self.rng.pick(&self.devices).copied()).flatten();
         let source = maker.and_then(|maker| Some((maker, self.shared.source(maker)?))).map(|(maker, source)| {
             out.put(Effect::Fact(Fact::Made(maker, publication).into()));
             source
         });
+        self.call(now, publication, source.unwrap_or_default(), out);
+    }
+
+    /// Makes a version of an object, to be published later.
+    pub fn version(&mut self, number: u64) -> Publication {
+        let version = self.shared.make(&object(number), self.rng.between(1, 3));
+        Publication { generation: self.shared.generation(), object: number, version }
+    }
+
+    /// Publishes a version that no device made.
+    pub fn announce(&mut self, now: Now, publication: Publication, out: &mut Out) {
+        self.call(now, publication, Bytes::new(), out);
+    }
+
+    fn call(&mut self, now: Now, publication: Publication, source: Bytes, out: &mut Out) {
         out.put(Effect::Fact(Fact::Calls(publication).into()));
-        self.publish(now, Under { publication, source: source.unwrap_or_default() }, out);
+        self.publish(now, Under { publication, source }, out);
     }
 
     fn publish(&mut self, now: Now, under: Under, out: &mut Out) {

@@ -51,6 +51,8 @@ pub struct Device {
     last_fetch: u64,
     later: BTreeMap<(Mono, u64), Later>,
     offline_until: Option<Mono>,
+    /// Its fetches take so long.
+    dawdles: Option<Duration>,
     calm: bool,
 }
 
@@ -63,6 +65,8 @@ pub struct Habits {
     pub heartbeat: Option<Duration>,
     /// The application thinks so long between two changes of mind, on average.
     pub think: Duration,
+    /// The longest pause before its channel is opened again.
+    pub reconnect: Duration,
     /// A rule that is left out.
     pub mutant: Option<Mutant>,
 }
@@ -90,7 +94,7 @@ impl Device {
             persistent,
             heartbeat: habits.heartbeat,
             retry_longest: Duration::from_secs(4),
-            reconnect_longest: Duration::from_secs(3),
+            reconnect_longest: habits.reconnect,
             mutant: habits.mutant,
             ..Default::default()
         };
@@ -107,6 +111,7 @@ impl Device {
             last_fetch: start << 32,
             later: BTreeMap::new(),
             offline_until: None,
+            dawdles: None,
             calm: false,
         };
         device.feed(now, Input::Start { state }, out);
@@ -124,6 +129,27 @@ impl Device {
     pub fn agrees(&self) -> bool {
         let intended: BTreeSet<Bytes> = self.shared.installation(self.host, |it| it.intended.clone());
         self.machine.is_synced() && self.machine.intended().eq(intended.iter())
+    }
+
+    /// It stays offline until it is told to come back.
+    pub fn leave(&mut self, now: Now, out: &mut Out) {
+        self.offline_until = Some(Mono::NEVER);
+        self.disconnect(now, out);
+    }
+
+    /// It may be online again.
+    pub fn come_back(&mut self) {
+        self.offline_until = None;
+    }
+
+    /// Until its process ends, its application takes this long to fetch.
+    pub fn dawdle(&mut self, time: Duration) {
+        self.dawdles = Some(time);
+    }
+
+    /// Its application says that it has dealt with a version, whatever it was told.
+    pub fn boast(&mut self, now: Now, object: Bytes, version: u64, out: &mut Out) {
+        self.feed(now, Input::Acked { object, version }, out);
     }
 
     /// Its channel breaks.
@@ -237,20 +263,26 @@ impl Device {
             }
             _ => {
                 let object = object(self.rng.below(OBJECTS));
-                let (intends, known) = self.shared.installation(self.host, |it| {
-                    let intends = !it.intended.remove(&object);
-                    if intends {
-                        it.intended.insert(object.clone());
-                    }
-                    (intends, it.known.get(&object).copied().unwrap_or(0))
-                });
-                out.put(say(Fact::Intends { device: self.host, object: object.clone(), intends }));
-                let known = if self.rng.one_in(2) { known } else { 0 };
-                let input = if intends { Input::Register { object, known } } else { Input::Unregister { object } };
-                self.feed(now, input, out);
+                let intends = !self.shared.intends(self.host, &object);
+                self.intend(now, object, intends, out);
             }
         }
         self.think_later(now, Duration::from_secs(8));
+    }
+
+    /// The application wants to hear of an object from now on, or no more.
+    pub fn intend(&mut self, now: Now, object: Bytes, intends: bool, out: &mut Out) {
+        let known = self.shared.installation(self.host, |it| {
+            match intends {
+                true => it.intended.insert(object.clone()),
+                false => it.intended.remove(&object),
+            };
+            it.known.get(&object).copied().unwrap_or(0)
+        });
+        out.put(say(Fact::Intends { device: self.host, object: object.clone(), intends }));
+        let known = if self.rng.one_in(2) { known } else { 0 };
+        let input = if intends { Input::Register { object, known } } else { Input::Unregister { object } };
+        self.feed(now, input, out);
     }
 
     fn feed(&mut self, now: Now, input: Input, out: &mut Out) {
@@ -326,7 +358,9 @@ impl Device {
 
     fn fetch(&mut self, now: Now, object: Bytes, number: Option<u64>, out: &mut Out) {
         self.last_fetch += 1;
-        let (fetch, wait) = (self.last_fetch, self.dealing());
+        let usual = self.dealing();
+        let wait = self.dawdles.map_or(usual, |time| time.as_millis() as u64);
+        let fetch = self.last_fetch;
         out.put(say(Fact::Fetches { device: self.host, object: object.clone(), fetch }));
         // What was made after it began it may miss.
         let latest = self.shared.latest(&object);

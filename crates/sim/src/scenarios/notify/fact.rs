@@ -88,6 +88,11 @@ pub enum Fact {
     Wiped,
     /// The backend was restored from a backup: versions begin anew under this generation.
     Reset(u32),
+    /// Somebody presented a token that is not its own; whether it was taken for one.
+    Forged {
+        /// It was.
+        accepted: bool,
+    },
     /// At the end: whether a device and the servers agree on its registrations, and these are what is intended.
     Agrees(HostId, bool),
 }

@@ -54,6 +54,11 @@ impl<W> Line<W> {
         !self.pending.is_empty()
     }
 
+    /// What waits for an answer.
+    pub fn under_way(&self) -> impl Iterator<Item = &Body> {
+        self.pending.values().map(|pending| &pending.body)
+    }
+
     /// When it wants to be woken.
     pub fn deadline(&self) -> Option<Mono> {
         self.pending.values().map(|pending| pending.again.unwrap_or(Mono::NEVER).min(pending.until)).min()

@@ -9,10 +9,14 @@
 //! move as leases lapse; rows fail for a while; the store is wiped; the backend is restored from a backup; devices restart with
 //! and without their storage. Mostly nobody sends heartbeats: nothing may depend on them. When the faults are over everybody
 //! must have learned the latest version of all that it wants to hear of.
+//!
+//! Scenario `notify-directed` is a small world of the same kind with aimed trouble instead of random faults (`director`).
 
 pub mod backend;
 pub mod device;
+pub mod director;
 pub mod fact;
+pub mod forger;
 pub mod letter;
 pub mod line;
 pub mod node;
@@ -23,6 +27,7 @@ pub mod trouble;
 use crate::faults::{Chaos, Kind, Targets};
 use crate::invariants::every_client_learns_the_latest_version::EveryClientLearnsTheLatestVersion;
 use crate::invariants::everybody_returns_after_a_wipe::EverybodyReturnsAfterAWipe;
+use crate::invariants::forged_tokens_open_nothing::ForgedTokensOpenNothing;
 use crate::invariants::lost_state_becomes_unknown::LostStateBecomesUnknown;
 use crate::invariants::only_published_versions_are_told::OnlyPublishedVersionsAreTold;
 use crate::invariants::registrations_follow_intent::RegistrationsFollowIntent;
@@ -35,6 +40,7 @@ use crate::scenarios::placement::REACH;
 use crate::scenarios::placement::fact::Fact as PlacementFact;
 use crate::scenarios::stage::{Outline, Play, Rest, Stage};
 use bytes::Bytes;
+use director::Director;
 use fact::{Fact, NotifyFact, OBJECTS, object};
 use node::Neighbours;
 use shared::{APP, Shared};
@@ -49,8 +55,9 @@ use trouble::Trouble;
 /// How long the backend thinks between two publications, on average.
 const THINK: [Duration; 4] =
     [Duration::from_millis(150), Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(8)];
-/// The same while versions are aimed at registrations.
+/// The same while versions are aimed at registrations, and registrations at versions.
 const AIMING: Duration = Duration::from_secs(30);
+const AIMED_AT: Duration = Duration::from_secs(5);
 /// How long an application thinks between two changes of mind, on average.
 const CHANGE: [Duration; 3] = [Duration::from_secs(4), Duration::from_secs(15), Duration::from_secs(60)];
 /// How often devices say that they are there, if they do.
@@ -66,18 +73,29 @@ pub fn notify_claims() -> Claims<Fact> {
         Box::<LostStateBecomesUnknown>::default(),
         Box::<RegistrationsFollowIntent>::default(),
         Box::<EverybodyReturnsAfterAWipe>::default(),
+        Box::<ForgedTokensOpenNothing>::default(),
     ])
+}
+
+/// What is timed by the other (F6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aim {
+    /// Versions are made just when somebody begins to want them.
+    Versions,
+    /// Somebody begins to want an object just when a version of it was published.
+    Registrations,
 }
 
 /// One run.
 pub struct Run {
     stage: Stage<Actor, Town>,
     trouble: Trouble,
+    /// Aimed trouble instead of random faults.
+    director: Option<Director>,
     claims: Claims<Fact>,
     /// Facts that the scenario itself states.
     stated: Vec<Observed<NotifyFact>>,
-    /// Versions are made just when somebody begins to want them (F6).
-    aims: bool,
+    aim: Option<Aim>,
     /// The last versions were published.
     last: bool,
     published: u64,
@@ -86,31 +104,115 @@ pub struct Run {
 
 /// Runs one seed.
 pub(super) fn run(seed: u64, options: &Options) -> Report {
-    let mut run = Run::new(seed, options);
+    play(Run::new(seed, options), seed, options)
+}
+
+/// Runs one seed under aimed trouble.
+pub(super) fn run_directed(seed: u64, options: &Options) -> Report {
+    play(Run::directed(seed, options), seed, options)
+}
+
+fn play(mut run: Run, seed: u64, options: &Options) -> Report {
     let outcome = run.play(options.simulated);
     run.report(seed, options, outcome.err())
+}
+
+/// Who is there, and how they behave.
+struct Cast {
+    nodes: u64,
+    devices: u64,
+    /// One device in so many cannot keep its client's state; 0 = all can.
+    forgetful: u64,
+    aim: Option<Aim>,
+    heartbeat: Option<Duration>,
+    hooks: bool,
+    hints: bool,
+    room: usize,
+    /// How long the backend, and applications, think.
+    think: Duration,
+    change: Duration,
+    reconnect: Duration,
+    /// Nothing goes wrong by itself, and nobody does anything by itself.
+    calm: bool,
+}
+
+impl Cast {
+    fn drawn(own: &mut Seeded) -> Cast {
+        let aim = [Some(Aim::Versions), Some(Aim::Registrations), None, None][own.below(4) as usize];
+        let think = match aim {
+            Some(Aim::Versions) => AIMING,
+            Some(Aim::Registrations) => AIMED_AT,
+            None => THINK[own.below(4) as usize],
+        };
+        Cast {
+            nodes: own.between(2, 4),
+            devices: own.between(3, 6),
+            forgetful: 4,
+            aim,
+            heartbeat: own.one_in(4).then_some(HEARTBEAT),
+            hooks: own.one_in(4),
+            hints: own.one_in(2),
+            room: [4, 100, 100_000][own.below(3) as usize],
+            think,
+            change: CHANGE[own.below(3) as usize],
+            reconnect: Duration::from_secs(3),
+            calm: false,
+        }
+    }
+
+    /// What aimed trouble needs: two devices of each user, which keep their state and are back soon.
+    fn directed(own: &mut Seeded) -> Cast {
+        Cast {
+            nodes: 3,
+            devices: 6,
+            forgetful: 0,
+            aim: None,
+            heartbeat: None,
+            hooks: false,
+            hints: own.one_in(2),
+            room: 100_000,
+            think: AIMING,
+            change: AIMING,
+            reconnect: Duration::from_millis(400),
+            calm: true,
+        }
+    }
 }
 
 impl Run {
     fn new(seed: u64, options: &Options) -> Run {
         let rng = Seeded::new(seed).fork("notify");
+        let cast = Cast::drawn(&mut rng.fork("cast"));
+        let trouble = Trouble::new(&rng, cast.heartbeat.is_some());
+        Run::of(&rng, cast, trouble, options)
+    }
+
+    fn directed(seed: u64, options: &Options) -> Run {
+        let rng = Seeded::new(seed).fork("notify-directed");
+        let cast = Cast::directed(&mut rng.fork("cast"));
+        let trouble = Trouble::none(&rng);
+        Run { director: Some(Director::new(&rng)), ..Run::of(&rng, cast, trouble, options) }
+    }
+
+    fn of(rng: &Seeded, cast: Cast, trouble: Trouble, options: &Options) -> Run {
         let mut own = rng.fork("town");
-        let mut world = World::new(&rng, options.trace);
+        let mut world = World::new(rng, options.trace);
         let cell = world.add_host();
         let managers: Vec<HostId> = (0..2).map(|_| world.add_host()).collect();
         // A wipe begins all of the store anew, which a log with other members does not allow: one member stands for it.
         let servers: Vec<HostId> = vec![world.add_host()];
-        let nodes: Vec<HostId> = (0..own.between(2, 4)).map(|_| world.add_host()).collect();
-        let devices: Vec<HostId> = (0..own.between(3, 6)).map(|_| world.add_host()).collect();
+        let nodes: Vec<HostId> = (0..cast.nodes).map(|_| world.add_host()).collect();
+        let devices: Vec<HostId> = (0..cast.devices).map(|_| world.add_host()).collect();
         let backend = world.add_host();
+        let forger = world.add_host();
         [cell, servers[0], backend].into_iter().for_each(|host| world.network.connect(host));
         let mutant = options.mutant.and_then(Mutant::of_notify);
         let shared = Shared::default();
         shared.raise_incarnation();
-        for (number, device) in devices.iter().enumerate() {
+        for (number, device) in (1..).zip(&devices) {
             shared.install(*device);
             shared.installation(*device, |it| {
-                it.persistent = number % 4 != 3;
+                it.persistent = cast.forgetful == 0 || number % cast.forgetful != 0;
                 it.intended = (0..4).map(|_| object(own.below(OBJECTS))).collect();
             });
         }
@@ -118,27 +220,26 @@ impl Run {
         let replicas: Vec<HostId> = nodes.iter().chain(&managers).copied().collect();
         let times = Times::FAST;
         let targets = Targets { replicas, clients: others, lease: times.lease };
-        let chaos = Chaos::new(&rng, targets).reaching(REACH).without(&Kind::DISKS).without(&[Kind::PowerCut]);
-        let aims = own.one_in(3);
-        let heartbeat = own.one_in(4).then_some(HEARTBEAT);
+        let chaos = Chaos::new(rng, targets).reaching(REACH).without(&Kind::DISKS).without(&[Kind::PowerCut]);
         let town = Town {
             cell,
             agreed: Default::default(),
             neighbours: Neighbours { managers, servers, nodes },
             devices,
             backend,
+            forger,
             shared,
             times,
             nodes: node::Habits {
-                hooks: own.one_in(4),
-                hints: own.one_in(2),
-                room: [4, 100, 100_000][own.below(3) as usize],
-                offline_after: if heartbeat.is_some() { HEARTBEAT * 4 } else { Duration::from_secs(24 * 3_600) },
+                hooks: cast.hooks,
+                hints: cast.hints,
+                room: cast.room,
+                offline_after: cast.heartbeat.map_or(Duration::from_secs(24 * 3_600), |every| every * 4),
                 mutant,
             },
-            habits: device::Habits { heartbeat, think: CHANGE[own.below(3) as usize], mutant },
-            think: if aims { AIMING } else { THINK[own.below(4) as usize] },
-            calm: false,
+            habits: device::Habits { heartbeat: cast.heartbeat, think: cast.change, reconnect: cast.reconnect, mutant },
+            think: cast.think,
+            calm: cast.calm,
         };
         for host in town.everybody() {
             let ppm = own.below(2 * REACH as u64 + 1) as i32 - REACH;
@@ -146,10 +247,11 @@ impl Run {
         }
         Run {
             stage: Stage { world, town, chaos },
-            trouble: Trouble::new(&rng, heartbeat.is_some()),
+            trouble,
+            director: None,
             claims: notify_claims(),
             stated: Vec::new(),
-            aims,
+            aim: cast.aim,
             last: false,
             published: 0,
             acknowledged: 0,
@@ -167,8 +269,11 @@ impl Run {
         self.start(self.stage.town.everybody())?;
         self.begin_trouble();
         self.until(Duration::from_secs(10))?;
-        self.stage.chaos.begin(&mut self.stage.world);
+        if self.director.is_none() {
+            self.stage.chaos.begin(&mut self.stage.world);
+        }
         self.until(faults)?;
+        self.curtain();
         self.stage.chaos.heal(&mut self.stage.world);
         self.end_trouble();
         // A manager's fail-over, a whole lease, then registrations.
@@ -183,11 +288,7 @@ impl Run {
 
     /// Once more a version of everything: it must reach whoever wants it, within bounds.
     fn last_round(&mut self) -> Result<(), Violation> {
-        self.stage.world.poke(self.stage.town.backend, |actor, now, out| {
-            if let Actor::Backend(backend) = actor {
-                backend.last_round(now, out);
-            }
-        });
+        self.with_backend(|backend, now, out| backend.last_round(now, out));
         self.until(CONVERGENCE)?;
         // Whoever was told in vain has said so; those who are long gone are collected.
         self.last = true;
@@ -238,11 +339,12 @@ impl Run {
     fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
         let mut invariants = self.claims.counts();
         invariants.insert("copies_are_of_registrations".to_string(), u64::from(self.last));
+        let told = self.director.iter().flat_map(|director| director.counts().clone());
         let outline = Outline {
-            scenario: "notify",
+            scenario: if self.director.is_some() { "notify-directed" } else { "notify" },
             operations: self.published,
             answered: self.acknowledged,
-            faults: self.trouble.counts().clone(),
+            faults: self.trouble.counts().clone().into_iter().chain(told).collect(),
             invariants,
         };
         self.stage.report(seed, options, found, outline)
@@ -264,12 +366,15 @@ impl Play for Run {
                 match fact {
                     Fact::Calls(_) => self.published += 1,
                     Fact::Published(_) => self.acknowledged += 1,
-                    Fact::Intends { object, intends: true, .. } if self.aims => self.aim(object),
                     _ => {}
+                }
+                self.aim(fact);
+                if let Some(director) = &mut self.director {
+                    director.observe(fact);
                 }
                 self.stage.show(observed.at, observed.host, fact, &mut self.claims)
             }
-            NotifyFact::Placement(PlacementFact::Leads { .. }) => {
+            NotifyFact::Placement(PlacementFact::Leads { .. }) if self.director.is_none() => {
                 self.stage.chaos.provoke(&mut self.stage.world, observed.host);
                 Ok(())
             }
@@ -278,7 +383,7 @@ impl Play for Run {
     }
 
     fn reminded(&mut self, id: u64) -> Result<(), Violation> {
-        self.trouble_due(id);
+        self.trouble_due(id)?;
         std::mem::take(&mut self.stated).into_iter().try_for_each(|stated| self.observe(stated))
     }
 

@@ -89,6 +89,11 @@ impl Shared {
         alone.then_some(source)
     }
 
+    /// Whether the application on a device wants to hear of an object.
+    pub fn intends(&self, host: HostId, object: &Bytes) -> bool {
+        self.installation(host, |it| it.intended.contains(object))
+    }
+
     /// An application has this version. It knows which versions are of its backend's present life.
     pub fn learn(&self, host: HostId, object: &Bytes, version: u64) {
         if (self.generation() == 0) != (version >= FIRST_GENERATION) {

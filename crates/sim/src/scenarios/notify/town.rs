@@ -3,6 +3,7 @@
 use super::backend::Backend;
 use super::device::{self, Device};
 use super::fact::NotifyFact;
+use super::forger::Forger;
 use super::node::{self, Neighbours, Node};
 use super::shared::Shared;
 use crate::faults::Site;
@@ -36,6 +37,8 @@ pub enum Actor {
     Device(Box<Device>),
     /// The application's backend.
     Backend(Box<Backend>),
+    /// Somebody who presents tokens that are not its own.
+    Forger(Box<Forger>),
 }
 
 impl Machine for Actor {
@@ -51,6 +54,7 @@ impl Machine for Actor {
             (Actor::Node(node), Event::Message { from, bytes }) => node.receive(now, from, &bytes, out),
             (Actor::Device(device), Event::Message { from, bytes }) => device.receive(now, from, &bytes, out),
             (Actor::Backend(backend), Event::Message { from, bytes }) => backend.receive(now, from, &bytes, out),
+            (Actor::Forger(forger), Event::Message { from, bytes }) => forger.receive(from, &bytes, out),
             (_, Event::DiskDone { .. }) => {}
         }
     }
@@ -63,6 +67,7 @@ impl Machine for Actor {
             Actor::Node(node) => node.wake(now, out),
             Actor::Device(device) => device.wake(now, out),
             Actor::Backend(backend) => backend.wake(now, out),
+            Actor::Forger(_) => {}
         }
     }
 
@@ -74,6 +79,7 @@ impl Machine for Actor {
             Actor::Node(node) => node.deadline(),
             Actor::Device(device) => device.deadline(),
             Actor::Backend(backend) => backend.deadline(),
+            Actor::Forger(_) => None,
         }
     }
 }
@@ -110,6 +116,8 @@ pub struct Town {
     pub devices: Vec<HostId>,
     /// The backend's host.
     pub backend: HostId,
+    /// The forger's host.
+    pub forger: HostId,
     /// What outlives processes.
     pub shared: Shared,
     /// The lease times of ranges.
@@ -129,7 +137,7 @@ impl Town {
     pub fn everybody(&self) -> Vec<HostId> {
         let Neighbours { managers, servers, nodes } = &self.neighbours;
         let hosts = [self.cell].into_iter().chain(managers.iter().chain(servers).chain(nodes).copied());
-        hosts.chain(self.devices.iter().copied()).chain([self.backend]).collect()
+        hosts.chain(self.devices.iter().copied()).chain([self.backend, self.forger]).collect()
     }
 
     fn node(&self, mut seat: Seat, out: &mut Outbox<Effect<NotifyFact>>) -> Node {
@@ -196,6 +204,9 @@ impl Boot<Actor> for Town {
         }
         if seat.host == self.backend {
             return Ok(Actor::Backend(Box::new(self.backend(seat))));
+        }
+        if seat.host == self.forger {
+            return Ok(Actor::Forger(Box::new(Forger::start(nodes.clone(), seat.rng, seat.starts))));
         }
         Ok(Actor::Device(Box::new(self.device(seat, out))))
     }

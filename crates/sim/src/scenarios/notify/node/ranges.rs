@@ -4,6 +4,8 @@ use super::{Node, Out};
 use crate::kernel::{Effect, HostId};
 use crate::scenarios::placement::asking::Asking;
 use crate::scenarios::placement::letter::Body;
+use std::collections::VecDeque;
+use std::time::Duration;
 use tidings_base::{KeyHash, LeaseNumber, Machine, Mono, Now, Outbox};
 use tidings_notify::{matcher, registrar};
 use tidings_placement::check::Checks;
@@ -11,13 +13,27 @@ use tidings_placement::lookup::{self, Lookup};
 use tidings_placement::owner::{self, Owner, OwnershipChange};
 use tidings_wire::v1::placement_message::Message;
 
-/// What a node knows of ranges.
+/// How late the machines mostly hear what has become of ranges, and in a process that is busy, in milliseconds.
+const HEARD: u64 = 3;
+const HEARD_LATE: u64 = 3_000;
+
+/// What the machines have not heard yet.
+enum News {
+    Changed(OwnershipChange),
+    Drained,
+}
+
+/// What a node knows of ranges. Checks know at once, the machines a little later: until then they act for ranges that others
+/// may hold already, and it is the guards of their answers that matter (F1).
 pub struct Ranges {
     owner: Owner,
     checks: Checks,
     lookup: Lookup,
     owning: Asking,
     looking: Asking,
+    unheard: VecDeque<(Mono, News)>,
+    /// The process is so busy for now.
+    busy: Option<Duration>,
 }
 
 impl Ranges {
@@ -31,6 +47,8 @@ impl Ranges {
             // No answer to one is taken for an answer to the other.
             owning: Asking::new(managers.clone(), 2 * start),
             looking: Asking::new(managers, 2 * start + 1),
+            unheard: VecDeque::new(),
+            busy: None,
         }
     }
 
@@ -52,7 +70,8 @@ impl Ranges {
 
     /// When it wants to be woken.
     pub fn deadline(&self) -> Option<Mono> {
-        [self.owner.deadline(), self.lookup.deadline()].into_iter().flatten().min()
+        let news = self.unheard.front().map(|(at, _)| *at);
+        [self.owner.deadline(), self.lookup.deadline(), news].into_iter().flatten().min()
     }
 }
 
@@ -60,6 +79,16 @@ impl Node {
     /// How much of the ring is held here now.
     pub fn held(&self, now: Mono) -> u128 {
         self.ranges.checks.held(now).iter().map(|leased| leased.range.len()).sum()
+    }
+
+    /// Whether a key is held here now.
+    pub fn holds_key(&self, now: Now, key: KeyHash) -> bool {
+        self.ranges.lease(now, key).is_some()
+    }
+
+    /// From now on the machines hear so much later what has become of ranges.
+    pub fn be_busy(&mut self, late: Option<Duration>) {
+        self.ranges.busy = late;
     }
 
     /// Hands everything over and leaves.
@@ -81,6 +110,24 @@ impl Node {
         let mut outputs = Outbox::new();
         self.ranges.lookup.wake(now, &mut outputs);
         self.perform_lookup(outputs, out);
+        while self.ranges.unheard.front().is_some_and(|(at, _)| *at <= now.mono) {
+            match self.ranges.unheard.pop_front() {
+                Some((_, News::Changed(change))) => self.ranges_changed(now, change, out),
+                Some((_, News::Drained)) => out.put(Effect::Exit { why: "drained".to_owned() }),
+                None => {}
+            }
+        }
+    }
+
+    /// The machines hear it in a while, and in this order.
+    fn hear_later(&mut self, now: Now, news: News) {
+        let late = match self.ranges.busy {
+            Some(late) => late,
+            None if !self.calm && self.rng.one_in(8) => Duration::from_millis(self.rng.below(HEARD_LATE)),
+            None => Duration::from_millis(self.rng.below(HEARD)),
+        };
+        let before = self.ranges.unheard.back().map_or(now.mono, |(at, _)| *at);
+        self.ranges.unheard.push_back((before.max(now.mono + late), news));
     }
 
     pub(super) fn manager_said(&mut self, now: Now, from: HostId, id: u64, body: Body, out: &mut Out) {
@@ -114,13 +161,13 @@ impl Node {
                     self.ranges.owning.ask(to, ticket, Message::OwnerPoll(*poll), out);
                 }
                 owner::Output::Holdings(held) => self.ranges.checks.publish(&held),
-                owner::Output::Changed(change) => self.ranges_changed(now, change, out),
+                owner::Output::Changed(change) => self.hear_later(now, News::Changed(change)),
                 // All that is in memory can be found again in the store: nothing is handed over.
                 owner::Output::Export(to) => {
                     self.feed_owner(now, owner::Input::Exported { token: to.token, done: false }, out);
                 }
                 owner::Output::Import(_) | owner::Output::ImportOver(_) | owner::Output::Refused(_) => {}
-                owner::Output::Drained => out.put(Effect::Exit { why: "drained".to_owned() }),
+                owner::Output::Drained => self.hear_later(now, News::Drained),
             }
         }
     }

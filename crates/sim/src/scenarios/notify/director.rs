@@ -12,6 +12,7 @@ use super::{CONVERGENCE, Run};
 use crate::disk::DiskPace;
 use crate::invariants::Violation;
 use crate::kernel::HostId;
+use crate::network::Weather;
 use crate::scenarios::stage::Play as _;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -28,10 +29,16 @@ const DONE: Duration = Duration::from_secs(3);
 /// How often the world is looked at until it is at rest, and for how long.
 const REST: Duration = Duration::from_secs(1);
 const REST_WITHIN: Duration = Duration::from_secs(120);
-/// A disk so slow that what is being written can be overtaken by what is read.
-const SLOW: u64 = 250;
-/// The same, by a whole move of ranges. Calls to the store end after 3 s, and may wait for two syncs.
-const SLOWEST: u64 = 1_200;
+/// Lines so slow that what is on its way to be written is overtaken by what is read.
+const SLOW_LINES: Weather =
+    Weather { delay: Duration::from_millis(30), jitter: Duration::from_millis(100), ..Weather::CALM };
+/// A disk so slow that a range moves while something is being written. Calls to the store end after 3 s.
+const SLOW: DiskPace = DiskPace {
+    least: Duration::from_millis(2_400),
+    spread: Duration::from_millis(200),
+    stalls: 0,
+    stall: Duration::ZERO,
+};
 /// How late a busy process hears that its ranges are gone.
 const BUSY: Duration = Duration::from_secs(6);
 /// How long a dawdling application takes to fetch.
@@ -42,8 +49,8 @@ const AHEAD: u64 = 1 << 20;
 /// What is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Story {
-    /// F6: an object is registered while its next version is being written, by a slow disk.
-    SlowDisk,
+    /// F6: an object is registered while its next version is on its way, over slow lines.
+    SlowLines,
     /// F1: a registrar's write is under way while its range moves, and its client comes back to the next owner before
     /// that is stable. The old owner hears late that it is one no more.
     LateWord,
@@ -61,12 +68,12 @@ enum Story {
 }
 
 const STORIES: [Story; 7] =
-    [Story::SlowDisk, Story::LateWord, Story::Unknown, Story::Zombie, Story::Forger, Story::Clone, Story::Boaster];
+    [Story::SlowLines, Story::LateWord, Story::Unknown, Story::Zombie, Story::Forger, Story::Clone, Story::Boaster];
 
 impl Story {
     fn name(self) -> &'static str {
         match self {
-            Story::SlowDisk => "slow_disk",
+            Story::SlowLines => "slow_lines",
             Story::LateWord => "late_word",
             Story::Unknown => "unknown",
             Story::Zombie => "zombie",
@@ -208,19 +215,21 @@ impl Run {
 
     fn go_on(&mut self, director: &mut Director) -> Result<Duration, Violation> {
         Ok(match director.scene {
-            Scene::Resting => match self.unsettled() {
-                Some(what) if director.waited > REST_WITHIN => {
-                    return Err(Violation::new("registrations_follow_intent", what));
+            Scene::Resting => {
+                let unsettled = self.unsettled().map(|what| ("registrations_follow_intent", what));
+                let copies = || self.zombies().map(|what| ("copies_are_of_registrations", what));
+                match unsettled.or_else(copies) {
+                    Some((claim, what)) if director.waited > REST_WITHIN => return Err(Violation::new(claim, what)),
+                    Some(_) => {
+                        director.waited += REST;
+                        REST
+                    }
+                    None => {
+                        director.now(Scene::Judging);
+                        CONVERGENCE
+                    }
                 }
-                Some(_) => {
-                    director.waited += REST;
-                    REST
-                }
-                None => {
-                    director.now(Scene::Judging);
-                    CONVERGENCE
-                }
-            },
+            }
             Scene::Judging => {
                 self.claims.conclude()?;
                 self.begin_story(director);
@@ -232,7 +241,7 @@ impl Run {
                 REST
             }
             Scene::Telling(story, step) => match story {
-                Story::SlowDisk => self.slow_disk(director, step),
+                Story::SlowLines => self.slow_lines(director),
                 Story::LateWord => self.late_word(director, step),
                 Story::Unknown => self.unknown(director, step),
                 Story::Zombie => self.zombie(director, step),
@@ -253,7 +262,7 @@ impl Run {
         *director.counts.entry(story.name()).or_default() += 1;
         self.stage.world.note_fault(device, story.name());
         // Does the story need somebody who wants the object, or somebody who does not?
-        let wants = !matches!(story, Story::SlowDisk | Story::Zombie);
+        let wants = !matches!(story, Story::SlowLines | Story::Zombie);
         if self.stage.town.shared.intends(device, &director.name()) != wants {
             self.intend(device, director.name(), wants);
         }
@@ -266,6 +275,7 @@ impl Run {
         let (nodes, devices) = (town.neighbours.nodes.clone(), town.devices.clone());
         town.shared.fail_rows([]);
         self.stage.world.set_pace(town.neighbours.servers[0], DiskPace::default());
+        self.stage.world.network.set_weather(Weather::CALM);
         // The store comes back by itself.
         for host in nodes.iter().chain(&devices) {
             if !self.stage.world.is_up(*host) {
@@ -280,24 +290,15 @@ impl Run {
 
     // ---- the stories ------------------------------------------------------------------------------------------------
 
-    fn slow_disk(&mut self, director: &mut Director, step: u32) -> Duration {
-        match step {
-            0 => {
-                self.slow_down(SLOW);
-                self.announce(director.object);
-                director.on(LOOK_AGAIN)
-            }
-            // Once the feed has it, a matcher has it in a moment, and writes it.
-            1 if !self.is_published() => director.wait(),
-            1 => {
-                let wait = Duration::from_millis(director.rng.below(SLOW / 2));
-                director.on(wait)
-            }
-            _ => {
-                self.intend(director.device, director.name(), true);
-                director.end(DONE)
+    fn slow_lines(&mut self, director: &mut Director) -> Duration {
+        self.stage.world.network.set_weather(SLOW_LINES);
+        for device in self.stage.town.devices.clone() {
+            if !self.stage.town.shared.intends(device, &director.name()) {
+                self.intend(device, director.name(), true);
             }
         }
+        self.announce(director.object);
+        director.end(DONE * 2)
     }
 
     fn late_word(&mut self, director: &mut Director, step: u32) -> Duration {
@@ -311,7 +312,7 @@ impl Run {
                 let Some(owner) = self.owner_of(place) else { return director.wait() };
                 director.node = owner;
                 self.with_node(owner, |node, _, _| node.be_busy(Some(BUSY)));
-                self.slow_down(SLOWEST);
+                self.stage.world.set_pace(self.stage.town.neighbours.servers[0], SLOW);
                 self.announce(director.object);
                 director.on(LOOK_AGAIN)
             }
@@ -381,7 +382,12 @@ impl Run {
                 self.begin_anew(device);
                 director.on(DONE)
             }
-            _ => director.end(LOOK_AGAIN),
+            _ => {
+                // Whoever is told in vain says so.
+                self.stage.town.shared.fail_rows([]);
+                self.announce(director.object);
+                director.end(DONE)
+            }
         }
     }
 
@@ -431,22 +437,12 @@ impl Run {
 
     // ---- what they are made of --------------------------------------------------------------------------------------
 
-    fn slow_down(&mut self, millis: u64) {
-        let (least, spread) = (Duration::from_millis(millis), Duration::from_millis(millis / 10));
-        let pace = DiskPace { least, spread, stalls: 0, stall: Duration::ZERO };
-        self.stage.world.set_pace(self.stage.town.neighbours.servers[0], pace);
-    }
-
     /// A version of an object that no device made is published.
     fn announce(&mut self, number: u64) {
         self.with_backend(|backend, now, out| {
             let publication = backend.version(number);
             backend.announce(now, publication, out);
         });
-    }
-
-    fn is_published(&self) -> bool {
-        matches!(self.stage.world.process(self.stage.town.backend), Some(Actor::Backend(backend)) if backend.is_quiet())
     }
 
     fn owner_of(&self, place: KeyHash) -> Option<HostId> {

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{KeyHash, Seeded};
 use tidings_notify::names::{client_hash, object_hash};
+use tidings_notify::rows::{MATCHER, REGISTRAR};
 
 /// How often a story that waits for something looks whether it has come.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -29,16 +30,18 @@ const DONE: Duration = Duration::from_secs(3);
 /// How often the world is looked at until it is at rest, and for how long.
 const REST: Duration = Duration::from_secs(1);
 const REST_WITHIN: Duration = Duration::from_secs(120);
-/// Lines so slow that what is on its way to be written is overtaken by what is read.
+/// Lines and a disk so slow that what is on its way to be written is overtaken by what is read, and so quick that no
+/// bridge loses its patience (F11).
 const SLOW_LINES: Weather =
-    Weather { delay: Duration::from_millis(30), jitter: Duration::from_millis(100), ..Weather::CALM };
+    Weather { delay: Duration::from_millis(2), jitter: Duration::from_millis(20), ..Weather::CALM };
+const SLOWISH: DiskPace = DiskPace { least: Duration::from_millis(100), ..SLOW };
+/// How long after each other devices register.
+const ONE_BY_ONE: Duration = Duration::from_millis(12);
+/// What is said to a device is lost for so long: its channel lives.
+const DEAF: Duration = Duration::from_secs(3);
 /// A disk so slow that a range moves while something is being written. Calls to the store end after 3 s.
-const SLOW: DiskPace = DiskPace {
-    least: Duration::from_millis(2_400),
-    spread: Duration::from_millis(200),
-    stalls: 0,
-    stall: Duration::ZERO,
-};
+const SLOW: DiskPace =
+    DiskPace { least: Duration::from_millis(2_500), spread: Duration::ZERO, stalls: 0, stall: Duration::ZERO };
 /// How late a busy process hears that its ranges are gone.
 const BUSY: Duration = Duration::from_secs(6);
 /// How long a dawdling application takes to fetch.
@@ -49,11 +52,13 @@ const AHEAD: u64 = 1 << 20;
 /// What is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Story {
-    /// F6: an object is registered while its next version is on its way, over slow lines.
+    /// F6: an object is registered while its next version is being written, by a slow disk over slow lines.
     SlowLines,
     /// F1: a registrar's write is under way while its range moves, and its client comes back to the next owner before
     /// that is stable. The old owner hears late that it is one no more.
     LateWord,
+    /// What is sent to a device is lost, and its channel does not break: it must be sent again.
+    Deaf,
     /// F4: after a loss a version arrives that is older than one from before it, and is acknowledged; the application ends
     /// while it fetches what it was told is unknown.
     Unknown,
@@ -67,14 +72,23 @@ enum Story {
     Boaster,
 }
 
-const STORIES: [Story; 7] =
-    [Story::SlowLines, Story::LateWord, Story::Unknown, Story::Zombie, Story::Forger, Story::Clone, Story::Boaster];
+const STORIES: [Story; 8] = [
+    Story::SlowLines,
+    Story::LateWord,
+    Story::Deaf,
+    Story::Unknown,
+    Story::Zombie,
+    Story::Forger,
+    Story::Clone,
+    Story::Boaster,
+];
 
 impl Story {
     fn name(self) -> &'static str {
         match self {
             Story::SlowLines => "slow_lines",
             Story::LateWord => "late_word",
+            Story::Deaf => "deaf",
             Story::Unknown => "unknown",
             Story::Zombie => "zombie",
             Story::Forger => "forger",
@@ -241,8 +255,9 @@ impl Run {
                 REST
             }
             Scene::Telling(story, step) => match story {
-                Story::SlowLines => self.slow_lines(director),
+                Story::SlowLines => self.slow_lines(director, step),
                 Story::LateWord => self.late_word(director, step),
+                Story::Deaf => self.deaf(director, step),
                 Story::Unknown => self.unknown(director, step),
                 Story::Zombie => self.zombie(director, step),
                 Story::Forger => self.forger(director, step),
@@ -276,6 +291,7 @@ impl Run {
         town.shared.fail_rows([]);
         self.stage.world.set_pace(town.neighbours.servers[0], DiskPace::default());
         self.stage.world.network.set_weather(Weather::CALM);
+        self.stage.world.network.heal_all();
         // The store comes back by itself.
         for host in nodes.iter().chain(&devices) {
             if !self.stage.world.is_up(*host) {
@@ -290,15 +306,42 @@ impl Run {
 
     // ---- the stories ------------------------------------------------------------------------------------------------
 
-    fn slow_lines(&mut self, director: &mut Director) -> Duration {
-        self.stage.world.network.set_weather(SLOW_LINES);
-        for device in self.stage.town.devices.clone() {
-            if !self.stage.town.shared.intends(device, &director.name()) {
-                self.intend(device, director.name(), true);
+    fn slow_lines(&mut self, director: &mut Director, step: u32) -> Duration {
+        let devices = self.stage.town.devices.clone();
+        let place = object_hash(APP, &director.name());
+        match step {
+            0 => {
+                devices.into_iter().for_each(|device| self.intend(device, director.name(), false));
+                director.on(DONE)
             }
+            1 => {
+                self.stage.world.network.set_weather(SLOW_LINES);
+                self.stage.world.set_pace(self.stage.town.neighbours.servers[0], SLOWISH);
+                self.announce(director.object);
+                director.on(LOOK_AGAIN)
+            }
+            2 if !self.owner_of(place).is_some_and(|owner| self.is_writing(owner, MATCHER, place)) => director.wait(),
+            2 => director.on(ONE_BY_ONE),
+            step => match devices.get(step as usize - 3).copied() {
+                Some(device) => {
+                    self.intend(device, director.name(), true);
+                    director.on(ONE_BY_ONE)
+                }
+                None => director.end(DONE),
+            },
         }
-        self.announce(director.object);
-        director.end(DONE * 2)
+    }
+
+    fn deaf(&mut self, director: &mut Director, step: u32) -> Duration {
+        match step {
+            0 => {
+                let nodes = self.stage.town.neighbours.nodes.iter();
+                self.stage.world.network.cut(nodes.map(|node| (*node, director.device)).collect());
+                self.announce(director.object);
+                director.on(DEAF)
+            }
+            _ => director.end(LOOK_AGAIN),
+        }
     }
 
     fn late_word(&mut self, director: &mut Director, step: u32) -> Duration {
@@ -316,7 +359,7 @@ impl Run {
                 self.announce(director.object);
                 director.on(LOOK_AGAIN)
             }
-            2 if !self.is_writing(director.node, place) => director.wait(),
+            2 if !self.is_writing(director.node, REGISTRAR, place) => director.wait(),
             2 => {
                 self.with_node(director.node, |node, now, out| node.drain(now, out));
                 director.on(LOOK_AGAIN)
@@ -454,8 +497,8 @@ impl Run {
         self.stage.town.neighbours.nodes.iter().find(holds).copied()
     }
 
-    fn is_writing(&self, host: HostId, place: KeyHash) -> bool {
-        matches!(self.stage.world.process(host), Some(Actor::Node(node)) if node.is_writing(place))
+    fn is_writing(&self, host: HostId, view: &[u8], place: KeyHash) -> bool {
+        matches!(self.stage.world.process(host), Some(Actor::Node(node)) if node.is_writing(view, place))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::scenarios::notify::line::Ended;
 use bytes::Bytes;
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, Now};
-use tidings_notify::rows::{REGISTRAR, StoreId, StoreReply, StoreRequest, StoreResult};
+use tidings_notify::rows::{StoreId, StoreReply, StoreRequest, StoreResult};
 use tidings_notify::{bridge, matcher, registrar};
 use tidings_wire::v1::{self, feed_message, frame::Body, store_message};
 
@@ -62,11 +62,11 @@ fn reply(body: Body, one: bool) -> StoreResult {
 }
 
 impl Node {
-    /// Whether a row of this place is being written by the registrar.
-    pub fn is_writing(&self, key: KeyHash) -> bool {
+    /// Whether a row of this place and view is being written.
+    pub fn is_writing(&self, view: &[u8], key: KeyHash) -> bool {
         let place = key.0.to_be_bytes();
         let ours = |group: &v1::GroupWrite| {
-            group.group == REGISTRAR && group.rows.iter().any(|row| row.row.get(8..16) == Some(&place[..]))
+            group.group == view && group.rows.iter().any(|row| row.row.get(8..16) == Some(&place[..]))
         };
         self.line.under_way().any(|body| match body {
             Body::Store(v1::StoreMessage { message: Some(store_message::Message::Apply(apply)) }) => {

@@ -16,6 +16,7 @@ mod channels;
 mod exchange;
 mod feeding;
 mod formats;
+mod gathering;
 mod hooks;
 mod http;
 mod hub;
@@ -55,7 +56,7 @@ pub const NAMESPACE: &str = ".notify";
 const APP: &str = ".notify";
 
 /// Inputs that may wait for a machine; whoever brings more waits.
-const QUEUE: usize = 4_096;
+const QUEUE: usize = 16_384;
 
 /// What Notify on a node is told.
 #[derive(Clone, Debug)]
@@ -108,6 +109,7 @@ impl Notify {
         hub.spawn(realm::keep(hub.clone()));
         hub.spawn(hooks::follow(hub.clone()));
         hub.spawn(ranges::follow(hub.clone()));
+        hub.spawn(gathering::run(hub.clone()));
         hub.spawn(feeding::consume(hub.clone()));
         hub.spawn(feeding::acknowledge(hub.clone(), acked));
         Ok(Notify { hub })

@@ -1,6 +1,5 @@
 //! What publishers, applications and operators ask: publications, lists, resets.
 
-use super::feeding::TOPIC;
 use super::hub::Hub;
 use super::realm::NOT_READY;
 use crate::metrics;
@@ -10,7 +9,6 @@ use tidings_base::{Class, Error};
 use tidings_notify::inspect::{self, Objects};
 use tidings_notify::names::{MAX_NAME, MAX_PAYLOAD, MAX_SOURCE, MAX_VERSION};
 use tidings_wire::v1;
-use tidings_wire::v1::feed_message::Message;
 use tidings_wire::v1::notify_message::Message as Asked;
 
 /// Publications of one request: what one append takes.
@@ -50,8 +48,7 @@ impl Hub {
             let publication = v1::Publication { app: app.to_owned(), generation, times, ..publication };
             Bytes::from(publication.encode_to_vec())
         });
-        let append = v1::Append { topic: TOPIC.into(), entries: entries.collect() };
-        self.stored()?.feed(Message::Append(append)).await?;
+        self.append(entries.collect()).await?;
         metrics::notify_published(count);
         Ok(v1::Published {})
     }

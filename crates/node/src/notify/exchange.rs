@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tidings_base::{Error, KeyHash};
+use tidings_base::{Error, KeyHash, LeaseNumber};
 use tidings_notify::names::{client_hash, object_hash};
 use tidings_notify::{CallId, Outcome, RequestId};
 use tidings_notify::{bridge, matcher, registrar};
@@ -44,25 +44,30 @@ pub(super) struct Answer {
     version: u64,
 }
 
-/// Calls that the machines here have not answered yet: the number in its batch, and who gathers the batch's answers.
+/// Calls that the machines here have not answered yet.
 #[derive(Default)]
 pub(super) struct Asked {
     next: AtomicU64,
-    waiting: Mutex<BTreeMap<u64, (u64, mpsc::UnboundedSender<Answer>)>>,
+    waiting: Mutex<BTreeMap<u64, Waiting>>,
+}
+
+/// Who waits for an answer.
+enum Waiting {
+    /// The call's number in its batch, and who gathers the batch's answers.
+    Batch(u64, mpsc::UnboundedSender<Answer>),
+    /// A machine here.
+    Here(Origin),
 }
 
 impl Asked {
-    fn begin(&self, id: u64, answers: mpsc::UnboundedSender<Answer>) -> RequestId {
+    fn begin(&self, waiting: Waiting) -> RequestId {
         let request = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        self.waiting.lock().insert(request, (id, answers));
+        self.waiting.lock().insert(request, waiting);
         RequestId(request)
     }
 
-    pub(super) fn answer(&self, RequestId(request): RequestId, outcome: Outcome, version: u64) {
-        if let Some((id, answers)) = self.waiting.lock().remove(&request) {
-            // Who does not wait any more needs no answer.
-            let _ = answers.send(Answer { id, outcome, version });
-        }
+    fn end(&self, RequestId(request): RequestId) -> Option<Waiting> {
+        self.waiting.lock().remove(&request)
     }
 }
 
@@ -94,6 +99,49 @@ impl Hub {
         }
     }
 
+    /// The same, without waiting: from one machine to another.
+    pub(super) fn answered_soon(self: &Arc<Self>, origin: Origin, outcome: Outcome, version: u64) {
+        let told = match origin {
+            Origin::Registrar(id) => self.tell_registrar(registrar::Input::Matched { id, outcome, version }),
+            Origin::Bridge(id) => self.tell_bridge(bridge::Input::Matched { id, outcome }),
+            Origin::Matcher(id) => self.tell_matcher(matcher::Input::Notified { id, outcome }),
+            Origin::Nobody => true,
+        };
+        if !told {
+            let hub = self.clone();
+            self.spawn(async move { hub.answered(origin, outcome, version).await });
+        }
+    }
+
+    /// A machine here has answered a call.
+    pub(super) fn answer(self: &Arc<Self>, request: RequestId, outcome: Outcome, version: u64) {
+        match self.asked.end(request) {
+            Some(Waiting::Here(origin)) => self.answered_soon(origin, outcome, version),
+            Some(Waiting::Batch(id, answers)) => {
+                // Who does not wait any more needs no answer.
+                let _ = answers.send(Answer { id, outcome, version });
+            }
+            None => {}
+        }
+    }
+
+    /// Gives a call of a machine here to another one here, under the lease of its key; whether there was room for it.
+    pub(super) fn give_here(&self, lease: LeaseNumber, origin: Origin, call: Call) -> bool {
+        let request = match call.is_hint() {
+            true => RequestId(0),
+            false => self.asked.begin(Waiting::Here(origin)),
+        };
+        let given = match call {
+            Call::Register(call) => self.tell_matcher(matcher::Input::Register { request, lease, call }),
+            Call::Publish(call) => self.tell_matcher(matcher::Input::Publish { request, lease, call }),
+            Call::Notify(notify) => self.tell_registrar(registrar::Input::Notify { request, lease, notify }),
+        };
+        if !given {
+            self.asked.end(request);
+        }
+        given
+    }
+
     /// Gives a call to the machine here, if its key is held here (F1: from before its first read).
     async fn take(&self, id: u64, call: Call, answers: &mpsc::UnboundedSender<Answer>) {
         let Some(lease) = call.key().and_then(|key| self.lease(key)) else {
@@ -102,7 +150,7 @@ impl Hub {
         };
         let request = match call.is_hint() {
             true => RequestId(0),
-            false => self.asked.begin(id, answers.clone()),
+            false => self.asked.begin(Waiting::Batch(id, answers.clone())),
         };
         match call {
             Call::Register(call) => self.matcher(matcher::Input::Register { request, lease, call }).await,

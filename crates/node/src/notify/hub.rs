@@ -3,6 +3,7 @@
 use super::channels::Channels;
 use super::exchange::Asked;
 use super::feeding::Taken;
+use super::gathering::{Gathering, Write};
 use super::hooks::Judges;
 use super::lines::Lines;
 use super::ranges::Served;
@@ -27,7 +28,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// How long a request to the store may take: longer than an election; after it the machine hears of an error.
-const STORE: Duration = Duration::from_secs(10);
+pub(super) const STORE: Duration = Duration::from_secs(10);
 
 /// How long a node that stops waits for others to take its ranges: a few round trips, and less than a shutdown may take.
 const HAND_OVER: Duration = Duration::from_secs(3);
@@ -66,6 +67,7 @@ pub(super) struct Hub {
     pub(super) channels: Channels,
     pub(super) asked: Asked,
     pub(super) lines: Lines,
+    pub(super) gathering: Gathering,
     pub(super) judges: Judges,
     pub(super) taken: Taken,
     tasks: Tasks,
@@ -97,6 +99,7 @@ impl Hub {
             served: Served::default(),
             asked: Asked::default(),
             lines: Lines::default(),
+            gathering: Gathering::new(),
             judges,
             taken: Taken::default(),
             tasks: Tasks::default(),
@@ -182,6 +185,19 @@ impl Hub {
         }
     }
 
+    /// Tells a machine without waiting; whether there was room.
+    pub(super) fn tell_registrar(&self, input: registrar::Input) -> bool {
+        self.machines.get().is_some_and(|machines| machines.registrar.try_send(input).is_ok())
+    }
+
+    pub(super) fn tell_matcher(&self, input: matcher::Input) -> bool {
+        self.machines.get().is_some_and(|machines| machines.matcher.try_send(input).is_ok())
+    }
+
+    pub(super) fn tell_bridge(&self, input: bridge::Input) -> bool {
+        self.machines.get().is_some_and(|machines| machines.bridge.try_send(input).is_ok())
+    }
+
     // ---- leases (F1) ------------------------------------------------------------------------------------------------
 
     /// The lease under which a point is held here at this instant, if the machines know; counts as a request for it.
@@ -213,16 +229,30 @@ impl Hub {
 
     /// Asks the store for a machine; each request is answered exactly once.
     pub(super) fn store(self: &Arc<Self>, to: To, id: StoreId, request: StoreRequest) {
+        match request {
+            StoreRequest::Write(apply) => self.write(Write { to, id, apply }),
+            request => self.store_alone(to, id, request),
+        }
+    }
+
+    /// The same, without company.
+    pub(super) fn store_alone(self: &Arc<Self>, to: To, id: StoreId, request: StoreRequest) {
         let hub = self.clone();
-        self.spawn(async move {
-            let result = tokio::time::timeout(STORE, hub.ask_store(request)).await;
-            let result = result.unwrap_or_else(|_| Err(error::deadline()));
-            match to {
-                To::Registrar => hub.registrar(registrar::Input::Stored { id, result }).await,
-                To::Matcher => hub.matcher(matcher::Input::Stored { id, result }).await,
-                To::Bridge => hub.bridge(bridge::Input::Stored { id, result }).await,
-            }
-        });
+        self.spawn(async move { hub.store_now(to, id, request).await });
+    }
+
+    pub(super) async fn store_now(&self, to: To, id: StoreId, request: StoreRequest) {
+        let result = tokio::time::timeout(STORE, self.ask_store(request)).await;
+        self.stored_for(to, id, result.unwrap_or_else(|_| Err(error::deadline()))).await;
+    }
+
+    /// Takes the store's answer to a machine.
+    pub(super) async fn stored_for(&self, to: To, id: StoreId, result: StoreResult) {
+        match to {
+            To::Registrar => self.registrar(registrar::Input::Stored { id, result }).await,
+            To::Matcher => self.matcher(matcher::Input::Stored { id, result }).await,
+            To::Bridge => self.bridge(bridge::Input::Stored { id, result }).await,
+        }
     }
 
     async fn ask_store(&self, request: StoreRequest) -> StoreResult {

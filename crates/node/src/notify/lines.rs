@@ -1,7 +1,8 @@
 //! One line for each stage to each owner: what gathers while a batch is being made up goes together.
 //!
 //! Nothing waits while there is little to do. The more batches of a line wait for answers, the longer the next one gathers,
-//! up to what is configured for its stage: batches grow with load, and delays stay bounded.
+//! up to what is configured for its stage: batches grow with load, and delays stay bounded. What goes from one machine to
+//! another of the same node takes no line.
 
 use super::exchange::{Call, Origin};
 use super::hub::Hub;
@@ -70,6 +71,13 @@ impl Lines {
 impl Hub {
     /// Takes a call to whoever owns a key. It never waits: what cannot be taken is answered as moved or failed.
     pub(super) fn route(self: &Arc<Self>, key: KeyHash, origin: Origin, call: Call) {
+        // F1: the lease is looked at before the first read.
+        if let Some(lease) = self.lease(key) {
+            if !self.give_here(lease, origin, call) {
+                self.answered_soon(origin, Outcome::Failed, 0);
+            }
+            return;
+        }
         let refused = match self.owner_of(key) {
             None => Outcome::Moved,
             Some(address) => match self.line(Stage::of(&call), address).try_send((origin, call)) {
@@ -77,8 +85,7 @@ impl Hub {
                 Err(_) => Outcome::Failed,
             },
         };
-        let hub = self.clone();
-        self.spawn(async move { hub.answered(origin, refused, 0).await });
+        self.answered_soon(origin, refused, 0);
     }
 
     fn line(self: &Arc<Self>, stage: Stage, address: String) -> Entrance {

@@ -38,7 +38,8 @@ pub(super) async fn serve(
     let ups = async {
         let mut up = first;
         loop {
-            hub.up(&caller, channel, up).await;
+            // Boxed: what it takes to pass a message on is not kept while there is none.
+            Box::pin(hub.up(&caller, channel, up)).await;
             up = match rest.next().await {
                 Ok(Some(Body::Notify(v1::NotifyMessage { message: Some(Message::Up(up)), .. }))) => up,
                 Ok(Some(_)) => return Some(error::unsupported()),

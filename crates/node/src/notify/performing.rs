@@ -50,10 +50,10 @@ impl ForBridge {
 
 impl Hub {
     /// F1: an answer leaves only if the lease has held until now; otherwise it says so.
-    fn guarded(&self, request: RequestId, guard: Option<Guard>, outcome: Outcome, version: u64) {
+    fn guarded(self: &Arc<Self>, request: RequestId, guard: Option<Guard>, outcome: Outcome, version: u64) {
         match self.holds(guard) {
-            true => self.asked.answer(request, outcome, version),
-            false => self.asked.answer(request, Outcome::Moved, 0),
+            true => self.answer(request, outcome, version),
+            false => self.answer(request, Outcome::Moved, 0),
         }
     }
 }

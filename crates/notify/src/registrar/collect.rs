@@ -19,7 +19,7 @@ const AT_ONCE: usize = 1_000;
 impl Registrar {
     /// Begins, if it is time and nothing of the client is under way.
     pub(super) fn collect(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
-        if !client.is_settled() || client.channel.is_some() {
+        if !client.is_settled() || !client.unlogged.is_empty() || client.channel.is_some() {
             return;
         }
         if !client.created {
@@ -127,7 +127,7 @@ impl Registrar {
     fn collected(&mut self, now: Now, key: &ClientKey, out: &mut Outbox<Output>) {
         let Some(mut client) = self.clients.remove(key) else { return };
         let queue = std::mem::take(&mut client.queue);
-        self.let_go(key, client);
+        self.let_go(key, &client);
         for work in queue.into_iter().filter(|work| !matches!(work, Work::Collect)) {
             self.give(now, key, work, out);
         }

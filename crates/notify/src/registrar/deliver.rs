@@ -1,6 +1,6 @@
 //! Notifications: pushed at once, logged, and sent again from memory until they are acknowledged (§4.2.3, F9).
 
-use super::state::{After, Client, State};
+use super::state::{After, Client, State, Unlogged};
 use super::{Ask, AskId, Options, Output, Registrar, Timer, Verdict};
 use crate::mutant::Mutant;
 use crate::names::{ClientKey, Guard, MAX_VERSION};
@@ -12,6 +12,8 @@ use tidings_wire::v1;
 
 /// Notifications of one message; the rest follow when these are acknowledged.
 const MAX_NOTIFICATIONS: usize = 256;
+/// Notifications of one client that wait for acks before they are logged.
+const MAX_UNLOGGED: usize = 256;
 
 /// What rides along with news of an object, as far as they are still of this version; of none, if it is 0.
 #[derive(Clone, Debug, Default)]
@@ -32,36 +34,22 @@ impl Registrar {
         notify: v1::ClientNotify,
         out: &mut Outbox<Output>,
     ) {
-        let answer = |registrar: &Registrar, outcome| {
-            let guard = registrar.guarded(guard);
-            Output::Notified { request, guard, outcome }
-        };
         let object = self.names.find(&notify.object).filter(|object| client.reg(*object).is_some());
+        let late = Unlogged { request, guard, object: notify.object.clone(), version: notify.version };
         let (Some(object), 1..=MAX_VERSION) = (object, notify.version) else {
-            if notify.hint {
-                return;
+            if !notify.hint {
+                self.not_registered(key, client, &late, out);
             }
-            // F6: nothing that is numbered later is touched by this. What is on its way to the store must arrive first.
-            let outcome = match self.held.last_seqno(key.hash(), self.options.mutant) {
-                Some(seqno) if client.is_settled() => Outcome::NotRegistered(seqno),
-                _ => Outcome::Failed,
-            };
-            return out.put(answer(self, outcome));
+            return;
         };
         let Some(reg) = client.reg_mut(object) else { return };
         let news = notify.version > reg.version.max(reg.acked);
         reg.version = reg.version.max(notify.version);
         if !notify.hint {
-            let (acked, logged) = (reg.acked, reg.logged);
-            if notify.version <= acked {
-                // F9: the client has it; the log is skipped.
-                out.put(answer(self, Outcome::Done));
-            } else {
-                if notify.version > logged {
-                    reg.logged = notify.version;
-                    client.put(rows::cell(rows::column(LOG, &notify.object), notify.version, Bytes::new()));
-                }
-                client.dirty.after.push(After::Notified { request, guard });
+            let waits = notify.version > reg.acked.max(reg.logged) && client.channel.is_some();
+            match waits && client.unlogged.len() < MAX_UNLOGGED && !self.options.log_after.is_zero() {
+                true => self.log_later(now, key, client, late),
+                false => self.log(client, object, &late, out),
             }
         }
         if news {
@@ -71,6 +59,69 @@ impl Registrar {
             let news = News { version: notify.version, payload: notify.payload, times };
             self.offer(now, key, client, object, news, out);
         }
+    }
+
+    /// F6: nothing that is numbered later is touched by this. What is on its way to the store must arrive first.
+    fn not_registered(&self, key: &ClientKey, client: &Client, late: &Unlogged, out: &mut Outbox<Output>) {
+        let outcome = match self.held.last_seqno(key.hash(), self.options.mutant) {
+            Some(seqno) if client.is_settled() => Outcome::NotRegistered(seqno),
+            _ => Outcome::Failed,
+        };
+        out.put(Output::Notified { request: late.request, guard: self.guarded(late.guard), outcome });
+    }
+
+    /// Answers once the client has acknowledged it, or it is logged.
+    fn log(&self, client: &mut Client, object: u32, late: &Unlogged, out: &mut Outbox<Output>) {
+        let Some(reg) = client.reg_mut(object) else { return };
+        let Unlogged { request, guard, version, .. } = *late;
+        if version <= reg.acked {
+            // F9: the client has it; the log is skipped.
+            return out.put(Output::Notified { request, guard: self.guarded(guard), outcome: Outcome::Done });
+        }
+        if version > reg.logged {
+            reg.logged = version;
+            client.put(rows::cell(rows::column(LOG, &late.object), version, Bytes::new()));
+        }
+        client.dirty.after.push(After::Notified { request, guard });
+    }
+
+    /// The client is online: its ack may come first (§4.2.3), and spares two writes. The matcher's marker stands for the
+    /// notification meanwhile.
+    fn log_later(&mut self, now: Now, key: &ClientKey, client: &mut Client, late: Unlogged) {
+        client.unlogged.push(late);
+        let timer = Timer::Log(key.clone());
+        if self.timers.at(&timer).is_none() {
+            self.timers.set(timer, now.mono + self.options.log_after);
+        }
+    }
+
+    /// Logs what was not acknowledged in time.
+    pub(super) fn log_all(&mut self, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
+        for late in std::mem::take(&mut client.unlogged) {
+            match self.names.find(&late.object).filter(|object| client.reg(*object).is_some()) {
+                Some(object) => self.log(client, object, &late, out),
+                None => self.not_registered(key, client, &late, out),
+            }
+        }
+    }
+
+    pub(super) fn log_due(&mut self, now: Now, key: &ClientKey, out: &mut Outbox<Output>) {
+        let Some(mut client) = self.clients.remove(key) else { return };
+        self.log_all(key, &mut client, out);
+        self.clients.insert(key.clone(), client);
+        self.run(now, key, out);
+    }
+
+    /// F9: an ack came before what it is for was logged.
+    pub(super) fn acked(&self, client: &mut Client, object: &Bytes, version: u64, out: &mut Outbox<Output>) {
+        client.unlogged.retain(|late| {
+            let done = late.object == *object && late.version <= version;
+            if done {
+                let guard = self.guarded(late.guard);
+                out.put(Output::Notified { request: late.request, guard, outcome: Outcome::Done });
+            }
+            !done
+        });
     }
 
     /// Sends news of an object, after the application was asked if it wants to be.

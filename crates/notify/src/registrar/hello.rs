@@ -4,6 +4,7 @@ use super::state::{After, Client, State, Work};
 use super::{Output, Registrar, Step};
 use crate::names::{Caller, Channel, ClientKey, MAX_SOURCE};
 use crate::rows::{self, CREATED, PRESENCE, REGISTRAR, SESSION, Span, StoreReply, StoreResult};
+use bytes::Bytes;
 use tidings_base::{KeyHash, Now, Outbox};
 use tidings_wire::v1;
 
@@ -14,6 +15,8 @@ pub(super) struct Newcomer {
     channel: Channel,
     contact: u64,
     hello: v1::NotifyHello,
+    /// Ids of the principal that were found so far.
+    found: u32,
 }
 
 impl Registrar {
@@ -40,13 +43,14 @@ impl Registrar {
         let known = previous.and_then(|token| Some((self.owner_of(caller, &token).ok()?, token.session)));
         match known {
             Some((key, session)) => self.give(now, &key, Work::Hello { channel, contact, session, hello }, out),
-            None => self.newcomer(caller, (channel, contact), hello, out),
+            None => self.newcomer(now, caller, (channel, contact), hello, out),
         }
     }
 
     /// Gives a new id, unless the principal has too many.
     fn newcomer(
         &mut self,
+        now: Now,
         caller: &Caller,
         (channel, contact): (Channel, u64),
         hello: v1::NotifyHello,
@@ -56,23 +60,58 @@ impl Registrar {
         let generation = realm.generation(&caller.app);
         let uuid = (u128::from(self.rng.next_u64()) << 64) | u128::from(self.rng.next_u64());
         let key = ClientKey::new(&caller.app, generation, &caller.principal, uuid.to_be_bytes());
-        if !self.counting.insert((key.hash(), hello.nonce)) {
-            return;
+        let (place, nonce) = (key.hash(), hello.nonce);
+        let newcomer = Newcomer { key, channel, contact, hello, found: 0 };
+        match self.ids.get(&place).copied() {
+            Some(ids) if ids < self.options.max_ids => return self.welcome(now, newcomer, out),
+            // Some of them may have been collected.
+            Some(_) => drop(self.ids.remove(&place)),
+            None => {}
         }
-        let prefix = ClientKey::prefix(&caller.app, generation, &caller.principal);
-        let span = Span::of_prefix(self.incarnation(), &prefix);
-        let request = rows::scan(REGISTRAR, span, self.options.max_ids, &[CREATED]);
-        self.store(Step::Counting(Newcomer { key, channel, contact, hello }), request, out);
+        if self.counting.insert((place, nonce)) {
+            self.count(newcomer, None, out);
+        }
     }
 
-    pub(super) fn counted(&mut self, now: Now, newcomer: Newcomer, result: StoreResult, out: &mut Outbox<Output>) {
-        let Newcomer { key, channel, contact, hello } = newcomer;
-        self.counting.remove(&(key.hash(), hello.nonce));
-        let Ok(StoreReply::Rows(rows)) = result else { return };
-        if rows.rows.len() >= self.options.max_ids as usize {
-            return self.refuse((key.hash(), channel), 0, v1::NotifyRefused::TooManyIds, hello.nonce, out);
+    /// Reads a page of the principal's ids.
+    fn count(&mut self, newcomer: Newcomer, from: Option<Bytes>, out: &mut Outbox<Output>) {
+        let user = newcomer.key.to_message();
+        let prefix = ClientKey::prefix(&user.app, newcomer.key.generation(), &user.user);
+        let mut span = Span::of_prefix(self.incarnation(), &prefix);
+        if let Some(from) = from {
+            span.start = from;
         }
-        let mut client = Client::new(now.mono);
+        let request = rows::scan(REGISTRAR, span, self.options.max_ids - newcomer.found, &[CREATED]);
+        self.store(Step::Counting(newcomer), request, out);
+    }
+
+    pub(super) fn counted(&mut self, now: Now, mut newcomer: Newcomer, result: StoreResult, out: &mut Outbox<Output>) {
+        let (place, nonce) = (newcomer.key.hash(), newcomer.hello.nonce);
+        let Ok(StoreReply::Rows(rows)) = result else {
+            self.counting.remove(&(place, nonce));
+            return;
+        };
+        newcomer.found = newcomer.found.saturating_add(u32::try_from(rows.rows.len()).unwrap_or(u32::MAX));
+        let full = newcomer.found >= self.options.max_ids;
+        if let (false, Some(next)) = (full, rows.next) {
+            return self.count(newcomer, Some(next), out);
+        }
+        self.counting.remove(&(place, nonce));
+        if full {
+            return self.refuse((place, newcomer.channel), 0, v1::NotifyRefused::TooManyIds, nonce, out);
+        }
+        // Those who came meanwhile are in the count already, or in what was found, or in both.
+        let known = self.ids.get(&place).copied().unwrap_or(0);
+        self.ids.insert(place, known.max(newcomer.found));
+        self.welcome(now, newcomer, out);
+    }
+
+    fn welcome(&mut self, now: Now, newcomer: Newcomer, out: &mut Outbox<Output>) {
+        let Newcomer { key, channel, contact, hello, .. } = newcomer;
+        if let Some(ids) = self.ids.get(&key.hash()) {
+            *ids += 1;
+        }
+        let mut client = Box::new(Client::new(now.mono));
         (client.state, client.created) = (State::Ready, true);
         (client.source, client.persistent) = (hello.source.clone(), hello.persistent);
         let value = [&[u8::from(hello.persistent)], hello.source.as_ref()].concat();
@@ -163,7 +202,7 @@ impl Registrar {
             self.nonces.remove(&(key.hash(), nonce));
             let user = key.to_message();
             let caller = Caller { app: user.app, principal: user.user };
-            self.newcomer(&caller, (channel, contact), hello, out);
+            self.newcomer(now, &caller, (channel, contact), hello, out);
         }
     }
 

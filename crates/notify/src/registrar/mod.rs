@@ -41,6 +41,8 @@ use tidings_wire::v1;
 
 /// Handshakes that are remembered so that a repeat gets the same grant (F8).
 const MAX_NONCES: usize = 65_536;
+/// Principals whose ids are counted in memory.
+const MAX_COUNTED: usize = 4_096;
 /// Work that waits for one client; what comes beyond is dropped, and sent again by whoever sent it.
 const MAX_QUEUE: usize = 64;
 
@@ -64,6 +66,8 @@ enum Step {
 enum Timer {
     /// Send a client what it has not acknowledged.
     Retry(ClientKey),
+    /// Log what a client has not acknowledged.
+    Log(ClientKey),
     /// Take a client's registrations to matchers again.
     Propagate(ClientKey),
     /// Look for silent clients.
@@ -95,10 +99,13 @@ pub struct Registrar {
     timers: Timers<Timer>,
     rng: Seeded,
     names: Names,
-    clients: BTreeMap<ClientKey, Client>,
+    /// Boxed: nodes of the tree have room for more than they hold, and clients go in and out with every message.
+    clients: BTreeMap<ClientKey, Box<Client>>,
     channels: BTreeMap<Channel, ClientKey>,
     nonces: BoundedMap<(KeyHash, u64), ClientKey>,
     counting: BTreeSet<(KeyHash, u64)>,
+    /// How many ids a principal has at most, by its place, where they were counted under the present leases.
+    ids: BoundedMap<KeyHash, u32>,
     steps: BTreeMap<StoreId, Step>,
     calls: BTreeMap<CallId, (ClientKey, u32)>,
     confirms: BTreeMap<CallId, ClientKey>,
@@ -125,6 +132,7 @@ impl Registrar {
             channels: BTreeMap::new(),
             nonces: BoundedMap::new(MAX_NONCES),
             counting: BTreeSet::new(),
+            ids: BoundedMap::new(MAX_COUNTED),
             steps: BTreeMap::new(),
             calls: BTreeMap::new(),
             confirms: BTreeMap::new(),
@@ -212,7 +220,7 @@ impl Registrar {
             Some(client) if client.queue.len() >= MAX_QUEUE => return self.fail(work, Outcome::Failed, out),
             Some(client) => client.queue.push_back(work),
             None => {
-                let mut client = Client::new(now.mono);
+                let mut client = Box::new(Client::new(now.mono));
                 client.queue.push_back(work);
                 self.load(key, &mut client, out);
                 self.clients.insert(key.clone(), client);
@@ -228,12 +236,16 @@ impl Registrar {
         while let Some(work) = client.next_work() {
             self.work(now, key, &mut client, work, out);
         }
+        if client.channel.is_none() {
+            // Nobody is there to acknowledge.
+            self.log_all(key, &mut client, out);
+        }
         self.flush(now, key, &mut client, out);
         if client.leaving.is_some() && client.is_ready() {
             self.collect(now, key, &mut client, out);
         }
         match client.is_idle() {
-            true => self.let_go(key, client),
+            true => self.let_go(key, &client),
             false => drop(self.clients.insert(key.clone(), client)),
         }
     }
@@ -262,10 +274,11 @@ impl Registrar {
     }
 
     /// Takes a client out of memory; its row is all that is left.
-    fn let_go(&mut self, key: &ClientKey, client: Client) {
+    fn let_go(&mut self, key: &ClientKey, client: &Client) {
         self.pending -= client.pending.len();
-        self.timers.cancel(&Timer::Retry(key.clone()));
-        self.timers.cancel(&Timer::Propagate(key.clone()));
+        for timer in [Timer::Retry, Timer::Log, Timer::Propagate] {
+            self.timers.cancel(&timer(key.clone()));
+        }
         if let Some(channel) = client.channel
             && self.channels.get(&channel) == Some(key)
         {
@@ -285,10 +298,11 @@ impl Registrar {
         let Some(mut client) = self.clients.remove(key) else { return };
         let batches: Vec<Batch> = client.batches();
         batches.into_iter().for_each(|batch| self.fail_batch(batch, outcome, out));
+        self.fail_unlogged(&mut client, outcome, out);
         for work in std::mem::take(&mut client.queue) {
             self.fail(work, outcome, out);
         }
-        self.let_go(key, client);
+        self.let_go(key, &client);
     }
 
     // ---- ranges and realm -------------------------------------------------------------------------------------------
@@ -299,6 +313,7 @@ impl Registrar {
         self.confirms.retain(|_, key| !range.contains(key.hash()));
         self.asks.retain(|_, ask| !range.contains(ask.client.hash()));
         self.counting.retain(|(key, _)| !range.contains(*key));
+        self.ids = BoundedMap::new(MAX_COUNTED);
         self.parked.retain(|(look, _)| !range.overlaps(look.held.range));
         let mut cut = false;
         self.steps.retain(|_, step| match step {
@@ -336,6 +351,7 @@ impl Registrar {
         }
         self.nonces = BoundedMap::new(MAX_NONCES);
         self.counting.clear();
+        self.ids = BoundedMap::new(MAX_COUNTED);
         self.steps.retain(|_, step| match step {
             Step::Loading(key) | Step::Writing(key) | Step::Collecting(key) => stays(key),
             Step::Counting(_) | Step::Scanning(_) => false,
@@ -477,6 +493,7 @@ impl Machine for Registrar {
         while let Some(timer) = self.timers.pop_due(now.mono) {
             match timer {
                 Timer::Retry(key) => self.retransmit(now, &key, out),
+                Timer::Log(key) => self.log_due(now, &key, out),
                 Timer::Propagate(key) => self.propagate_again(now, &key, out),
                 Timer::Sweep => self.sweep(now, out),
                 Timer::Collect => {

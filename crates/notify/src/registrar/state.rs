@@ -91,6 +91,15 @@ pub(super) enum After {
     Told { object: u32, status: v1::RegistrationStatus },
 }
 
+/// A notification that was sent and waits for its ack, or for being logged.
+#[derive(Clone, Debug)]
+pub(super) struct Unlogged {
+    pub request: RequestId,
+    pub guard: Guard,
+    pub object: Bytes,
+    pub version: u64,
+}
+
 /// Cells for one write of the row, and what waits for it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Batch {
@@ -171,6 +180,7 @@ pub(super) struct Client {
     pub dirty: Batch,
     pub writing: Option<Batch>,
     pub asking: Option<Box<Asking>>,
+    pub unlogged: Vec<Unlogged>,
     /// Retransmissions since the last news.
     pub resent: u32,
 }
@@ -201,6 +211,7 @@ impl Client {
             dirty: Batch::default(),
             writing: None,
             asking: None,
+            unlogged: Vec::new(),
             resent: 0,
         }
     }
@@ -225,7 +236,8 @@ impl Client {
 
     /// Whether nothing holds it in memory.
     pub fn is_idle(&self) -> bool {
-        let quiet = self.queue.is_empty() && self.dirty.is_empty() && self.writing.is_none() && self.asking.is_none();
+        let still = self.dirty.is_empty() && self.writing.is_none() && self.unlogged.is_empty();
+        let quiet = self.queue.is_empty() && still && self.asking.is_none();
         self.state == State::Ready && quiet && self.channel.is_none() && self.pending.is_empty()
     }
 

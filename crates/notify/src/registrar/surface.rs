@@ -24,6 +24,9 @@ pub struct Options {
     pub retry_first: Duration,
     /// The longest; 60 s.
     pub retry_longest: Duration,
+    /// How long the ack of a client that is online is waited for before a notification is logged: what it has acknowledged
+    /// by then need not be (F9). 20 ms: clients gather acks for a few.
+    pub log_after: Duration,
     /// F10: offline clients are collected after this; 7 days.
     pub collect_after: Duration,
     /// F10: clients that cannot persist their token are collected after this; 1 h.
@@ -53,6 +56,7 @@ impl Default for Options {
             offline_after: Duration::from_secs(80 * 60),
             retry_first: Duration::from_secs(1),
             retry_longest: Duration::from_secs(60),
+            log_after: Duration::from_millis(20),
             collect_after: Duration::from_secs(7 * 24 * 3_600),
             collect_unpersisted_after: Duration::from_secs(3_600),
             collect_every: Duration::from_secs(3_600),

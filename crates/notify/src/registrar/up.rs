@@ -42,7 +42,7 @@ impl Registrar {
         }
         client.heard = now.mono;
         if up.goodbye {
-            up.acks.iter().for_each(|ack| self.ack(client, ack));
+            up.acks.iter().for_each(|ack| self.ack(client, ack, out));
             return self.goodbye(now, key, client, channel);
         }
         if self.meet(now, key, client, (channel, up.contact)) {
@@ -113,7 +113,7 @@ impl Registrar {
         verdicts: &BTreeMap<Bytes, Verdict>,
         out: &mut Outbox<Output>,
     ) {
-        up.acks.iter().for_each(|ack| self.ack(client, ack));
+        up.acks.iter().for_each(|ack| self.ack(client, ack, out));
         let mut statuses = Vec::new();
         let last = client.op.unwrap_or(0).max(up.first.saturating_sub(1));
         client.op = Some(last);
@@ -229,7 +229,7 @@ impl Registrar {
     }
 
     /// F9: an ack counts up to what was sent in this session or is stored; F4: versions and unknowns apart.
-    fn ack(&mut self, client: &mut Client, ack: &v1::NotificationAck) {
+    fn ack(&mut self, client: &mut Client, ack: &v1::NotificationAck, out: &mut Outbox<Output>) {
         let Some(object) = self.names.find(&ack.object) else { return };
         let clears = self.is(Mutant::AckClearsUnknown) && ack.version > 0;
         let unknown =
@@ -244,11 +244,12 @@ impl Registrar {
             return;
         }
         reg.acked = reg.acked.max(ack.version.min(MAX_VERSION));
+        let acked = reg.acked;
         if reg.logged > 0 && reg.logged <= reg.acked {
-            let at = reg.acked;
             reg.logged = 0;
-            client.put(rows::gone(rows::column(LOG, &ack.object), at));
+            client.put(rows::gone(rows::column(LOG, &ack.object), acked));
         }
+        self.acked(client, &ack.object, acked, out);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reading and writing a client's row: one write at a time, and whatever comes meanwhile with the next.
 
-use super::state::{After, Batch, Client, State, Work};
+use super::state::{After, Batch, Client, State, Unlogged, Work};
 use super::{Output, Registrar, Step};
 use crate::mutant::Mutant;
 use crate::names::ClientKey;
@@ -98,6 +98,7 @@ impl Registrar {
     pub(super) fn reload(&mut self, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
         let batches = client.batches();
         batches.into_iter().for_each(|batch| self.fail_batch(batch, Outcome::Failed, out));
+        self.fail_unlogged(client, Outcome::Failed, out);
         let mut fresh = Client::new(client.heard);
         fresh.op = client.op.map(|_| client.durable.0);
         fresh.queue = std::mem::take(&mut client.queue);
@@ -107,7 +108,7 @@ impl Registrar {
                 self.asks.remove(ask);
             });
         }
-        self.let_go(key, old);
+        self.let_go(key, &old);
         self.load(key, client, out);
     }
 
@@ -117,6 +118,12 @@ impl Registrar {
             if let After::Notified { request, .. } = after {
                 out.put(Output::Notified { request, guard: None, outcome });
             }
+        }
+    }
+
+    pub(super) fn fail_unlogged(&self, client: &mut Client, outcome: Outcome, out: &mut Outbox<Output>) {
+        for Unlogged { request, .. } in std::mem::take(&mut client.unlogged) {
+            out.put(Output::Notified { request, guard: None, outcome });
         }
     }
 

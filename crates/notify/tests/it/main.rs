@@ -5,6 +5,8 @@ mod clients;
 mod desk;
 mod matchers;
 mod model;
+mod newcomers;
+mod overtaken;
 mod registrars;
 mod world;
 

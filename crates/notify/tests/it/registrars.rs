@@ -15,7 +15,8 @@ use tidings_wire::v1::NotifyRefused as Refused;
 fn desk(mutant: Option<Mutant>) -> Desk<Registrar> {
     // Nobody answers scrubs here, and clients that wait for an answer are not collected.
     let scrub_every = Duration::from_secs(365 * 24 * 3_600);
-    Desk::registrar(Options { mutant, scrub_every, ..Default::default() })
+    // Whatever is to be logged is logged at once: `overtaken.rs` is about waiting for acks.
+    Desk::registrar(Options { mutant, scrub_every, log_after: Duration::ZERO, ..Default::default() })
 }
 
 fn none() -> Bytes {
@@ -363,15 +364,6 @@ fn f10_messages_of_a_client_wait_for_its_collection() {
     confirm(&mut desk, true);
     desk.match_all(0);
     assert_eq!(desk.refusals(), [Refused::InvalidId]);
-}
-
-#[test]
-fn ids_of_a_principal_are_capped() {
-    let mut desk = Desk::registrar(Options { max_ids: 2, ..Default::default() });
-    assert!(desk.hello(1, 1, &none()).is_some() && desk.hello(2, 2, &none()).is_some());
-    let hello = v1::NotifyHello { nonce: 3, ..Default::default() };
-    desk.from(ann(), 3, v1::NotifyUp { hello: Some(hello), ..Default::default() });
-    assert_eq!(desk.refusals(), [Refused::TooManyIds]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::hub::{Hub, To};
 use crate::driver::Perform;
 use crate::metrics;
 use std::sync::Arc;
+use tidings_base::{Class, Error};
 use tidings_notify::names::Guard;
 use tidings_notify::{Outcome, RequestId};
 use tidings_notify::{bridge, matcher, registrar};
@@ -101,7 +102,14 @@ impl Perform<matcher::Output> for ForMatcher {
                 metrics::notify_behind();
                 self.hub.channels.traces().behind(object.app(), object.name(), version, latest, times);
             }
-            Output::Store { id, request } => self.hub.store(To::Matcher, id, request),
+            Output::Store { id, guard, request } => match self.hub.holds(guard) {
+                true => self.hub.store(To::Matcher, id, request),
+                false => {
+                    let hub = self.hub.clone();
+                    let moved = Error::new("notify.moved", Class::Refused, "the range is not held any more");
+                    self.hub.spawn(async move { hub.stored_for(To::Matcher, id, Err(moved)).await });
+                }
+            },
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Propagation: an object's version to everybody who has registered it, in bounded pages.
 
+use super::known::{Mark, Page};
 use super::{Matcher, Output, Step, Timer, Waiter};
 use crate::mutant::Mutant;
-use crate::names::{ClientKey, ObjectKey};
-use crate::rows::{self, BEHIND, MATCHER, PENDING, Span, StoreReply, StoreResult, VERSION};
+use crate::names::{ClientKey, Guard, ObjectKey};
+use crate::rows::{self, BEHIND, MATCHER, PENDING, Span, StoreReply, StoreResult};
 use crate::{CallId, Outcome, backoff};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -142,7 +143,7 @@ impl Matcher {
                 return;
             }
             self.jobs.insert(object.clone(), Job::new(want, waiter.into_iter().collect()));
-            return self.page(&object, None, out);
+            return self.page(now, &object, None, out);
         };
         if want.version > job.want.version {
             let (next, waiters) = job.next.get_or_insert_with(|| (want.clone(), Vec::new()));
@@ -165,17 +166,30 @@ impl Matcher {
         }
     }
 
-    fn page(&mut self, object: &ObjectKey, from: Option<Bytes>, out: &mut Outbox<Output>) {
+    fn page(&mut self, now: Now, object: &ObjectKey, from: Option<Bytes>, out: &mut Outbox<Output>) {
         let Some(job) = self.jobs.get_mut(object) else { return };
         job.stage = Stage::Paging(from.clone());
+        if from.is_none()
+            && let Some(page) = self.known.page(object)
+        {
+            return self.take(now, object, true, page, out);
+        }
         let mut span = Span::of_object(self.incarnation(), object);
         if let Some(from) = from {
             span.start = from;
         }
-        self.store(Step::Paging(object.clone()), rows::scan(MATCHER, span, PAGE, &[]), out);
+        let mark = self.known.mark();
+        self.store(Step::Paging(object.clone(), mark), rows::scan(MATCHER, span, PAGE, &[]), out);
     }
 
-    pub(super) fn paged(&mut self, now: Now, object: &ObjectKey, result: StoreResult, out: &mut Outbox<Output>) {
+    pub(super) fn paged(
+        &mut self,
+        now: Now,
+        object: &ObjectKey,
+        mark: Mark,
+        result: StoreResult,
+        out: &mut Outbox<Output>,
+    ) {
         let Some(job) = self.jobs.get_mut(object) else { return };
         let Stage::Paging(from) = job.stage.clone() else { return };
         let Ok(StoreReply::Rows(rows)) = result else {
@@ -185,31 +199,39 @@ impl Matcher {
             waiters.into_iter().for_each(|waiter| self.refuse(waiter.request, Outcome::Failed, out));
             return self.later(now, object);
         };
-        if from.is_none() && !self.first_page(object, &rows, out) {
+        let page = Page::of_rows(self.incarnation(), object, rows);
+        if from.is_none() {
+            self.known.learn(object, mark, &page);
+        }
+        self.take(now, object, from.is_none(), page, out);
+    }
+
+    /// Tells the clients of a page.
+    fn take(&mut self, now: Now, object: &ObjectKey, first: bool, page: Page, out: &mut Outbox<Output>) {
+        if first && !self.first_page(now, object, page.version, out) {
             return;
         }
-        let (app, generation) = (object.app(), object.generation());
         let Some(job) = self.jobs.get_mut(object) else { return };
-        job.stage = Stage::Sending(rows.next.clone());
+        job.stage = Stage::Sending(page.next);
         let skip = job.want.suppress.then(|| job.want.source.clone());
-        let cells = rows.rows.iter().flat_map(|row| &row.cells);
-        let clients = cells.filter_map(|cell| Some((cell.column.strip_prefix(rows::REG)?, cell.value.as_ref()?)));
-        let clients: Vec<ClientKey> = clients
-            .filter(|(_, source)| skip.as_ref() != Some(source))
-            .filter_map(|(id, _)| ClientKey::of_id(app, generation, id))
-            .collect();
-        for client in clients {
-            self.tell(now, object, client, out);
+        for (client, _, source) in page.clients {
+            if skip.as_ref() != Some(&source) {
+                self.tell(now, object, client, out);
+            }
         }
-        self.advance(object, out);
+        self.advance(now, object, out);
     }
 
     /// Compares what is wanted with what is stored; whether the job goes on.
-    fn first_page(&mut self, object: &ObjectKey, rows: &v1::Rows, out: &mut Outbox<Output>) -> bool {
+    fn first_page(
+        &mut self,
+        now: Now,
+        object: &ObjectKey,
+        stored: Option<(u64, Bytes)>,
+        out: &mut Outbox<Output>,
+    ) -> bool {
         let always = self.options.mutant == Some(Mutant::AlwaysSuppress);
-        let key = rows::row(self.incarnation(), object.as_bytes());
-        let own = rows.rows.first().filter(|row| row.row == key);
-        let Some((stored, source)) = own.and_then(|row| rows::find(row, VERSION)) else {
+        let Some((stored, source)) = stored else {
             // The row is gone, as after a reset: whoever waits must not rely on it.
             self.drop_job(object, Outcome::Failed, out);
             return false;
@@ -220,7 +242,7 @@ impl Matcher {
             // Its own marker brings the later version to everybody but its maker. Where there is one, F12 wants it
             // told of ours, and no marker stands for that: the answer waits.
             if source.is_empty() || always {
-                self.finish(object, out);
+                self.finish(now, object, out);
                 return false;
             }
             (job.late, job.want.suppress, job.want.hold) = (true, false, true);
@@ -286,6 +308,7 @@ impl Matcher {
             // F6: a later registration has a larger number and stays.
             let row = rows::bucket_row(self.incarnation(), &object, &client);
             let cells = vec![rows::gone(rows::column(rows::REG, client.id()), seqno)];
+            self.known.registered(&object, &client, seqno, None);
             self.store(Step::Tidying, rows::write(MATCHER, row, cells), out);
         }
         let Some(job) = self.jobs.get_mut(&object) else { return };
@@ -294,38 +317,42 @@ impl Matcher {
             job.put_off(client);
             self.later(now, &object);
         }
-        self.advance(&object, out);
+        self.advance(now, &object, out);
     }
 
     /// Goes on when there is room, and ends when everybody has been told.
-    fn advance(&mut self, object: &ObjectKey, out: &mut Outbox<Output>) {
+    fn advance(&mut self, now: Now, object: &ObjectKey, out: &mut Outbox<Output>) {
         let Some(job) = self.jobs.get_mut(object) else { return };
         let Stage::Sending(more) = &job.stage else { return };
         match more.clone() {
             // One registrar's trouble does not hold up the others' pages.
-            Some(next) if job.waiting.len() < WINDOW => self.page(object, Some(next), out),
+            Some(next) if job.waiting.len() < WINDOW => self.page(now, object, Some(next), out),
             Some(_) => {}
             None if !job.waiting.is_empty() || !job.retry.is_empty() || job.overflow => {}
-            None => self.complete(object, out),
+            None => self.complete(now, object, out),
         }
     }
 
-    fn complete(&mut self, object: &ObjectKey, out: &mut Outbox<Output>) {
+    fn complete(&mut self, now: Now, object: &ObjectKey, out: &mut Outbox<Output>) {
         let Some(job) = self.jobs.get_mut(object) else { return };
         if job.late || job.next.is_some() {
-            return self.finish(object, out);
+            return self.finish(now, object, out);
         }
         let waiters = std::mem::take(&mut job.waiters);
         job.stage = Stage::Clearing;
         let cells = vec![rows::gone(PENDING, job.want.version)];
         waiters.into_iter().for_each(|waiter| self.answer(waiter, Outcome::Done, 0, out));
         let row = rows::row(self.incarnation(), object.as_bytes());
-        self.store(Step::Clearing(object.clone()), rows::write(MATCHER, row, cells), out);
+        // F1: whom this told may be remembered; what a later owner has registered is not among them. As long as the lease
+        // holds there is none, and whoever registers from now on reads this version.
+        let key = object.hash();
+        let guard = self.held.lease(key).and_then(|lease| self.guard(Guard { key, lease }));
+        self.store_under(guard, Step::Clearing(object.clone()), rows::write(MATCHER, row, cells), out);
     }
 
     pub(super) fn cleared(&mut self, now: Now, object: &ObjectKey, result: StoreResult, out: &mut Outbox<Output>) {
         if result.is_ok() || self.jobs.get(object).is_some_and(|job| job.next.is_some()) {
-            return self.finish(object, out);
+            return self.finish(now, object, out);
         }
         if let Some(job) = self.jobs.get_mut(object) {
             job.stage = Stage::Sending(None);
@@ -334,7 +361,7 @@ impl Matcher {
     }
 
     /// Ends a job, and begins what has collapsed behind it.
-    fn finish(&mut self, object: &ObjectKey, out: &mut Outbox<Output>) {
+    fn finish(&mut self, now: Now, object: &ObjectKey, out: &mut Outbox<Output>) {
         let Some(job) = self.jobs.remove(object) else { return };
         self.timers.cancel(&Timer::Job(object.clone()));
         job.waiting.keys().for_each(|id| {
@@ -343,7 +370,7 @@ impl Matcher {
         job.waiters.into_iter().for_each(|waiter| self.answer(waiter, Outcome::Done, 0, out));
         if let Some((want, waiters)) = job.next {
             self.jobs.insert(object.clone(), Job::new(want, waiters));
-            self.page(object, None, out);
+            self.page(now, object, None, out);
         }
     }
 
@@ -388,7 +415,7 @@ impl Matcher {
         };
         if let Some(from) = page {
             job.overflow &= from.is_some();
-            self.page(object, from, out);
+            self.page(now, object, from, out);
         }
         for client in again {
             self.tell(now, object, client, out);
@@ -398,7 +425,7 @@ impl Matcher {
         if waits && self.timers.at(&timer).is_none() {
             self.timers.set(timer, now.mono + SILENCE);
         }
-        self.advance(object, out);
+        self.advance(now, object, out);
     }
 
     /// The fast path: told before it is stable; N2 allows it, and nothing relies on it.
@@ -406,16 +433,13 @@ impl Matcher {
         &mut self,
         object: &ObjectKey,
         publication: &v1::Publication,
-        rows: &v1::Rows,
+        page: Page,
         out: &mut Outbox<Output>,
     ) {
         let Some(realm) = self.realm.as_ref().map(|realm| realm.message(object.app())) else { return };
         let want = Want::published(publication.clone(), false, None);
-        let cells = rows.rows.iter().flat_map(|row| &row.cells);
-        let clients = cells.filter_map(|cell| Some((cell.column.strip_prefix(rows::REG)?, cell.value.as_ref()?)));
-        for (id, source) in clients.take(MAX_HINTS) {
-            let Some(client) = ClientKey::of_id(object.app(), object.generation(), id) else { continue };
-            if !source.is_empty() && *source == publication.source {
+        for (client, _, source) in page.clients.into_iter().take(MAX_HINTS) {
+            if !source.is_empty() && source == publication.source {
                 continue;
             }
             let mut notify = want.notify(realm, &client, object);

@@ -6,10 +6,11 @@
 //!   registrar ─ Register ─▶ write reg-{client}@seqno, then read the version (F6) ─▶ Answer
 //! ```
 //! Cells are stamped by versions and by registrars' numbers alone, so a deposed owner's late write is harmless; the
-//! lease guards answers (F1). It caches nothing of what is stored: jobs are all that is in memory, a restart finds
-//! them by their markers (F5), and under pressure they are dropped and found again.
+//! lease guards answers (F1). In memory are jobs, which a restart finds by their markers (F5) and which are dropped under
+//! pressure and found again, and what is remembered of objects that few have registered.
 
 mod jobs;
+mod known;
 
 use crate::held::{Held, HeldRange};
 use crate::mutant::Mutant;
@@ -18,6 +19,7 @@ use crate::rows::{self, MATCHER, PENDING, Realm, Span, StoreId, StoreReply, Stor
 use crate::{CallId, Outcome, RequestId};
 use bytes::Bytes;
 use jobs::Job;
+use known::{Known, Page};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
@@ -133,10 +135,12 @@ pub enum Output {
         /// Where it was when.
         times: Option<v1::NotifyTimes>,
     },
-    /// Ask the store.
+    /// Ask the store. With a guard, only if the lease has held all the time; otherwise the answer is an error.
     Store {
         /// Comes back with the answer.
         id: StoreId,
+        /// What the request stands on (F1): something that is remembered, and not read.
+        guard: Option<Guard>,
         /// What.
         request: StoreRequest,
     },
@@ -146,21 +150,29 @@ pub enum Output {
 #[derive(Clone, Debug)]
 enum Step {
     /// F6: the registration is written; the version comes next.
-    Registering { request: RequestId, guard: Guard, object: ObjectKey },
+    Registering { request: RequestId, guard: Guard, object: ObjectKey, copy: Copied },
     /// F6: the version is read.
     Reading { request: RequestId, guard: Guard, object: ObjectKey, then: Option<StoreRequest> },
     /// The version is written, with its marker.
     Publishing { waiter: Waiter, object: ObjectKey, publication: v1::Publication, scratch: bool, fresh: bool },
     /// The fast path reads the clients.
     Hinting { object: ObjectKey, publication: v1::Publication },
-    /// A job reads its next page.
-    Paging(ObjectKey),
+    /// A job reads its next page; what was known when it began.
+    Paging(ObjectKey, known::Mark),
     /// A job clears its marker.
     Clearing(ObjectKey),
     /// F5: markers of a range are looked for.
     Recovering(HeldRange),
     /// A tombstone that nobody waits for.
     Tidying,
+}
+
+/// The copy of a registration, or of its end.
+#[derive(Clone, Debug)]
+struct Copied {
+    client: ClientKey,
+    seqno: u64,
+    source: Option<Bytes>,
 }
 
 /// A bridge's call that waits for its answer.
@@ -189,6 +201,7 @@ pub struct Matcher {
     rng: Seeded,
     steps: BTreeMap<StoreId, Step>,
     jobs: BTreeMap<ObjectKey, Job>,
+    known: Known,
     calls: BTreeMap<CallId, (ObjectKey, ClientKey)>,
     /// Objects whose versions are being written: how many, and the latest.
     arriving: BTreeMap<ObjectKey, (usize, u64)>,
@@ -206,6 +219,7 @@ impl Matcher {
             timers: Timers::new(),
             steps: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            known: Known::new(),
             calls: BTreeMap::new(),
             arriving: BTreeMap::new(),
             next_id: 0,
@@ -223,9 +237,13 @@ impl Matcher {
     }
 
     fn store(&mut self, step: Step, request: StoreRequest, out: &mut Outbox<Output>) {
+        self.store_under(None, step, request, out);
+    }
+
+    fn store_under(&mut self, guard: Option<Guard>, step: Step, request: StoreRequest, out: &mut Outbox<Output>) {
         let id = StoreId(self.id());
         self.steps.insert(id, step);
-        out.put(Output::Store { id, request });
+        out.put(Output::Store { id, guard, request });
     }
 
     fn incarnation(&self) -> u64 {
@@ -286,7 +304,8 @@ impl Matcher {
         if self.options.mutant == Some(Mutant::ReadBeforeStore) {
             return self.read_version(Step::Reading { request, guard, object, then: Some(write) }, out);
         }
-        self.store(Step::Registering { request, guard, object }, write, out);
+        let copy = Copied { client, seqno: call.seqno, source: call.registered.then(|| call.source.clone()) };
+        self.store(Step::Registering { request, guard, object, copy }, write, out);
     }
 
     fn read_version(&mut self, step: Step, out: &mut Outbox<Output>) {
@@ -322,10 +341,8 @@ impl Matcher {
         let cells =
             vec![rows::cell(VERSION, version, publication.source.clone()), rows::cell(PENDING, version, Bytes::new())];
         let row = rows::row(self.incarnation(), object.as_bytes());
-        if self.options.hints && !call.scratch {
-            let span = Span::of_object(self.incarnation(), &object);
-            let step = Step::Hinting { object: object.clone(), publication: publication.clone() };
-            self.store(step, rows::scan(MATCHER, span, jobs::PAGE, &[]), out);
+        if !call.scratch {
+            self.read_to_hint(object.clone(), publication.clone(), out);
         }
         let latest = self.latest_under_way(&object);
         let fresh = latest <= version && !call.scratch;
@@ -338,6 +355,20 @@ impl Matcher {
         let waiter = Waiter { request, guard };
         let step = Step::Publishing { waiter, object, publication, scratch: call.scratch, fresh };
         self.store(step, rows::write(MATCHER, row, cells), out);
+    }
+
+    /// The fast path reads who is to be told.
+    fn read_to_hint(&mut self, object: ObjectKey, publication: v1::Publication, out: &mut Outbox<Output>) {
+        if !self.options.hints {
+            return;
+        }
+        match self.known.page(&object) {
+            Some(page) => self.hint(&object, &publication, page, out),
+            None => {
+                let span = Span::of_object(self.incarnation(), &object);
+                self.store(Step::Hinting { object, publication }, rows::scan(MATCHER, span, jobs::PAGE, &[]), out);
+            }
+        }
     }
 
     /// A version was written, or could not be.
@@ -409,6 +440,7 @@ impl Matcher {
 
     /// Forgets everything of a range; whoever waits is told to look again.
     fn forget(&mut self, range: KeyRange, out: &mut Outbox<Output>) {
+        self.known.forget();
         let jobs: Vec<ObjectKey> = self.jobs.keys().filter(|object| range.contains(object.hash())).cloned().collect();
         for object in jobs {
             self.drop_job(&object, Outcome::Moved, out);
@@ -416,7 +448,7 @@ impl Matcher {
         let inside = |step: &Step| match step {
             Step::Registering { guard, .. } | Step::Reading { guard, .. } => range.contains(guard.key),
             Step::Publishing { object, .. } | Step::Hinting { object, .. } => range.contains(object.hash()),
-            Step::Paging(object) | Step::Clearing(object) => range.contains(object.hash()),
+            Step::Paging(object, _) | Step::Clearing(object) => range.contains(object.hash()),
             Step::Recovering(held) => range.overlaps(held.range),
             Step::Tidying => false,
         };
@@ -462,7 +494,8 @@ impl Matcher {
     fn stored(&mut self, now: Now, id: StoreId, result: StoreResult, out: &mut Outbox<Output>) {
         let Some(step) = self.steps.remove(&id) else { return };
         match (step, result) {
-            (Step::Registering { request, guard, object }, Ok(_)) => {
+            (Step::Registering { request, guard, object, copy }, Ok(_)) => {
+                self.known.registered(&object, &copy.client, copy.seqno, copy.source);
                 self.read_version(Step::Reading { request, guard, object, then: None }, out);
             }
             (Step::Reading { request, guard, then, .. }, Ok(StoreReply::Row(row))) => {
@@ -481,6 +514,7 @@ impl Matcher {
             }
             (Step::Publishing { waiter, object, publication, scratch, fresh }, Ok(_)) => {
                 self.arrived(&object);
+                self.known.published(&object, publication.version, &publication.source);
                 let recovered = self.held.find(object.hash()).is_some_and(|held| held.recovered);
                 let want = jobs::Want::published(publication, recovered && !scratch, self.options.mutant);
                 self.enqueue(now, object, want.fresh(fresh), Some(waiter), out);
@@ -490,9 +524,10 @@ impl Matcher {
                 self.refuse(waiter.request, Outcome::Failed, out);
             }
             (Step::Hinting { object, publication }, Ok(StoreReply::Rows(rows))) => {
-                self.hint(&object, &publication, &rows, out);
+                let page = Page::of_rows(self.incarnation(), &object, rows);
+                self.hint(&object, &publication, page, out);
             }
-            (Step::Paging(object), result) => self.paged(now, &object, result, out),
+            (Step::Paging(object, mark), result) => self.paged(now, &object, mark, result, out),
             (Step::Clearing(object), result) => self.cleared(now, &object, result, out),
             (Step::Recovering(held), result) => self.recovered(now, held, result, out),
             (Step::Hinting { .. } | Step::Tidying, _) => {}

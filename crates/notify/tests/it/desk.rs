@@ -51,7 +51,7 @@ macro_rules! seated {
         impl Seated for $machine {
             fn asked(output: $module::Output) -> Result<(StoreId, StoreRequest), $module::Output> {
                 match output {
-                    $module::Output::Store { id, request } => Ok((id, request)),
+                    $module::Output::Store { id, request, .. } => Ok((id, request)),
                     other => Err(other),
                 }
             }

@@ -8,6 +8,7 @@ mod model;
 mod newcomers;
 mod overtaken;
 mod registrars;
+mod remembering;
 mod world;
 
 use tidings_notify::mutant::Mutant;

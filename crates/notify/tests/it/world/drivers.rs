@@ -62,7 +62,14 @@ impl World {
                     self.call(Happening::Notify(who, id, key, notify));
                 }
                 matcher::Output::Behind { .. } => {}
-                matcher::Output::Store { id, request } => self.ask_store(who, id, request),
+                matcher::Output::Store { id, guard, request } => match self.holds(Role::Matcher, node, guard) {
+                    true => self.ask_store(who, id, request),
+                    false => {
+                        let result = Err(Error::new("notify.moved", Class::Refused, "The lease is over."));
+                        let input = Input::Matcher(matcher::Input::Stored { id, result });
+                        self.after(0, Happening::Input(who, input));
+                    }
+                },
             }
         }
         let deadline = self.nodes[node].matcher.deadline();

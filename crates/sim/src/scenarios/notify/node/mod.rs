@@ -293,7 +293,10 @@ impl Node {
                 }
                 matcher::Output::ToRegistrar { id, key, notify } => self.call_registrar(now, id, key, *notify, out),
                 matcher::Output::Behind { .. } => {}
-                matcher::Output::Store { id, request } => self.ask_store(now, Who::Matcher(id), request, out),
+                matcher::Output::Store { id, guard, request } => match self.holds(now, guard) {
+                    true => self.ask_store(now, Who::Matcher(id), request, out),
+                    false => self.stored_later(now, Who::Matcher(id), Err(storing::unavailable())),
+                },
             }
         }
     }

@@ -38,7 +38,7 @@ pub struct Asks {
     one: bool,
 }
 
-fn unavailable() -> Error {
+pub(super) fn unavailable() -> Error {
     Error::new("store.unavailable", Class::Unreachable, "the row cannot be reached")
 }
 
@@ -100,7 +100,7 @@ impl Node {
         self.line.call(now, Asks { who, one }, Body::Store(v1::StoreMessage { message: Some(message) }), out);
     }
 
-    fn stored_later(&mut self, now: Now, who: Who, result: StoreResult) {
+    pub(super) fn stored_later(&mut self, now: Now, who: Who, result: StoreResult) {
         let later = match who {
             Who::Registrar(id) => Later::Registrar(registrar::Input::Stored { id, result }),
             Who::Matcher(id) => Later::Matcher(matcher::Input::Stored { id, result }),

@@ -1,0 +1,105 @@
+//! What the matcher remembers of objects that few have registered.
+
+use crate::desk::{Desk, client_key, lease};
+use tidings_base::{KeyRange, Machine, Outbox};
+use tidings_notify::Outcome;
+use tidings_notify::matcher::{Input, Matcher, Options, Output};
+use tidings_notify::mutant::Mutant;
+use tidings_notify::names::ClientKey;
+use tidings_notify::rows::StoreRequest;
+
+fn desk(mutant: Option<Mutant>) -> Desk<Matcher> {
+    Desk::matcher(Options { mutant, hints: false, ..Default::default() })
+}
+
+fn user(name: &str) -> ClientKey {
+    client_key(name, 1)
+}
+
+/// Everybody who is told of a version, in order.
+fn told(desk: &mut Desk<Matcher>, outcome: Outcome) -> Vec<String> {
+    let mut told: Vec<String> = desk.tell_all(outcome).into_iter().map(|(user, _)| user).collect();
+    told.sort();
+    told
+}
+
+fn reads(desk: &Desk<Matcher>) -> bool {
+    desk.held.iter().any(|(_, request)| matches!(request, StoreRequest::Scan(_)))
+}
+
+#[test]
+fn an_object_that_few_have_registered_is_read_once() {
+    let mut desk = desk(None);
+    desk.registers(1, b"x", &user("ann"), b"", 10);
+    desk.publish(2, b"x", 3, b"");
+    assert_eq!(told(&mut desk, Outcome::Done), ["ann"]);
+    desk.hold = true;
+    desk.publish(3, b"x", 4, b"");
+    desk.release();
+    assert!(!reads(&desk), "nothing is read");
+    desk.release_all();
+    assert_eq!(told(&mut desk, Outcome::Done), ["ann"]);
+}
+
+#[test]
+fn f6_who_registers_later_is_told_and_who_is_gone_is_forgotten() {
+    let mut desk = desk(None);
+    desk.registers(1, b"x", &user("ann"), b"", 10);
+    desk.publish(2, b"x", 3, b"");
+    told(&mut desk, Outcome::Done);
+    desk.registers(4, b"x", &user("bob"), b"", 11);
+    desk.publish(5, b"x", 5, b"");
+    assert_eq!(told(&mut desk, Outcome::NotRegistered(50)), ["ann", "bob"]);
+    desk.publish(6, b"x", 6, b"");
+    assert_eq!(told(&mut desk, Outcome::Done), [""; 0]);
+}
+
+#[test]
+fn f6_a_page_that_was_read_before_a_registration_is_not_remembered() {
+    let mut desk = desk(None);
+    desk.registers(1, b"x", &user("ann"), b"", 10);
+    desk.hold = true;
+    desk.publish(2, b"x", 3, b"");
+    desk.release();
+    assert!(reads(&desk));
+    // The page is read, and its answer is late; meanwhile somebody registers and is answered.
+    let (id, request) = desk.held.pop_front().unwrap();
+    let result = desk.store.perform(&request);
+    desk.hold = false;
+    desk.registers(3, b"x", &user("bob"), b"", 11);
+    desk.give(Input::Stored { id, result });
+    assert_eq!(told(&mut desk, Outcome::Done), ["ann"], "bob has read the version");
+    desk.publish(4, b"x", 4, b"");
+    assert_eq!(told(&mut desk, Outcome::Done), ["ann", "bob"]);
+}
+
+#[test]
+fn f1_under_another_lease_everything_is_read_again() {
+    let mut desk = desk(None);
+    desk.registers(1, b"x", &user("ann"), b"", 10);
+    desk.publish(2, b"x", 3, b"");
+    told(&mut desk, Outcome::Done);
+    desk.give(Input::Gained { range: KeyRange::FULL, lease: lease() });
+    desk.hold = true;
+    desk.publish(7, b"x", 7, b"");
+    desk.release();
+    assert!(reads(&desk));
+}
+
+/// An owner that has lost its lease without knowing misses what its successor has answered: its marker must stay.
+#[test]
+fn f1_a_marker_is_cleared_only_while_the_lease_holds() {
+    for (mutant, guarded) in [(None, true), (Some(Mutant::LeaseIgnored), false)] {
+        let mut desk = desk(mutant);
+        desk.registers(1, b"x", &user("ann"), b"", 10);
+        desk.publish(2, b"x", 3, b"");
+        let [(id, _)] = desk.tells()[..] else { panic!("one is told") };
+        let (now, mut out) = (desk.now(), Outbox::new());
+        desk.machine.handle(now, Input::Notified { id, outcome: Outcome::Done }, &mut out);
+        let guards = out.into_iter().filter_map(|out| match out {
+            Output::Store { guard, .. } => Some(guard.is_some()),
+            _ => None,
+        });
+        assert_eq!(guards.collect::<Vec<_>>(), [guarded]);
+    }
+}

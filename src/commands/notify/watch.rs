@@ -130,13 +130,16 @@ fn print_times(remote: &Remote, news: News<'_>) -> bool {
     let News::Version(Notification { object, version, times: Some(times), .. }) = news else { return false };
     let NotifyTimes { published_us, feed_us, matcher_us, registrar_us, sent_us, .. } = *times;
     let took = |from: u64, to: u64| to.saturating_sub(from);
-    let stages = [
-        ("feed_us", took(published_us, feed_us)),
-        ("bridge_us", took(feed_us, matcher_us)),
+    let mut stages = match feed_us {
+        // It was told of before the feed had it.
+        0 => vec![("call_us", took(published_us, matcher_us))],
+        _ => vec![("feed_us", took(published_us, feed_us)), ("bridge_us", took(feed_us, matcher_us))],
+    };
+    stages.extend([
         ("matcher_us", took(matcher_us, registrar_us)),
         ("registrar_us", took(registrar_us, sent_us)),
         ("total_us", took(published_us, sent_us)),
-    ];
+    ]);
     if remote.json {
         let mut line = json!({ "app": remote.app, "object": told(object), "version": version });
         stages.iter().for_each(|(stage, took)| line[*stage] = Value::from(*took));

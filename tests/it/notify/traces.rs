@@ -24,6 +24,7 @@ fn each_notification_is_remembered_and_one_that_goes_backwards_is_shown() {
     let times: Vec<u64> =
         ["published_us", "matcher_us", "registrar_us", "sent_us"].map(|at| sent[at].as_u64().unwrap()).into();
     assert!(times.is_sorted() && times[0] > 0, "{sent}");
+    assert_eq!(sent["feed_us"], 0, "the fast path does not wait for the feed: {sent}");
     assert!(traces.iter().any(|trace| trace["version"] == 2 && trace["behind"] == 7), "{traces:?}");
     let object = server.run(&["notify", "objects", "shop", "prices", "--json"]).json()["objects"][0].clone();
     assert_eq!((&object["version"], &object["behind"]), (&7.into(), &2.into()));

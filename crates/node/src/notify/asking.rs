@@ -7,7 +7,8 @@ use bytes::Bytes;
 use prost::Message as _;
 use tidings_base::{Class, Error};
 use tidings_notify::inspect::{self, Objects};
-use tidings_notify::names::{MAX_NAME, MAX_PAYLOAD, MAX_SOURCE, MAX_VERSION};
+use tidings_notify::matcher;
+use tidings_notify::names::{MAX_NAME, MAX_PAYLOAD, MAX_SOURCE, MAX_VERSION, object_hash};
 use tidings_wire::v1;
 use tidings_wire::v1::notify_message::Message as Asked;
 
@@ -46,11 +47,20 @@ impl Hub {
         let entries = publish.publications.into_iter().map(|publication| {
             let times = Some(v1::NotifyTimes { published_us, ..Default::default() });
             let publication = v1::Publication { app: app.to_owned(), generation, times, ..publication };
+            self.hint(&publication);
             Bytes::from(publication.encode_to_vec())
         });
         self.append(entries.collect()).await?;
         metrics::notify_published(count);
         Ok(v1::Published {})
+    }
+
+    /// The fast path begins before the feed has made it durable (N2 allows it), if the object's matcher is here.
+    fn hint(&self, publication: &v1::Publication) {
+        if let Some(lease) = self.lease(object_hash(&publication.app, &publication.object)) {
+            // Nothing relies on it: a matcher that has no room is told by the feed.
+            self.tell_matcher(matcher::Input::Hint { lease, publication: Box::new(publication.clone()) });
+        }
     }
 
     /// Objects of an application.

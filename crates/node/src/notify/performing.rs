@@ -140,9 +140,16 @@ fn measure(message: &v1::NotifyDown) {
         metrics::notify_sent(notification.unknown > 0);
         if let Some(times) = &notification.times {
             let v1::NotifyTimes { published_us, feed_us, matcher_us, registrar_us, sent_us, .. } = *times;
-            let stages = [("feed", published_us, feed_us), ("bridge", feed_us, matcher_us)];
-            let rest = [("matcher", matcher_us, registrar_us), ("registrar", registrar_us, sent_us)];
-            for (stage, from, to) in stages.into_iter().chain(rest).filter(|(_, from, to)| *from > 0 && *to > 0) {
+            // The fast path may have begun with the call, and not with the feed's entry.
+            let early = feed_us == 0;
+            let stages = [
+                ("call", early, published_us, matcher_us),
+                ("feed", !early, published_us, feed_us),
+                ("bridge", !early, feed_us, matcher_us),
+                ("matcher", true, matcher_us, registrar_us),
+                ("registrar", true, registrar_us, sent_us),
+            ];
+            for (stage, _, from, to) in stages.into_iter().filter(|(_, was, from, to)| *was && *from > 0 && *to > 0) {
                 metrics::notify_stage(stage, std::time::Duration::from_micros(to.saturating_sub(from)));
             }
         }

@@ -22,6 +22,7 @@ use jobs::Job;
 use known::{Known, Page};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tidings_base::bounded::BoundedMap;
 use tidings_base::{KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
 use tidings_wire::v1;
 
@@ -29,6 +30,9 @@ use tidings_wire::v1;
 const RECOVERY_PAGE: u32 = 256;
 /// After a scan that failed, and until jobs that were dropped are looked for.
 const RESCAN_PAUSE: Duration = Duration::from_millis(500);
+
+/// Objects whose early hints are remembered, so that they are not hinted again when they are stable.
+const MAX_HINTED: usize = 16_384;
 
 /// How a matcher behaves.
 #[derive(Clone, Debug)]
@@ -83,6 +87,14 @@ pub enum Input {
         lease: LeaseNumber,
         /// What it says.
         call: Box<v1::MatchPublication>,
+    },
+    /// The fast path of a publication that is not stable yet, nor perhaps ever (N2 asks only that it was called for);
+    /// `Publish` follows once it is. Nobody is answered.
+    Hint {
+        /// The lease under which the key was held when it arrived.
+        lease: LeaseNumber,
+        /// As it will lie in the feed.
+        publication: Box<v1::Publication>,
     },
     /// A registrar's answer, or that there is none; with `NotRegistered`, as of which number.
     Notified {
@@ -202,6 +214,8 @@ pub struct Matcher {
     steps: BTreeMap<StoreId, Step>,
     jobs: BTreeMap<ObjectKey, Job>,
     known: Known,
+    /// The latest version of an object that was told by the fast path before it was stable.
+    hinted: BoundedMap<ObjectKey, u64>,
     calls: BTreeMap<CallId, (ObjectKey, ClientKey)>,
     /// Objects whose versions are being written: how many, and the latest.
     arriving: BTreeMap<ObjectKey, (usize, u64)>,
@@ -220,6 +234,7 @@ impl Matcher {
             steps: BTreeMap::new(),
             jobs: BTreeMap::new(),
             known: Known::new(),
+            hinted: BoundedMap::new(MAX_HINTED),
             calls: BTreeMap::new(),
             arriving: BTreeMap::new(),
             next_id: 0,
@@ -324,13 +339,9 @@ impl Matcher {
         call: v1::MatchPublication,
         out: &mut Outbox<Output>,
     ) {
-        let Some(mut publication) = call.publication else {
+        let Some(mut publication) = call.publication.filter(is_sound) else {
             return self.refuse(request, Outcome::Failed, out);
         };
-        let named = !publication.app.is_empty() && (1..=MAX_NAME).contains(&publication.object.len());
-        if !named || !(1..=MAX_VERSION).contains(&publication.version) || publication.source.len() > MAX_SOURCE {
-            return self.refuse(request, Outcome::Failed, out);
-        }
         let generation = call.realm.map_or(0, |realm| realm.generation);
         let object = ObjectKey::new(&publication.app, generation, &publication.object);
         let Some(guard) = self.admit(&publication.app, call.realm.as_ref(), &object, lease) else {
@@ -341,7 +352,8 @@ impl Matcher {
         let cells =
             vec![rows::cell(VERSION, version, publication.source.clone()), rows::cell(PENDING, version, Bytes::new())];
         let row = rows::row(self.incarnation(), object.as_bytes());
-        if !call.scratch {
+        let hinted = self.hinted.get(&object).is_some_and(|latest| *latest >= version);
+        if !hinted && !call.scratch {
             self.read_to_hint(object.clone(), publication.clone(), out);
         }
         let latest = self.latest_under_way(&object);
@@ -355,6 +367,18 @@ impl Matcher {
         let waiter = Waiter { request, guard };
         let step = Step::Publishing { waiter, object, publication, scratch: call.scratch, fresh };
         self.store(step, rows::write(MATCHER, row, cells), out);
+    }
+
+    /// The fast path begins with the publication's call; whatever is wrong with it is told by `Publish`.
+    fn hint_early(&mut self, now: Now, lease: LeaseNumber, mut publication: v1::Publication, out: &mut Outbox<Output>) {
+        let object = ObjectKey::new(&publication.app, publication.generation, &publication.object);
+        let realm = v1::NotifyRealm { incarnation: self.incarnation(), generation: publication.generation };
+        if is_sound(&publication) && self.admit(&publication.app, Some(&realm), &object, lease).is_some() {
+            publication.times.get_or_insert_default().matcher_us = now.wall.0;
+            let before = self.hinted.get(&object).map_or(0, |latest| *latest);
+            self.hinted.insert(object.clone(), before.max(publication.version));
+            self.read_to_hint(object, publication, out);
+        }
     }
 
     /// The fast path reads who is to be told.
@@ -441,6 +465,7 @@ impl Matcher {
     /// Forgets everything of a range; whoever waits is told to look again.
     fn forget(&mut self, range: KeyRange, out: &mut Outbox<Output>) {
         self.known.forget();
+        self.hinted = BoundedMap::new(MAX_HINTED);
         let jobs: Vec<ObjectKey> = self.jobs.keys().filter(|object| range.contains(object.hash())).cloned().collect();
         for object in jobs {
             self.drop_job(&object, Outcome::Moved, out);
@@ -535,6 +560,12 @@ impl Matcher {
     }
 }
 
+/// Whether a publication keeps to the limits.
+fn is_sound(publication: &v1::Publication) -> bool {
+    let named = !publication.app.is_empty() && (1..=MAX_NAME).contains(&publication.object.len());
+    named && (1..=MAX_VERSION).contains(&publication.version) && publication.source.len() <= MAX_SOURCE
+}
+
 impl Machine for Matcher {
     type Input = Input;
     type Output = Output;
@@ -549,6 +580,7 @@ impl Machine for Matcher {
             }
             Input::Register { request, lease, call } => self.register(request, lease, &call, out),
             Input::Publish { request, lease, call } => self.publish(now, request, lease, *call, out),
+            Input::Hint { lease, publication } => self.hint_early(now, lease, *publication, out),
             Input::Notified { id, outcome } => self.notified(now, id, outcome, out),
             Input::Stored { id, result } => self.stored(now, id, result, out),
         }

@@ -1,12 +1,14 @@
-//! What the matcher remembers of objects that few have registered.
+//! The way of a publication that few wait for: its matcher has nothing to read, and tells of it before it is stable.
 
-use crate::desk::{Desk, client_key, lease};
-use tidings_base::{KeyRange, Machine, Outbox};
-use tidings_notify::Outcome;
+use crate::desk::{APP, Desk, client_key, lease, wire_realm};
+use bytes::Bytes;
+use tidings_base::{KeyRange, LeaseNumber, Machine, Outbox};
 use tidings_notify::matcher::{Input, Matcher, Options, Output};
 use tidings_notify::mutant::Mutant;
 use tidings_notify::names::ClientKey;
 use tidings_notify::rows::StoreRequest;
+use tidings_notify::{Outcome, RequestId};
+use tidings_wire::v1;
 
 fn desk(mutant: Option<Mutant>) -> Desk<Matcher> {
     Desk::matcher(Options { mutant, hints: false, ..Default::default() })
@@ -102,4 +104,46 @@ fn f1_a_marker_is_cleared_only_while_the_lease_holds() {
         });
         assert_eq!(guards.collect::<Vec<_>>(), [guarded]);
     }
+}
+
+/// Whether each of those who were told since was told by a hint.
+fn hints(desk: &mut Desk<Matcher>) -> Vec<bool> {
+    desk.tells().iter().map(|(_, notify)| notify.hint).collect()
+}
+
+fn of_x(version: u64, generation: u32) -> v1::Publication {
+    v1::Publication { app: APP.into(), object: Bytes::from_static(b"x"), version, generation, ..Default::default() }
+}
+
+fn hinting() -> Desk<Matcher> {
+    let mut desk = Desk::matcher(Options::default());
+    desk.registers(1, b"x", &user("ann"), b"", 10);
+    desk
+}
+
+#[test]
+fn the_fast_path_begins_before_anything_is_stable_and_only_once() {
+    let mut desk = hinting();
+    desk.writes.clear();
+    desk.give(Input::Hint { lease: lease(), publication: Box::new(of_x(3, 0)) });
+    assert_eq!((hints(&mut desk), desk.writes.len()), (vec![true], 0));
+    // What is reliable follows when it is stable, and nobody is hinted again.
+    let call = v1::MatchPublication { realm: wire_realm(), publication: Some(of_x(3, 0)), scratch: false };
+    desk.give(Input::Publish { request: RequestId(2), lease: lease(), call: Box::new(call) });
+    assert_eq!(hints(&mut desk), [false]);
+}
+
+#[test]
+fn hints_of_another_lease_or_generation_or_of_nothing_are_dropped() {
+    let mut desk = hinting();
+    let other = LeaseNumber::new(9).unwrap();
+    for (lease, publication) in [(other, of_x(3, 0)), (lease(), of_x(3, 1)), (lease(), of_x(0, 0))] {
+        desk.give(Input::Hint { lease, publication: Box::new(publication) });
+        assert_eq!(hints(&mut desk), [false; 0]);
+    }
+    // A later version was told of early, and is lost: an earlier one is published, and told by what is reliable.
+    desk.give(Input::Hint { lease: lease(), publication: Box::new(of_x(5, 0)) });
+    assert_eq!(hints(&mut desk), [true]);
+    desk.publish(2, b"x", 4, b"");
+    assert_eq!(hints(&mut desk), [false]);
 }

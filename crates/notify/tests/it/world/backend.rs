@@ -3,7 +3,8 @@
 use super::{APP, DEVICES, FIRST_GENERATION, Happening, Input, MS, NODES, OBJECTS, Role, World, object};
 use crate::model::Made;
 use prost::Message;
-use tidings_notify::bridge;
+use tidings_notify::names::object_hash;
+use tidings_notify::{bridge, matcher};
 use tidings_wire::v1;
 
 impl World {
@@ -30,6 +31,15 @@ impl World {
             ..Default::default()
         };
         self.called.insert((object.clone(), version));
+        // Some are told of before they are in the feed, and of these some never get there.
+        let owner = self.matchers.owner(object_hash(APP, &object));
+        if let Some((node, lease)) = owner.filter(|_| self.rng.one_in(2)) {
+            let hint = matcher::Input::Hint { lease, publication: Box::new(publication.clone()) };
+            self.give(node, Input::Matcher(hint));
+            if self.faulty() && self.rng.one_in(8) {
+                return;
+            }
+        }
         self.made.entry(object).or_default().push(Made { version, at: self.now });
         self.next_entry += 1;
         self.feed.insert(self.next_entry, publication.encode_to_vec().into());

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use prost::Message as _;
 use std::time::Duration;
 use tidings_base::{Mono, Now, Outbox, Seeded};
-use tidings_wire::v1::{self, feed_message, frame::Body};
+use tidings_wire::v1::{self, feed_message, frame::Body, notify_message};
+use tidings_wire::{Frame, codec};
 
 /// The topic of publications.
 pub const TOPIC: &[u8] = b"notify";
@@ -26,6 +27,7 @@ pub struct Backend {
     rng: Seeded,
     shared: Shared,
     devices: Vec<HostId>,
+    nodes: Vec<HostId>,
     line: Line<Under>,
     think: Duration,
     next: Mono,
@@ -38,14 +40,14 @@ impl Backend {
     /// Starts; `start` is different in every life of the host.
     pub fn start(
         servers: Vec<HostId>,
-        devices: Vec<HostId>,
+        (devices, nodes): (Vec<HostId>, Vec<HostId>),
         shared: Shared,
         think: Duration,
         (rng, start): (Seeded, u64),
         now: Now,
     ) -> Backend {
         let line = Line::new(servers, rng.fork("calls"), start);
-        Backend { rng, shared, devices, line, think, next: now.mono, calm: false }
+        Backend { rng, shared, devices, nodes, line, think, next: now.mono, calm: false }
     }
 
     /// No more of its own accord.
@@ -128,9 +130,20 @@ impl Backend {
             generation,
             ..Default::default()
         };
+        self.hint(entry.clone(), out);
         let append = v1::Append { topic: TOPIC.into(), entries: vec![entry.encode_to_vec().into()] };
         let body = Body::Feed(v1::FeedMessage { message: Some(feed_message::Message::Append(append)) });
         self.line.call(now, under, body, out);
+    }
+
+    /// A node that takes a publication may tell of it before it is durable; whether it ever is remains to be seen.
+    fn hint(&mut self, publication: v1::Publication, out: &mut Out) {
+        let publish = notify_message::Message::Publish(v1::Publish { publications: vec![publication] });
+        let body = Body::Notify(v1::NotifyMessage { caller: None, message: Some(publish) });
+        let frame = Frame { op: 1, more: false, body: Some(body) };
+        if let Some(node) = self.rng.pick(&self.nodes).copied() {
+            out.put(Effect::Send { to: node, bytes: codec::to_bytes(&frame) });
+        }
     }
 
     fn ended(&mut self, now: Now, ended: Ended<Under>, out: &mut Out) {

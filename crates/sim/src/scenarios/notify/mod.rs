@@ -224,7 +224,7 @@ impl Run {
         let town = Town {
             cell,
             agreed: Default::default(),
-            neighbours: Neighbours { managers, servers, nodes },
+            neighbours: Neighbours { managers, servers, nodes, backend },
             devices,
             backend,
             forger,

@@ -135,7 +135,7 @@ pub struct Town {
 impl Town {
     /// Everybody, those first that others need.
     pub fn everybody(&self) -> Vec<HostId> {
-        let Neighbours { managers, servers, nodes } = &self.neighbours;
+        let Neighbours { managers, servers, nodes, .. } = &self.neighbours;
         let hosts = [self.cell].into_iter().chain(managers.iter().chain(servers).chain(nodes).copied());
         hosts.chain(self.devices.iter().copied()).chain([self.backend, self.forger]).collect()
     }
@@ -170,9 +170,10 @@ impl Town {
     }
 
     fn backend(&self, seat: Seat) -> Backend {
-        let (servers, devices) = (self.neighbours.servers.clone(), self.devices.clone());
+        let (servers, others) =
+            (self.neighbours.servers.clone(), (self.devices.clone(), self.neighbours.nodes.clone()));
         let own = (seat.rng, seat.starts);
-        let mut backend = Backend::start(servers, devices, self.shared.clone(), self.think, own, seat.now);
+        let mut backend = Backend::start(servers, others, self.shared.clone(), self.think, own, seat.now);
         if self.calm {
             backend.calm();
         }
@@ -182,7 +183,7 @@ impl Town {
 
 impl Boot<Actor> for Town {
     fn boot(&mut self, seat: Seat, out: &mut Outbox<Effect<NotifyFact>>) -> Result<Actor, NoStart> {
-        let Neighbours { managers, servers, nodes } = &self.neighbours;
+        let Neighbours { managers, servers, nodes, .. } = &self.neighbours;
         if seat.host == self.cell {
             return Ok(Actor::Cell(Box::new(Cell::start(self.agreed.clone(), seat.now))));
         }

@@ -43,6 +43,8 @@ pub struct Neighbours {
     pub servers: Vec<HostId>,
     /// All nodes.
     pub nodes: Vec<HostId>,
+    /// The application's backend.
+    pub backend: HostId,
 }
 
 /// How nodes behave.
@@ -180,7 +182,7 @@ impl Node {
             if let Some(ended) = self.line.receive(now, from, bytes) {
                 self.store_said(now, ended, out);
             }
-        } else if self.neighbours.nodes.contains(&from) {
+        } else if self.neighbours.nodes.contains(&from) || from == self.neighbours.backend {
             self.peer_said(now, from, bytes, out);
         } else {
             self.device_said(now, from, bytes, out);

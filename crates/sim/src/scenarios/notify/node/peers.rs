@@ -114,6 +114,11 @@ impl Node {
                     self.notify_arrived(now, from, notify, out);
                 }
             }
+            Some(Message::Publish(publish)) => {
+                for publication in publish.publications {
+                    self.hint_arrived(now, publication, out);
+                }
+            }
             Some(Message::Matched(answers)) => {
                 for answer in answers.answers {
                     let outcome = Outcome::of_message(answer.outcome(), 0);
@@ -150,6 +155,13 @@ impl Node {
             match_call::Call::Publication(call) => matcher::Input::Publish { request, lease, call: Box::new(call) },
         };
         self.feed_matcher(now, input, out);
+    }
+
+    /// The fast path of what the backend is about to append to the feed.
+    fn hint_arrived(&mut self, now: Now, publication: v1::Publication, out: &mut Out) {
+        if let Some(lease) = self.ranges.lease(now, object_hash(&publication.app, &publication.object)) {
+            self.feed_matcher(now, matcher::Input::Hint { lease, publication: Box::new(publication) }, out);
+        }
     }
 
     fn notify_arrived(&mut self, now: Now, from: HostId, notify: v1::ClientNotify, out: &mut Out) {

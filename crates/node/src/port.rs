@@ -10,7 +10,7 @@
 mod admission;
 mod neighbour;
 mod stream;
-mod tls;
+pub(crate) mod tls;
 
 pub use admission::{Admission, Marker, Refused, Slot};
 pub use neighbour::tidings_at;

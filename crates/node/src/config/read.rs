@@ -68,7 +68,7 @@ impl Config {
             issuer.public_key.iter_mut().for_each(resolve);
         }
         for hook in self.notify.hooks.values_mut() {
-            hook.acl.iter_mut().for_each(resolve);
+            hook.acl.iter_mut().chain(&mut hook.ca).for_each(resolve);
         }
     }
 }

@@ -11,6 +11,7 @@
 mod acl;
 mod callout;
 mod pattern;
+mod way;
 
 use super::hub::Hub;
 use crate::config::{Time, bad};
@@ -46,8 +47,11 @@ pub struct Hook {
     pub claims: bool,
     /// A file that says who may hear of what; read again when it changes. None by default.
     pub acl: Option<PathBuf>,
-    /// Where to ask by `POST`, as `http://host:port/path`. Nowhere by default.
+    /// Where to ask by `POST`, as `http://host:port/path` or `https://host/path`. Nowhere by default.
     pub url: Option<String>,
+    /// The certificate authority to trust where `url` is `https`, as a PEM file. None by default: the machine's own are
+    /// not looked at.
+    pub ca: Option<PathBuf>,
     /// How long the answer may take; without one the question is deferred. 1 s.
     pub deadline: Time,
     /// How long an answer is remembered. 30 s: so long a right that was taken away may still be used.
@@ -56,7 +60,7 @@ pub struct Hook {
 
 impl Default for Hook {
     fn default() -> Hook {
-        Hook { claims: false, acl: None, url: None, deadline: Time::seconds(1), remember: Time::seconds(30) }
+        Hook { claims: false, acl: None, url: None, ca: None, deadline: Time::seconds(1), remember: Time::seconds(30) }
     }
 }
 
@@ -69,7 +73,12 @@ impl Hook {
         if self.deadline.0.is_zero() || self.deadline.0 > LONGEST_DEADLINE {
             return Err(bad(format!("`notify.hooks.{app}.deadline` is {}", self.deadline)).hint("Use up to 10s."));
         }
-        self.url.as_deref().map(|url| callout::parse(app, url).map(drop)).transpose().map(drop)
+        let url = self.url.as_deref().map(|url| callout::parse(app, url)).transpose()?;
+        if url.is_some_and(|url| url.scheme_str() == Some("https")) && self.ca.is_none() {
+            return Err(bad(format!("`notify.hooks.{app}.url` is `https`, and nobody is trusted"))
+                .hint("Name the certificate authority, as a PEM file, in `ca`."));
+        }
+        Ok(())
     }
 }
 

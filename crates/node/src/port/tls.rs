@@ -5,7 +5,7 @@ use crate::pki;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::Path;
 use std::sync::Arc;
 use tidings_base::{Error, NodeId, Wall};
@@ -22,10 +22,7 @@ pub fn server(tls: &Tls, now: Wall) -> Result<Arc<ServerConfig>, Error> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             pki::check_usable(path, now)?;
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|e| bad(format!("{}: {e}", path.display())))?;
-            }
+            let roots = roots(path)?;
             // Clients need no certificate, only nodes do; what a certificate is worth is decided by authorisation.
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .allow_unauthenticated()
@@ -41,6 +38,23 @@ pub fn server(tls: &Tls, now: Wall) -> Result<Arc<ServerConfig>, Error> {
     })?;
     server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(server))
+}
+
+/// A client's side of TLS that trusts the authority of a file and nobody else.
+pub(crate) fn client(ca: &Path) -> Result<Arc<ClientConfig>, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| bad(format!("TLS cannot be set up: {e}")))?;
+    Ok(Arc::new(builder.with_root_certificates(roots(ca)?).with_no_client_auth()))
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|e| bad(format!("{}: {e}", path.display())))?;
+    }
+    Ok(roots)
 }
 
 /// The node that a verified client certificate names.

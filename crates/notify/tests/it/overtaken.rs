@@ -29,7 +29,8 @@ fn came_of_it(desk: &mut Desk<Registrar>) -> (Vec<Outcome>, bool) {
     });
     let outcomes = outcomes.collect();
     let writes = std::mem::take(&mut desk.writes);
-    let logged = writes.iter().flat_map(|write| &write.cells).any(|cell| cell.column == "log-x" && cell.value.is_some());
+    let logged =
+        writes.iter().flat_map(|write| &write.cells).any(|cell| cell.column == "log-x" && cell.value.is_some());
     (outcomes, logged)
 }
 

@@ -7,7 +7,6 @@ use crate::commands::bench::server::Server;
 use crate::commands::probe;
 use futures::{StreamExt, TryStreamExt};
 use std::sync::Arc;
-use std::time::Duration;
 use tidings_base::{Class, Error, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Wall};
 use tidings_notify::Outcome;
 use tidings_notify::names::{Caller, Channel};
@@ -25,8 +24,6 @@ const CONNECTING: usize = 64;
 const WARMING: usize = 200;
 /// Files of a process that are not connections.
 const OTHER_FILES: u64 = 300;
-/// How long memory may settle before it is looked at.
-const SETTLING: Duration = Duration::from_secs(8);
 /// The registrar that is modelled.
 const MILLION: f64 = 1e6;
 
@@ -59,10 +56,10 @@ pub async fn connections(server: &Server, peer: &dyn Peer, effort: Effort, figur
     }
     let warming = WARMING.min(count / 4);
     let warm = connected(peer, 0..warming).await?;
-    tokio::time::sleep(SETTLING).await;
+    tokio::time::sleep(effort.notify.settling).await;
     let before = resident(server.pid())?;
     let held = connected(peer, warming..count).await?;
-    tokio::time::sleep(SETTLING).await;
+    tokio::time::sleep(effort.notify.settling).await;
     let grown = resident(server.pid())?.saturating_sub(before);
     let name =
         format!("notify: resident memory per idle WebSocket client with {REGISTRATIONS} registrations, of {count}");

@@ -43,6 +43,8 @@ pub struct Sizes {
     pub fan_outs: &'static [usize],
     /// Connections whose memory is measured, as far as the system lets a process open files.
     pub connections: usize,
+    /// How long memory may settle before it is looked at.
+    pub settling: Duration,
     /// Clients of the registrar that is modelled.
     pub modelled: usize,
 }
@@ -53,10 +55,17 @@ impl Sizes {
         failing: 2_000,
         fan_outs: &[1, 10, 100, 1_000, 10_000],
         connections: 20_000,
+        settling: Duration::from_secs(8),
         modelled: 200_000,
     };
-    pub const QUICK: Sizes =
-        Sizes { rates: &[200], failing: 200, fan_outs: &[1, 50], connections: 100, modelled: 2_000 };
+    pub const QUICK: Sizes = Sizes {
+        rates: &[200],
+        failing: 200,
+        fan_outs: &[1, 50],
+        connections: 100,
+        settling: Duration::from_secs(1),
+        modelled: 2_000,
+    };
 }
 
 /// Measures everything; `fsync` is what a sync of the disk takes as it is.

@@ -84,7 +84,7 @@ fn what_is_unregistered_meanwhile_is_not_logged() {
     let change = Some(v1::registration_change::Change::Unregister(Bytes::from_static(b"x")));
     let changes = vec![v1::RegistrationChange { change }];
     let token = grant.token.clone();
-    desk.from(crate::desk::ann(), 1, v1::NotifyUp { token, latest: 2, first: 2, changes, ..Default::default() });
+    desk.from(crate::desk::ann(), 1, v1::NotifyUp { token, latest: 100, first: 100, changes, ..Default::default() });
     desk.pass(30);
     let (outcomes, logged) = came_of_it(&mut desk);
     assert!(matches!(outcomes[..], [Outcome::NotRegistered(_)]) && !logged, "{outcomes:?}");

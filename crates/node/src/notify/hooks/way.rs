@@ -9,7 +9,6 @@ use rustls::pki_types::ServerName;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidings_base::Error;
 use tokio::io::{AsyncRead, AsyncWrite};

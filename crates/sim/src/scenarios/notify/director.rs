@@ -39,11 +39,12 @@ const SLOWISH: DiskPace = DiskPace { least: Duration::from_millis(100), ..SLOW }
 const ONE_BY_ONE: Duration = Duration::from_millis(12);
 /// What is said to a device is lost for so long: its channel lives.
 const DEAF: Duration = Duration::from_secs(3);
-/// A disk so slow that a range moves while something is being written. Calls to the store end after 3 s.
+/// A disk so slow that a range moves while something is being written. Matchers ask again after 2 s.
 const SLOW: DiskPace =
-    DiskPace { least: Duration::from_millis(2_500), spread: Duration::ZERO, stalls: 0, stall: Duration::ZERO };
-/// How late a busy process hears that its ranges are gone.
-const BUSY: Duration = Duration::from_secs(6);
+    DiskPace { least: Duration::from_millis(1_800), spread: Duration::ZERO, stalls: 0, stall: Duration::ZERO };
+/// How late a busy process hears that its ranges are gone. What came of it is judged before they move again, within a
+/// lease: whoever reads a row again finds what was missed.
+const BUSY: Duration = Duration::from_secs(12);
 /// How long a dawdling application takes to fetch.
 const DAWDLES: Duration = Duration::from_secs(60);
 /// How far ahead somebody boasts: further than versions get in a run.
@@ -222,6 +223,10 @@ impl Run {
     pub(super) fn curtain(&mut self) {
         if let Some(mut director) = self.director.take() {
             director.over = true;
+            if matches!(director.scene, Scene::Telling(Story::Unknown, _)) {
+                // It may be fetching for longer than anybody waits.
+                self.stage.world.kill(director.device);
+            }
             self.end_story(&mut director);
             self.director = Some(director);
         }
@@ -256,7 +261,7 @@ impl Run {
             }
             Scene::Telling(story, step) => match story {
                 Story::SlowLines => self.slow_lines(director, step),
-                Story::LateWord => self.late_word(director, step),
+                Story::LateWord => self.late_word(director, step)?,
                 Story::Deaf => self.deaf(director, step),
                 Story::Unknown => self.unknown(director, step),
                 Story::Zombie => self.zombie(director, step),
@@ -316,7 +321,7 @@ impl Run {
             }
             1 => {
                 self.stage.world.network.set_weather(SLOW_LINES);
-                self.stage.world.set_pace(self.stage.town.neighbours.servers[0], SLOWISH);
+                self.set_pace(SLOWISH);
                 self.announce(director.object);
                 director.on(LOOK_AGAIN)
             }
@@ -344,32 +349,55 @@ impl Run {
         }
     }
 
-    fn late_word(&mut self, director: &mut Director, step: u32) -> Duration {
+    fn late_word(&mut self, director: &mut Director, step: u32) -> Result<Duration, Violation> {
         let (device, place) = (director.device, director.place());
-        match step {
+        let matched_at = object_hash(APP, &director.name());
+        Ok(match step {
             0 => {
-                self.with_device(device, |device, now, out| device.leave(now, out));
+                // If the object's matcher moved, too, its marker would bring the version again.
+                let elsewhere =
+                    |number: &u64| self.owner_of(object_hash(APP, &object(*number))) != self.owner_of(place);
+                let Some(number) = (0..OBJECTS).find(elsewhere) else { return Ok(director.end(LOOK_AGAIN)) };
+                director.object = number;
+                self.intend(device, director.name(), true);
                 director.on(DONE)
             }
             1 => {
-                let Some(owner) = self.owner_of(place) else { return director.wait() };
+                self.with_device(device, |device, now, out| device.leave(now, out));
+                director.on(DONE)
+            }
+            2 => {
+                let Some(owner) = self.owner_of(place) else { return Ok(director.wait()) };
                 director.node = owner;
                 self.with_node(owner, |node, _, _| node.be_busy(Some(BUSY)));
-                self.stage.world.set_pace(self.stage.town.neighbours.servers[0], SLOW);
+                self.set_pace(SLOWISH);
                 self.announce(director.object);
                 director.on(LOOK_AGAIN)
             }
-            2 if !self.is_writing(director.node, REGISTRAR, place) => director.wait(),
-            2 => {
+            3 if !self.owner_of(matched_at).is_some_and(|owner| self.is_writing(owner, MATCHER, matched_at)) => {
+                director.wait()
+            }
+            3 => {
+                // The sync that is under way ends as it began; the next one is the registrar's.
+                self.set_pace(SLOW);
+                director.on(LOOK_AGAIN)
+            }
+            4 if !self.is_writing(director.node, REGISTRAR, place) => director.wait(),
+            4 => {
                 self.with_node(director.node, |node, now, out| node.drain(now, out));
                 director.on(LOOK_AGAIN)
             }
-            3 if self.owner_of(place).is_none_or(|owner| owner == director.node) => director.wait(),
-            _ => {
+            5 if self.owner_of(place).is_none_or(|owner| owner == director.node) => director.wait(),
+            5 => {
                 self.with_device(device, |device, _, _| device.come_back());
-                director.end(BUSY + DONE)
+                self.set_pace(DiskPace::default());
+                director.on(DONE * 3)
             }
-        }
+            _ => {
+                self.claims.conclude()?;
+                director.end(BUSY)
+            }
+        })
     }
 
     fn unknown(&mut self, director: &mut Director, step: u32) -> Duration {
@@ -383,24 +411,27 @@ impl Run {
             }
             1 => {
                 self.wipe();
-                director.on(DONE * 4)
+                director.on(LOOK_AGAIN)
             }
-            2 => {
+            // Who registered only after the version below, and knows a later one, would hear nothing.
+            2 if !self.have_returned(director) => director.wait(),
+            2 => director.on(DONE),
+            3 => {
                 self.with_device(device, |device, _, _| {
                     device.dawdle(DAWDLES);
                     device.come_back();
                 });
                 director.on(LOOK_AGAIN)
             }
-            3 if !director.lately.iter().any(|fact| is_fetch(fact, device, &name)) => director.wait(),
-            3 => {
+            4 if !director.lately.iter().any(|fact| is_fetch(fact, device, &name)) => director.wait(),
+            4 => {
                 if let Some(late) = director.held_back.take() {
                     self.with_backend(|backend, now, out| backend.announce(now, late, out));
                 }
                 director.on(LOOK_AGAIN)
             }
-            4 if !director.lately.iter().any(|fact| is_handled(fact, device, &name)) => director.wait(),
-            4 => director.on(DONE),
+            5 if !director.lately.iter().any(|fact| is_handled(fact, device, &name)) => director.wait(),
+            5 => director.on(DONE),
             _ => {
                 self.stage.world.kill(device);
                 director.end(Duration::from_millis(300))
@@ -488,6 +519,11 @@ impl Run {
         });
     }
 
+    /// How slow the store's disk is from its next sync on.
+    fn set_pace(&mut self, pace: DiskPace) {
+        self.stage.world.set_pace(self.stage.town.neighbours.servers[0], pace);
+    }
+
     fn owner_of(&self, place: KeyHash) -> Option<HostId> {
         let world = &self.stage.world;
         let holds = |host: &&HostId| match world.process(**host) {
@@ -495,6 +531,13 @@ impl Run {
             _ => false,
         };
         self.stage.town.neighbours.nodes.iter().find(holds).copied()
+    }
+
+    /// Whether everybody but the story's device was granted an id since the scene began.
+    fn have_returned(&self, director: &Director) -> bool {
+        let returned =
+            |host: &HostId| director.lately.iter().any(|fact| matches!(fact, Fact::Granted(it) if it == host));
+        self.stage.town.devices.iter().all(|host| *host == director.device || returned(host))
     }
 
     fn is_writing(&self, host: HostId, view: &[u8], place: KeyHash) -> bool {

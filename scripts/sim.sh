@@ -25,7 +25,7 @@ simulate cell --seeds 1..20
 simulate cell-directed --seeds 1..6
 simulate placement --seeds 1..40
 simulate placement-directed --seeds 1..6
-simulate notify --seeds 1..4
+simulate notify --seeds 19..22
 simulate notify-directed --seeds 1..4
 left=$((minutes * 60 - (SECONDS - begin)))
 if ((left > 10)); then

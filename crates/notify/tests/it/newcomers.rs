@@ -42,7 +42,7 @@ fn ids_beyond_a_page_of_the_store_count_too() {
         let (id, start) = counts(&mut desk).expect("the ids are counted to their end");
         assert_eq!(start == "on", page == 1);
         let next = (page == 0).then(|| Bytes::from_static(b"on"));
-        let rows = v1::Rows { rows: vec![v1::Row::default(); rows], next, ..Default::default() };
+        let rows = v1::Rows { rows: vec![v1::Row::default(); rows], next };
         desk.give(Input::Stored { id, result: Ok(StoreReply::Rows(rows)) });
     }
     assert_eq!(desk.refusals(), [Refused::TooManyIds]);

@@ -102,6 +102,13 @@ impl Partition {
         Stat { records: self.records, bytes: self.bytes, position: self.position, queries: 0 }
     }
 
+    /// Whether an outcome is known, and of what is read here: a deposed owner finds a later one's outcomes in the store, and
+    /// remembers records as they were before.
+    pub fn decided(&mut self, row: &Bytes) -> bool {
+        let at = self.rows.get(row).and_then(|outcome| outcome.as_ref().map(|(at, _)| *at));
+        at.is_some_and(|at| at <= self.position.get())
+    }
+
     /// Every request that waits for something here, taken out.
     pub fn requests(&mut self) -> Vec<RequestId> {
         let commit = self.commit.take().into_iter().flat_map(|commit| commit.answers).map(|(request, _)| request);

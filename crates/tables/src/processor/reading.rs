@@ -58,7 +58,7 @@ impl Processor {
             Err(refusal) => answer(request, Err(refusal), out),
             Ok(mut reading) => {
                 if let Some(partition) = self.partitions.get_mut(&id) {
-                    reading.pending.retain(|row| !matches!(partition.rows.get(row), Some(Some(_))));
+                    reading.pending.retain(|row| !partition.decided(row));
                 }
                 let waits = !reading.pending.is_empty();
                 if waits {
@@ -259,7 +259,7 @@ impl Processor {
             if reading.partition != id || reading.pending.is_empty() {
                 continue;
             }
-            reading.pending.retain(|row| !matches!(partition.rows.get(row), Some(Some(_))));
+            reading.pending.retain(|row| !partition.decided(row));
             if reading.pending.is_empty() {
                 ready.push(*request);
             }

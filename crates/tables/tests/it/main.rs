@@ -2,6 +2,7 @@
 
 mod altering;
 mod client;
+mod history;
 mod holding;
 mod losses;
 mod partitions;

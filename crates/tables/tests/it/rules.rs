@@ -262,6 +262,27 @@ fn r6_a_read_in_invocation_order_waits_for_its_clients_writes() {
 }
 
 #[test]
+fn r6_a_deposed_owner_does_not_answer_in_invocation_order() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    version(write(&mut world, 0, &ann, put("k", "a", 1)));
+    let other = world.node();
+    world.lease(0, other);
+    world.run(100);
+    let op = named(put("k", "a", 2), 1, 0, None);
+    let level = Level::CommittedWio { netid: op.op.unwrap().id.netid, pending: vec![("k".into(), 1)] };
+    version(write(&mut world, other, &ann, op));
+    // It finds the outcome in the store, and remembers the record as it was before.
+    let deadline = Some(world.now().mono + std::time::Duration::from_millis(300));
+    let read = Read { deadline, ..only("k", level) };
+    let late = world.ask(0, 0, ann.clone(), Call::Read(Box::new(read.clone())));
+    world.run(1_000);
+    assert_eq!(world.answer(late), Some(Err(Refusal::Waited)));
+    let page = pages(&mut world, other, 0, &ann, Read { deadline: None, ..read }).unwrap();
+    assert_eq!(page.records[0].columns, columns("a", 2));
+}
+
+#[test]
 fn r7_a_conflict_shows_only_what_the_writer_may_see() {
     breaks(
         |mutant| {

@@ -35,13 +35,13 @@ pub fn drop(table: &str, remote: &Remote) -> Result<(), Error> {
 
 pub fn split(table: &str, key: String, remote: &Remote) -> Result<(), Error> {
     let info = with_tables(remote, async |tables| tables.split(table, Key::String(key)).await)?;
-    done(remote, &info, format_args!("table `{table}` has {} partitions", info.partitions.len()));
+    done(remote, &info, format_args!("table `{table}` has {}", partitions(&info)));
     Ok(())
 }
 
 pub fn merge(table: &str, key: String, remote: &Remote) -> Result<(), Error> {
     let info = with_tables(remote, async |tables| tables.merge(table, Key::String(key)).await)?;
-    done(remote, &info, format_args!("table `{table}` has {} partitions", info.partitions.len()));
+    done(remote, &info, format_args!("table `{table}` has {}", partitions(&info)));
     Ok(())
 }
 
@@ -98,6 +98,13 @@ pub fn stat(table: &str, remote: &Remote) -> Result<(), Error> {
         }),
     );
     Ok(())
+}
+
+fn partitions(info: &TableInfo) -> String {
+    match info.partitions.len() {
+        1 => "one partition".to_owned(),
+        count => format!("{count} partitions"),
+    }
 }
 
 fn done(remote: &Remote, info: &TableInfo, text: std::fmt::Arguments<'_>) {

@@ -2,7 +2,7 @@
 
 use super::hub::Hub;
 use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidings_base::{Class, Error};
 use tidings_client::cell::{Cell, File};
@@ -105,7 +105,7 @@ impl Directories {
     }
 
     /// Forgets tables that are not there any more; which they were.
-    pub(super) fn keep(&self, listed: &[TableName]) -> Vec<Arc<Entry>> {
+    pub(super) fn keep(&self, listed: &BTreeSet<TableName>) -> Vec<Arc<Entry>> {
         let mut gone = Vec::new();
         self.known.write().retain(|name, entry| {
             let stays = listed.contains(name);

@@ -8,7 +8,7 @@ use super::directories::{Entry, TableName};
 use super::hub::{Hub, place};
 use crate::metrics;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Error, KeyRange, LeaseNumber};
@@ -172,7 +172,7 @@ impl Hub {
     /// Looks at all directories, and tells the machines of what is other than they know.
     async fn look(&self) -> Result<(), Error> {
         let entries = self.tables().await?;
-        let names: Vec<TableName> = entries.iter().map(|entry| entry.name.clone()).collect();
+        let names: BTreeSet<TableName> = entries.iter().map(|entry| entry.name.clone()).collect();
         for gone in self.directories.keep(&names) {
             self.forget_table(gone.table()).await;
         }

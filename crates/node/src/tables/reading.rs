@@ -25,7 +25,7 @@ use tidings_wire::{Body, v1};
 use tokio::time::Instant;
 
 /// Bytes of a page: with a record of the largest size it fits a client's frame.
-const PAGE: usize = 960 << 10;
+pub(super) const PAGE: usize = 960 << 10;
 
 /// Where a read is.
 #[derive(Clone, Debug)]
@@ -255,8 +255,7 @@ impl Hub {
         }
         let size: usize = course.rows.iter().map(v1::Record::encoded_len).sum();
         match size > PAGE {
-            true => Err(Error::new("tables.answer_too_large", Class::Invalid, format!("the answer has {size} bytes"))
-                .hint("Add a limit, or project fewer columns; whole records come page by page.")),
+            true => Err(too_large(format!("the answer has {size} bytes"))),
             false => Ok(Ends::Done),
         }
     }
@@ -382,4 +381,9 @@ impl Hub {
         let left = course.until.saturating_duration_since(Instant::now());
         Ok(Pieces::There(Box::new(self.peers()?.begin(&address, body, left).await?)))
     }
+}
+
+pub(super) fn too_large(message: impl Into<String>) -> Error {
+    Error::new("tables.answer_too_large", Class::Invalid, message)
+        .hint("Add a limit, or project fewer columns; whole records come page by page.")
 }

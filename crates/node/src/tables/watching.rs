@@ -3,10 +3,12 @@
 use super::convert;
 use super::directories::TableName;
 use super::hub::{Hub, Said};
+use super::reading::{PAGE, too_large};
 use crate::connection::{Requests, Responder};
 use crate::metrics;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use prost::Message as _;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidings_base::{Class, Error, Wall};
@@ -75,6 +77,8 @@ pub struct Watching {
     handed: bool,
     /// The answer is to be read again.
     again: bool,
+    /// What is told of an event and was not asked for yet.
+    waiting: VecDeque<v1::LiveEvents>,
     caller: v1::TablesCaller,
     query: v1::LiveQuery,
 }
@@ -89,22 +93,30 @@ impl Drop for Watching {
 impl Watching {
     /// The next events; `None` once this node stops, an error when the query is over. Cancelling it loses nothing.
     pub async fn next(&mut self) -> Option<Result<v1::LiveEvents, Error>> {
-        if std::mem::take(&mut self.handed) {
-            self.hub.say(Said::Gateway(Input::Taken { number: self.number, events: 1 }));
-        }
-        if !self.again {
-            match self.events.recv().await? {
-                Ok(Event::Again) => self.again = true,
-                Ok(event) => {
-                    self.handed = true;
-                    return Some(self.told(told_of(event)));
-                }
-                Err(refusal) => return Some(Err(refusal.into())),
+        loop {
+            if let Some(events) = self.waiting.pop_front() {
+                return Some(Ok(events));
+            }
+            if std::mem::take(&mut self.handed) {
+                self.hub.say(Said::Gateway(Input::Taken { number: self.number, events: 1 }));
+            }
+            let told = match self.again {
+                true => self.read().await.map(|rows| vec![Told::Rows(rows)]),
+                false => match self.events.recv().await? {
+                    Ok(Event::Again) => {
+                        self.again = true;
+                        continue;
+                    }
+                    Ok(event) => Ok(told_of(event)),
+                    Err(refusal) => return Some(Err(refusal.into())),
+                },
+            };
+            (self.again, self.handed) = (false, true);
+            match told.and_then(|told| self.framed(told)) {
+                Ok(frames) => self.waiting = frames,
+                Err(error) => return Some(Err(error)),
             }
         }
-        let rows = self.read().await;
-        (self.again, self.handed) = (false, true);
-        Some(rows.and_then(|rows| self.told(vec![Told::Rows(rows)])))
     }
 
     /// Other reader data.
@@ -114,12 +126,12 @@ impl Watching {
         Ok(())
     }
 
-    /// Events in the form that was asked for.
-    fn told(&self, mut events: Vec<Told>) -> Result<v1::LiveEvents, Error> {
+    /// Events in the form that was asked for, as many together as fit a client's frame.
+    fn framed(&self, mut events: Vec<Told>) -> Result<VecDeque<v1::LiveEvents>, Error> {
         if self.query.as_json {
             events.iter_mut().flat_map(records).filter_map(|record| record.data.as_mut()).try_for_each(into_json)?;
         }
-        Ok(v1::LiveEvents { events: events.into_iter().map(|event| v1::LiveEvent { event: Some(event) }).collect() })
+        Ok(framed(events))
     }
 
     /// R9: orders, limits and aggregates are read again.
@@ -130,8 +142,59 @@ impl Watching {
             reader: self.query.reader.clone(),
             ..Default::default()
         };
-        self.hub.read(&self.caller, read).await
+        let rows = self.hub.read(&self.caller, read).await?;
+        match rows.cursor.is_empty() {
+            true => Ok(rows),
+            false => Err(too_large("the answer is larger than a page")),
+        }
     }
+}
+
+fn framed(events: Vec<Told>) -> VecDeque<v1::LiveEvents> {
+    let (mut frames, mut size) = (VecDeque::<v1::LiveEvents>::new(), 0);
+    for event in events.into_iter().flat_map(pieces) {
+        let event = v1::LiveEvent { event: Some(event) };
+        let more = event.encoded_len();
+        match frames.back_mut().filter(|_| size + more <= PAGE) {
+            Some(frame) => {
+                frame.events.push(event);
+                size += more;
+            }
+            None => {
+                frames.push_back(v1::LiveEvents { events: vec![event] });
+                size = more;
+            }
+        }
+    }
+    frames
+}
+
+/// An event in pieces that fit a client's frame: a reset has any number of rows.
+fn pieces(event: Told) -> Vec<Told> {
+    let Told::Reset(v1::LiveReset { start, end, rows, first, last }) = event else { return vec![event] };
+    let (mut pieces, mut size) = (vec![Vec::new()], 0);
+    for row in rows {
+        let more = row.encoded_len();
+        match pieces.last_mut().filter(|piece| piece.is_empty() || size + more <= PAGE) {
+            Some(piece) => {
+                piece.push(row);
+                size += more;
+            }
+            None => {
+                pieces.push(vec![row]);
+                size = more;
+            }
+        }
+    }
+    let count = pieces.len();
+    let reset = |(at, rows)| v1::LiveReset {
+        start: start.clone(),
+        end: end.clone(),
+        rows,
+        first: first && at == 0,
+        last: last && at + 1 == count,
+    };
+    pieces.into_iter().enumerate().map(reset).map(Told::Reset).collect()
 }
 
 /// What a client hears; that something is to be read again it never does.
@@ -205,7 +268,16 @@ impl Hub {
         // As much as the gateway has under way.
         let (sender, events) = mpsc::unbounded_channel();
         let number = self.watchers.begin(sender);
-        let watching = Watching { hub: self.clone(), number, events, handed: false, again: false, caller, query };
+        let watching = Watching {
+            hub: self.clone(),
+            number,
+            events,
+            handed: false,
+            again: false,
+            waiting: VecDeque::new(),
+            caller,
+            query,
+        };
         self.gateway(Input::Watch { number, watch: Box::new(watch) }).await;
         Ok(watching)
     }
@@ -255,4 +327,43 @@ impl Hub {
 fn one_frame() -> Error {
     Error::new("tables.no_query", Class::Invalid, "a live query is an operation whose request goes on")
         .hint("Send the query with `more`, and new reader data under the same operation.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_client::tables::form::key_of;
+
+    fn row(key: u32) -> v1::Record {
+        let text = v1::record_data::Form::Json("x".repeat(400 << 10));
+        let key = Some(key_to(format!("k{key}").as_str().into()));
+        v1::Record { key, data: Some(v1::RecordData { form: Some(text) }), ..Default::default() }
+    }
+
+    #[test]
+    fn large_events_are_told_in_frames_that_clients_take() {
+        let reset = v1::LiveReset { rows: (0..5).map(row).collect(), first: true, last: true, ..Default::default() };
+        let frames = framed(vec![Told::Settling(true), Told::Reset(reset), Told::Put(row(5)), Told::Put(row(6))]);
+        assert!(frames.iter().all(|frame| frame.encoded_len() < 1 << 20), "{}", frames.len());
+        let events: Vec<Told> = frames.into_iter().flat_map(|frame| frame.events).filter_map(|e| e.event).collect();
+        let flags: Vec<(usize, bool, bool)> = events
+            .iter()
+            .filter_map(|event| match event {
+                Told::Reset(reset) => Some((reset.rows.len(), reset.first, reset.last)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(flags, [(2, true, false), (2, false, false), (1, false, true)]);
+        let keys: Vec<_> = events
+            .iter()
+            .cloned()
+            .flat_map(|mut event| records(&mut event).into_iter().map(|row| row.key.clone()).collect::<Vec<_>>())
+            .collect();
+        let expected: Vec<_> = (0..7).map(|key| row(key).key).collect();
+        assert_eq!(keys, expected);
+        assert!(keys.into_iter().flatten().all(|key| key_of(key).is_some()));
+        // Without rows it still replaces.
+        let empty = v1::LiveReset { first: true, last: true, ..Default::default() };
+        assert_eq!(framed(vec![Told::Reset(empty.clone())])[0].events[0].event, Some(Told::Reset(empty)));
+    }
 }

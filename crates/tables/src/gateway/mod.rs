@@ -271,10 +271,9 @@ impl Gateway {
             let sent = progress.sent.binary_search_by_key(&query, |(query, _)| *query);
             let sent = sent.ok().map(|at| progress.sent[at].1);
             let behind = progress.behind.binary_search(&query).is_ok();
-            let Some(part) = self.queries.get_mut(&number).and_then(|watched| watched.parts.get_mut(&partition.number))
-            else {
-                continue;
-            };
+            let Some(watched) = self.queries.get_mut(&number) else { continue };
+            let untaken = watched.taking.contains(&partition);
+            let Some(part) = watched.parts.get_mut(&partition.number) else { continue };
             if !part.live {
                 continue;
             }
@@ -286,6 +285,11 @@ impl Gateway {
             part.heard = now.mono;
             if !behind && part.pieces.is_none() {
                 part.cursor = part.cursor.max(Some(progress.position));
+            }
+            // It may wait for room that it was given already: that word was lost.
+            if behind && !untaken {
+                let frames = self.options.window;
+                out.put(Output::Taken { partition, query, frames });
             }
         }
     }

@@ -112,6 +112,26 @@ fn a_progress_that_is_lost_while_nothing_is_committed_is_missed() {
 }
 
 #[test]
+fn room_that_was_given_unheard_is_given_again() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    world.taking = false;
+    world.watch(1, everything(&ann, &Packed::empty(), ""));
+    for n in 0..70 {
+        version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", n)));
+    }
+    world.run(3_000);
+    assert!(folded(&world, 1).rows.len() < 70);
+    world.deaf = true;
+    world.tell_gateway(gateway::Input::Taken { number: 1, events: 64 });
+    world.run(10);
+    world.deaf = false;
+    world.run(3_000);
+    agrees(&mut world, 1, &Packed::empty(), "").unwrap();
+    assert_eq!(world.installs.len(), 1);
+}
+
+#[test]
 fn a_query_that_ended_unheard_begins_again_once() {
     let mut world = World::tuned(None, public(), |options| options.log_changes = 2);
     world.taking = false;

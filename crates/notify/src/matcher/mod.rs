@@ -526,8 +526,9 @@ impl Matcher {
             (Step::Reading { request, guard, then, .. }, Ok(StoreReply::Row(row))) => {
                 let version = row.as_ref().and_then(|row| rows::find(row, VERSION)).map_or(0, |(version, _)| version);
                 match then {
-                    // The mutant's order.
+                    // The mutant's order, and nothing else of it: what is remembered would not know of this one.
                     Some(write) => {
+                        self.known.forget();
                         self.answer(Waiter { request, guard }, Outcome::Done, version, out);
                         self.store(Step::Tidying, write, out);
                     }

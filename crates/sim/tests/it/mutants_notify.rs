@@ -32,7 +32,7 @@ const TABLE: &[(Rule, &str, u64, &[&str])] = &[
     (Rule::AckClearsUnknown, AIMED, 1, MISSED),
     (Rule::NoMarker, RANDOM, 1, MISSED),
     (Rule::NoRecovery, RANDOM, 8, APART),
-    (Rule::ReadBeforeStore, AIMED, 6, MISSED),
+    (Rule::ReadBeforeStore, AIMED, 1, MISSED),
     (Rule::NoPostPropagation, RANDOM, 1, MISSED),
     (Rule::NotRegisteredIgnored, AIMED, 1, COPIES),
     (Rule::DigestIgnored, RANDOM, 1, APART),

@@ -114,7 +114,8 @@ pub fn everything(caller: &Caller, reader: &Packed, predicate: &str) -> Watch {
 #[derive(Clone, Debug, Default)]
 pub struct Folded {
     pub rows: Rows,
-    coming: Rows,
+    /// Pieces that have come, by the first key of their partition: partitions do not wait for each other.
+    coming: BTreeMap<Option<Key>, Rows>,
     pub cursor: Option<Vec<u8>>,
     pub settling: bool,
     pub resets: usize,
@@ -139,17 +140,18 @@ impl Folded {
         };
         match event {
             Event::Reset { start, end, rows, first, last } => {
+                let coming = self.coming.entry(start.clone()).or_default();
                 if first {
-                    self.coming.clear();
+                    coming.clear();
                 }
-                rows.into_iter().for_each(|row| Self::put(&mut self.coming, row, &mut self.needless));
+                rows.into_iter().for_each(|row| Self::put(coming, row, &mut self.needless));
                 if last {
                     self.resets += 1;
                     let inside = |key: &Key| {
                         start.as_ref().is_none_or(|start| start <= key) && end.as_ref().is_none_or(|end| key < end)
                     };
                     self.rows.retain(|key, _| !inside(key));
-                    self.rows.append(&mut self.coming);
+                    self.rows.append(coming);
                 }
             }
             Event::Changes(changes) => {

@@ -7,7 +7,7 @@ use super::sending::{Catching, Feed, ROW, difference, frame, send};
 use super::tables::{Subscription, To};
 use super::{Output, Processor, Shared, StoreId, StoreReply, StoreResult, Timer};
 use crate::directory::Properties;
-use crate::live::{Body, Frame, From, Install, Reader};
+use crate::live::{Body, Change, Frame, From, Install, Reader};
 use crate::mutant::Mutant;
 use crate::names::{Endpoint, GatewayId, PartitionId, Position, QueryId, TableId};
 use crate::refusal::Refusal;
@@ -122,13 +122,21 @@ impl Processor {
         }
         if let Some(Catching { from: Some((since, reader)), changes, .. }) = &mut feed.catching {
             let (since, mut latest) = (*since, BTreeMap::<&Key, (&Changed, Position)>::new());
+            // What the client has heard since its cursor, in pieces or before it was cut off, must leave as well.
+            let mut shown = BTreeSet::new();
             for change in partition.log.since(since) {
+                let to = To::live(&subscription.query, reader);
+                if self.shared.writers.shows(&change.key, &change.after, &to) {
+                    shown.insert(&change.key);
+                }
                 latest.entry(&change.key).or_insert((change, change.position)).1 = change.position;
             }
             for (key, (first, last)) in latest {
                 let after = partition.log.find(last).map(|last| &last.after);
                 let before = first.before.as_ref().map(|before| (before, &*reader));
-                changes.extend(difference(&mut self.shared.writers, subscription, key, before, after, false));
+                let told = difference(&mut self.shared.writers, subscription, key, before, after, false);
+                let left = || shown.contains(key).then(|| Change::Leave { key: key.clone() });
+                changes.extend(told.or_else(left));
             }
         }
         if partition.feeds.insert(query, feed).is_none() {

@@ -205,6 +205,26 @@ fn r4_a_cursor_within_the_log_goes_on() {
 }
 
 #[test]
+fn r4_what_was_heard_after_the_cursor_leaves_as_well() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    version(write(&mut world, 0, &ann, put("k", "a", 1)));
+    world.watch(1, everything(&ann, &Packed::empty(), ""));
+    world.run(3_000);
+    let cursor = folded(&world, 1).cursor.unwrap();
+    version(write(&mut world, 0, &ann, put("l", "a", 1)));
+    let mut both = folded(&world, 1);
+    assert_eq!(both.rows.len(), 2);
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    version(write(&mut world, 0, &ann, delete("l")));
+    let start = Start::Cursor(cursor);
+    world.watch(2, gateway::Watch { start, ..everything(&ann, &Packed::empty(), "") });
+    world.run(500);
+    world.events.iter().filter(|(of, _)| *of == 2).for_each(|(_, event)| both.hear(event.clone()));
+    assert_eq!(both.rows, fresh(&mut world, &ann, &Packed::empty(), &Ask::default()));
+}
+
+#[test]
 fn r4_new_data_of_a_reader_switch_what_it_sees() {
     breaks(
         |mutant| {

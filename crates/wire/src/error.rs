@@ -1,32 +1,7 @@
 //! Errors on the wire, and the errors of the connection itself.
 
-use crate::v1::{self, Control, ErrorClass, control, frame::Body};
-use std::borrow::Cow;
+use crate::v1::{Control, control, frame::Body};
 use tidings_base::{Class, Error};
-
-impl From<Error> for v1::Error {
-    fn from(error: Error) -> v1::Error {
-        v1::Error {
-            code: error.code.into_owned(),
-            class: class_to_wire(error.class) as i32,
-            message: error.message,
-            hint: error.hint,
-            redirect: error.redirect.unwrap_or_default(),
-        }
-    }
-}
-
-impl From<v1::Error> for Error {
-    fn from(error: v1::Error) -> Error {
-        Error {
-            class: class_from_wire(error.class()),
-            code: Cow::Owned(error.code),
-            message: error.message,
-            hint: error.hint,
-            redirect: Some(error.redirect).filter(|address| !address.is_empty()),
-        }
-    }
-}
 
 /// The body of a frame that carries an error.
 pub fn body(error: Error) -> Body {
@@ -36,29 +11,6 @@ pub fn body(error: Error) -> Body {
 /// The body of a frame of the connection itself.
 pub(crate) fn control_body(message: control::Message) -> Body {
     Body::Control(Control { message: Some(message) })
-}
-
-fn class_to_wire(class: Class) -> ErrorClass {
-    match class {
-        Class::Invalid => ErrorClass::Invalid,
-        Class::NotFound => ErrorClass::NotFound,
-        Class::Refused => ErrorClass::Refused,
-        Class::Unreachable => ErrorClass::Unreachable,
-        Class::OutcomeUnknown => ErrorClass::OutcomeUnknown,
-        Class::Failed => ErrorClass::Failed,
-    }
-}
-
-/// A class that a later version added is a failure to us: nothing may be concluded from it.
-fn class_from_wire(class: ErrorClass) -> Class {
-    match class {
-        ErrorClass::Invalid => Class::Invalid,
-        ErrorClass::NotFound => Class::NotFound,
-        ErrorClass::Refused => Class::Refused,
-        ErrorClass::Unreachable => Class::Unreachable,
-        ErrorClass::OutcomeUnknown => Class::OutcomeUnknown,
-        ErrorClass::Failed | ErrorClass::Unspecified => Class::Failed,
-    }
 }
 
 /// Bytes that are no frame.
@@ -166,6 +118,7 @@ pub fn unanswered() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::v1;
 
     #[test]
     fn errors_survive_the_wire() {
@@ -180,7 +133,8 @@ mod tests {
     #[test]
     fn classes_have_the_wire_numbers_of_their_order() {
         for (i, class) in Class::ALL.into_iter().enumerate() {
-            assert_eq!(class_to_wire(class) as usize, i + 1);
+            let there = v1::Error::from(Error::new("cell.some", class, ""));
+            assert_eq!(there.class as usize, i + 1);
         }
         let later = v1::Error { code: "cell.later".into(), class: 99, ..Default::default() };
         assert_eq!(Error::from(later).class, Class::Failed);

@@ -12,7 +12,7 @@
 //!        │ ◀── 3  rows ──────────────────────────── │
 //!        │ ◀── 2  (a message of the server) ─────── │   even: begun by the accepting side
 //! ```
-//! A *frame* is (operation id, part, message): [`v1::Frame`], made from `proto/` without protoc. [`part`] has the wire
+//! A *frame* is (operation id, part, message): [`v1::Frame`], made from `proto/` by the crate `messages`. [`part`] has the wire
 //! ids, [`codec`] the binary form and [`json`] the canonical JSON form, both under the [`limits`]; [`error`] is how an
 //! operation or a connection ends badly; [`version`] is what `Hello` negotiates. [`session`] is the connection as a
 //! machine: the same one runs in clients, in nodes, and under the simulator.
@@ -33,16 +33,8 @@ pub mod version;
 
 pub use limits::{Limits, Patience};
 pub use part::Part;
+pub use tidings_messages::{DESCRIPTORS, v1};
 pub use v1::{Frame, frame::Body};
-
-/// The generated messages and the gRPC service.
-#[allow(missing_docs, clippy::all, clippy::pedantic)]
-pub mod v1 {
-    tonic::include_proto!("tidings.v1");
-}
-
-/// The compiled descriptors of all messages, for reflection and canonical JSON.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tidings.bin"));
 
 /// The sub-protocol of WebSockets that carry binary frames.
 pub const WEBSOCKET_BINARY: &str = "tidings.v1.proto";

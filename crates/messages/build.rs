@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
+/// Beside the vectors that pin them.
+const PROTO: &str = "../wire/proto";
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo:rerun-if-changed=proto");
-    let mut compiler = protox::Compiler::new(["proto"])?;
+    println!("cargo:rerun-if-changed={PROTO}");
+    let mut compiler = protox::Compiler::new([PROTO])?;
     compiler.include_source_info(true).include_imports(true);
     compiler.open_file("tidings/v1/frame.proto")?;
     compiler.open_file("tidings/v1/store_command.proto")?;

@@ -28,7 +28,7 @@ fn setup(mutant: Option<Mutant>) -> Setup {
         slow: FIRST,
         in_flight: 3,
         loyal: false,
-        calm_one_in: 0,
+        calm_one_in: calm(mutant),
         budget: Budget { ticks: 9, losses: 1, repeats: 1, ..Budget::default() },
     }
 }
@@ -36,14 +36,14 @@ fn setup(mutant: Option<Mutant>) -> Setup {
 /// The first owner's clock is slow by ρ, and it is out of reach: on real time its lease ends after 12 s, and 12 s of the
 /// manager's clock are over after 10.9.
 fn skew(mutant: Option<Mutant>) -> Setup {
-    let (calm_one_in, budget) = (calm(mutant), Budget { ticks: 4, ..Budget::default() });
-    Setup { manager_rate: 110, owner_rates: [100, 110], in_flight: 2, calm_one_in, budget, ..setup(mutant) }
+    let budget = Budget { ticks: 4, ..Budget::default() };
+    Setup { manager_rate: 110, owner_rates: [100, 110], in_flight: 2, budget, ..setup(mutant) }
 }
 
 /// An answer is long under way.
 fn late(mutant: Option<Mutant>) -> Setup {
-    let (calm_one_in, budget) = (calm(mutant), Budget { ticks: 7, losses: 1, ..Budget::default() });
-    Setup { in_flight: 2, calm_one_in, budget, ..setup(mutant) }
+    let budget = Budget { ticks: 7, losses: 1, ..Budget::default() };
+    Setup { in_flight: 2, budget, ..setup(mutant) }
 }
 
 /// The first leader is cut off together with the first owner.
@@ -83,7 +83,6 @@ fn everything(mutant: Option<Mutant>) -> Setup {
         with_lookup: true,
         manager_rate: 110,
         owner_rates: [100, 110],
-        calm_one_in: 64,
         budget: Budget { ticks: 12, losses: 4, repeats: 2, fail_overs: 2, restarts: 1, drains: 1 },
         ..setup(mutant)
     }

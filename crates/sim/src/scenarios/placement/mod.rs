@@ -373,9 +373,16 @@ impl Play for Run {
         if let Some(host) = everybody.chain([&self.stage.town.cell]).find(|host| self.stage.world.is_paused(**host)) {
             return Some(format!("{host} sleeps"));
         }
+        if self.trouble.drains() {
+            return Some("an operator has not called a drain off yet".to_owned());
+        }
         let mut held: u128 = 0;
         for host in self.stage.town.owners.keys() {
             let Some((owner, now)) = self.owner(*host) else { return Some(format!("{host} does not run")) };
+            // At its deadline it loses what nobody took over.
+            if owner.drains() {
+                return Some(format!("{host} drains"));
+            }
             held += owner.checks().held(now).iter().map(|leased| leased.range.len()).sum::<u128>();
         }
         if held != KeyRange::FULL.len() {

@@ -143,6 +143,9 @@ pub struct Serve {
     /// Join a running cluster that will add this node: once, at its first start
     #[arg(long)]
     pub join: bool,
+    /// A node of the cluster to ask where to send requests while this node is no member; may be repeated
+    #[arg(long, value_name = "HOST:PORT")]
+    pub contact: Vec<String>,
     /// How to write the log, on standard error [default: text]
     #[arg(long, env = "TIDINGS_LOG_FORMAT", value_enum)]
     pub log_format: Option<LogFormat>,

@@ -89,6 +89,9 @@ fn prepare(args: Serve) -> Result<Config, Error> {
         (false, true) => Some(config::Entry::Join),
         (false, false) => None,
     };
+    if !args.contact.is_empty() {
+        config.contacts = args.contact;
+    }
     if let Some(format) = args.log_format {
         config.log.format = match format {
             LogFormat::Text => config::LogFormat::Text,

@@ -254,6 +254,43 @@ fn a_member_that_lost_its_data_does_not_vote_again_but_is_replaced() {
 }
 
 #[test]
+fn a_node_that_is_no_member_passes_on_what_it_is_asked() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(dir.path());
+    let (port, config) = (free_port(), dir.path().join("node-4.toml"));
+    std::fs::write(&config, format!("node = 4\ndata = \"data-4\"\nlisten = \"127.0.0.1:{port}\"\n")).unwrap();
+    let members: Vec<String> = cluster.nodes.iter().flatten().map(|node| node.address.to_string()).collect();
+    let contacts: Vec<&str> = members.iter().flat_map(|member| ["--contact", member]).collect();
+    let outside = spawn(&config, &[&["--join"], &contacts[..]].concat());
+    outside.wait_ready();
+    // By frames, by REST; store, cell, placement, Notify.
+    let node = cluster.node(0);
+    assert_eq!(outside.run(&["store", "put", "g", "r", "c", "frames"]).code, 0);
+    let (status, said) = http("GET", outside.address, "/v1/store/g/r", "").unwrap();
+    assert!(status == 200 && said.contains("frames"), "{said}");
+    assert_eq!(outside.run(&["cell", "put", "/f", "from outside"]).code, 0);
+    assert_eq!(node.run(&["cell", "cat", "/f"]).out.trim(), "from outside");
+    let (status, said) = http("GET", outside.address, "/v1/cell/files/f", "").unwrap();
+    assert!(status == 200 && said.contains("from outside"), "{said}");
+    assert_eq!(outside.run(&["place", "namespaces"]).code, 0);
+    let watcher = outside.start_command(&["notify", "watch", "shop", "prices", "--json"]);
+    until("what is published inside is heard outside", || {
+        node.run(&["notify", "publish", "shop", "prices", "7"]);
+        watcher.out().contains("\"version\":7").then_some(())
+    });
+    // Whoever leads afterwards is found again.
+    cluster.kill(cluster.leader());
+    let put = r#"{"cells": [{"column": "c", "value": "later"}]}"#;
+    until("it finds the next leader", || {
+        let (status, _) = http("PUT", outside.address, "/v1/store/g/r", put)?;
+        (status < 300).then_some(())
+    });
+    let said = outside.run(&["status", "--json"]).json();
+    assert!(of_group(&said, STORE).unwrap()["members"].as_array().unwrap().is_empty(), "{said}");
+}
+
+#[test]
 fn an_incarnation_raised_through_a_follower_outlives_the_leader() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();

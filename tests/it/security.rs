@@ -151,6 +151,8 @@ fn a_further_node_gets_its_folder_from_the_same_authority() {
     assert!(said.code == 0 && said.out.contains("node-4/node.toml --join"), "{said:?}");
     let report = run(&["doctor", "--config", &secured.path("node-4/node.toml"), "--json"]).json();
     assert_eq!(report["healthy"], true, "{report}");
+    let config = std::fs::read_to_string(secured.path("node-4/node.toml")).unwrap();
+    assert!(config.contains(&format!("contacts = [\"{}\"]", secured.address)), "{config}");
     run(&["init", &dir, "--add", "4=127.0.0.1:7404"]).failed(4, "is there already");
     let said = run(&["init", &dir, "--add", "5=127.0.0.1:7405", "--json"]).json();
     assert_eq!((&said["nodes"][0]["node"], &said["nodes"][0]["config"]), (&5.into(), &"node-5/node.toml".into()));

@@ -228,9 +228,16 @@ impl Client {
         }
     }
 
-    /// A connection to any node, for an operation that goes on for as long as it lasts.
-    pub(crate) async fn home(&self, within: Duration) -> Result<Arc<Link>, Error> {
-        self.home_link(&Attempt::new(Part::Control, Instant::now() + within, Retry::Redirected)).await
+    /// A connection to any node, for an operation of this part that goes on for as long as it lasts.
+    pub(crate) async fn any(&self, part: Part, within: Duration) -> Result<Arc<Link>, Error> {
+        self.link(&mut Attempt::new(part, Instant::now() + within, Retry::Redirected)).await
+    }
+
+    /// Goes where such an operation was sent to, when it is begun again.
+    pub(crate) fn follow(&self, part: Part, error: &Error) {
+        if let Some(address) = error.redirect.as_deref().and_then(|to| self.redirect(to)) {
+            self.inner.redirected.lock().by_part.insert(part, address);
+        }
     }
 
     /// A connection for this attempt: where it was redirected to, where its part was found last, or any.

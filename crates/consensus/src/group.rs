@@ -45,6 +45,21 @@ pub struct Missed {
     pub hopeless: bool,
 }
 
+/// What is known of a group by those who are none of its members: what a member says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outside {
+    /// Who leads.
+    pub leader: Option<NodeId>,
+    /// All members.
+    pub members: Vec<Member>,
+}
+
+impl Outside {
+    fn address(&self, node: NodeId) -> Option<String> {
+        self.members.iter().find(|member| member.node == node).map(|member| member.address.clone())
+    }
+}
+
 /// One replica of one group. Cheap to clone; all clones are the same replica.
 #[derive(Clone)]
 pub struct Group {
@@ -180,9 +195,21 @@ impl Group {
         let _ = self.inner.shared.failed.subscribe().wait_for(|failed| *failed).await;
     }
 
-    /// The address of a member, as the group has agreed on it.
+    /// The address of a member, as the group has agreed on it, or as its members say where this replica is none of them.
     pub fn address(&self, node: NodeId) -> Option<String> {
-        self.inner.members().get_node(&node.0).map(|n| n.addr.clone())
+        let agreed = self.inner.members().get_node(&node.0).map(|n| n.addr.clone());
+        agreed.or_else(|| self.inner.shared.outside.lock().as_ref()?.address(node))
+    }
+
+    /// Takes what members say of the group while this replica is none of them; `None` once it knows by itself.
+    pub fn hear_from_outside(&self, said: Option<Outside>) {
+        *self.inner.shared.outside.lock() = said;
+    }
+
+    /// Where members say that their leader is, while this replica is none of them.
+    pub fn led_outside(&self) -> Option<String> {
+        let outside = self.inner.shared.outside.lock();
+        outside.as_ref().and_then(|said| said.address(said.leader?))
     }
 
     /// Hands leadership over if another voter can take it, in bounded time: the others must be able to reach this replica

@@ -47,7 +47,7 @@ mod types;
 pub use codec::Malformed;
 pub use config::{Clock, Flush, GroupConfig, Limits, Member, Timings};
 pub use error::{ChangeError, LostLog, OtherCluster, ProposeError, StartError};
-pub use group::{Group, Missed};
+pub use group::{Group, Missed, Outside};
 pub use identity::{ClusterId, Identity, Stranger};
 pub use log_store::check;
 pub use metrics::{MemberStatus, Standing, Status};

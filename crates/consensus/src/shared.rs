@@ -4,6 +4,7 @@ use crate::acknowledged::Acknowledged;
 use crate::announce::Announcer;
 use crate::config::{Clock, GroupConfig, Limits, Timings};
 use crate::error::{LostLog, OtherCluster};
+use crate::group::Outside;
 use crate::identity::{ClusterId, Identity};
 use crate::lease::Leases;
 use crate::mutant::Mutant;
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub answered: Mutex<BTreeMap<NodeId, Mono>>,
     /// What the others have acknowledged to this leader.
     pub acknowledged: Mutex<Acknowledged>,
+    /// What others say of the group while this replica is none of its members.
+    pub outside: Mutex<Option<Outside>>,
     /// When this replica began: whoever has not answered yet has had no more time than since.
     pub began: Mono,
     /// The last entry that the state here has applied.
@@ -62,6 +65,7 @@ impl Shared {
             leases: Mutex::new(Leases::new(node.0, timings.lease, mutant)),
             answered: Mutex::default(),
             acknowledged: Mutex::default(),
+            outside: Mutex::default(),
             began: clock.mono(),
             clock,
             applied: watch::Sender::new(None),

@@ -55,6 +55,9 @@ pub struct Config {
     /// This node was made for a cluster that runs (`tidings init DIR --add`): with an empty data directory it starts with
     /// `--join` alone. Off: a node that is told nothing is a cluster of its own.
     pub joins: bool,
+    /// Nodes of the cluster, as `host:port`, that this node asks where to send requests while it is no member itself: it
+    /// was not added yet, or it is not to be. None by default: until it is added, it answers nobody.
+    pub contacts: Vec<String>,
     /// How a node with an empty data directory enters its cluster. Said by a flag, once, never by a file: see
     /// [`Entry`].
     #[serde(skip)]
@@ -310,6 +313,7 @@ impl Default for Config {
             public_metrics: false,
             members: Vec::new(),
             joins: false,
+            contacts: Vec::new(),
             entry: None,
             tls: None,
             auth: Auth::default(),
@@ -495,6 +499,9 @@ impl Config {
         if !matches!(self.members.len(), 0 | 1 | 3 | 5) {
             return Err(bad(format!("`members` names {} nodes", self.members.len()))
                 .hint("Use 1, 3 or 5 members: an even number survives no more failures than one less."));
+        }
+        for contact in &self.contacts {
+            check_address("contacts", contact)?;
         }
         let nodes_are_known = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         if self.members.len() > 1 && self.auth.is_configured() && !nodes_are_known {

@@ -159,8 +159,9 @@ impl Notify {
     }
 
     /// Opens a channel for somebody who has no connection of frames.
-    pub fn channel(&self, caller: v1::NotifyCaller) -> Spoken {
-        Spoken::open(&self.hub, caller)
+    pub fn channel(&self, caller: v1::NotifyCaller) -> Result<Spoken, Error> {
+        self.hub.refuse_outside()?;
+        Ok(Spoken::open(&self.hub, caller))
     }
 
     /// Waits until a machine has stopped by itself; which.

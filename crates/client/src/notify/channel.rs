@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::Error;
 use tidings_wire::v1::notify_message::Message;
-use tidings_wire::{Body, v1};
+use tidings_wire::{Body, Part, v1};
 
 /// How long to wait for a connection before the machine is told that there is none, and pauses.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub(super) enum Heard {
 impl Channel {
     pub(super) fn connect(&mut self, client: &Client) {
         let client = client.clone();
-        *self = Channel::Connecting(Box::pin(async move { client.home(CONNECT).await }));
+        *self = Channel::Connecting(Box::pin(async move { client.any(Part::Notify, CONNECT).await }));
     }
 
     /// Sends, or drops what cannot be sent now: the machine says again what was not answered.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error, Machine as _, Mono, Now, Outbox, Wall};
 use tidings_notify::client::{Client as Machine, Input, Output};
+use tidings_wire::Part;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -82,6 +83,7 @@ impl Task {
             Heard::Closed(why) => {
                 if let Some(error) = why {
                     tracing::debug!(%error, "notify: the channel closed");
+                    self.client.follow(Part::Notify, &error);
                     if is_denial(&error) {
                         self.mailbox.deny(error);
                     }

@@ -14,7 +14,7 @@ use tidings_predicate::Key;
 use tidings_predicate::query::Ask;
 use tidings_wire::v1::live_event::Event as Said;
 use tidings_wire::v1::tables_message::Message;
-use tidings_wire::{Body, v1};
+use tidings_wire::{Body, Part, v1};
 
 /// The pauses between attempts to open the query again.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -164,7 +164,7 @@ impl Watch {
                 newer_than_us: self.options.newer_than_us,
                 ..Default::default()
             };
-            let link = self.table.tables.client.home(CONNECT).await?;
+            let link = self.table.tables.client.any(Part::Tables, CONNECT).await?;
             self.open = Some(link.open(body(Message::Watch(query)), None).await?);
         }
         let Some((_, answers)) = &mut self.open else { return Ok(()) };

@@ -31,6 +31,9 @@ pub(super) async fn serve(
     mut responder: Responder,
 ) {
     let Some(mut rest) = rest else { return responder.fail(one_frame()) };
+    if let Err(elsewhere) = hub.refuse_outside() {
+        return responder.fail(elsewhere);
+    }
     let claims = claims_of(caller.claims);
     let caller = Caller { app: caller.app, principal: caller.principal };
     let (channel, mut downs) = hub.channels.open(&caller.app, claims);
@@ -141,6 +144,14 @@ impl Spoken {
 }
 
 impl Hub {
+    /// Members know each other's addresses alone: a channel at a node that is none would hear nothing.
+    pub(super) fn refuse_outside(&self) -> Result<(), Error> {
+        let Some(leader) = self.stored()?.led_outside() else { return Ok(()) };
+        Err(Error::new("notify.no_member", Class::Unreachable, "This node is no member of the cluster.")
+            .hint(format!("Open the channel at a member, such as {leader}."))
+            .redirect(Some(leader)))
+    }
+
     async fn up(&self, caller: &Caller, channel: Channel, up: v1::NotifyUp) {
         let forward = v1::ForwardUp { channel: Some(to_message(channel)), up: Some(up) };
         self.pass(caller, Message::ForwardUp(forward)).await;

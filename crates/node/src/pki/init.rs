@@ -1,7 +1,7 @@
 //! Making a CA, certificates, configurations and the operator's key.
 
 use super::node_name;
-use crate::config::{Member, bad, check_address};
+use crate::config::{Config, Member, bad, check_address};
 use crate::keys::Key;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -57,13 +57,14 @@ pub fn init(dir: &Path, nodes: &[Member], now: Wall) -> Result<Summary, Error> {
     let ca = Ca { issuer: Issuer::from_ca_cert_pem(&certificate, key).map_err(failed)?, certificate };
     let operator_hash = operator.hash()?;
     for node in nodes {
-        ca.write_node(&mut writer, dir, node, nodes, false, &operator_hash, now)?;
+        ca.write_node(&mut writer, dir, node, nodes, None, &operator_hash, now)?;
     }
     Ok(Summary { files: writer.files, operator_key: operator.reveal() })
 }
 
 /// Makes what one more node needs, with the CA that [`init`] made. Its configuration names all `members`, itself
-/// included, if they are several; otherwise it is a node that joins. The operator's key is the one of the directory.
+/// included, if they are several; otherwise it is a node that joins, and knows the nodes that were made before as contacts.
+/// The operator's key is the one of the directory.
 pub fn add_node(dir: &Path, node: &Member, members: &[Member], now: Wall) -> Result<Vec<PathBuf>, Error> {
     let read = |name: &str| {
         let path = dir.join(name);
@@ -76,8 +77,26 @@ pub fn add_node(dir: &Path, node: &Member, members: &[Member], now: Wall) -> Res
     let operator = Key::parse(read("operator.key")?.trim()).ok_or_else(|| bad("operator.key holds no key"))?;
     let ca = Ca { issuer: Issuer::from_ca_cert_pem(&certificate, key).map_err(failed)?, certificate };
     let mut writer = Writer { files: Vec::new() };
-    ca.write_node(&mut writer, dir, node, members, members.len() == 1, &operator.hash()?, now)?;
+    let joins = if members.len() == 1 { Some(made_before(dir, node)?) } else { None };
+    ca.write_node(&mut writer, dir, node, members, joins, &operator.hash()?, now)?;
     Ok(writer.files)
+}
+
+/// The addresses of the nodes that the directory has folders for, but the one that is made.
+fn made_before(dir: &Path, node: &Member) -> Result<Vec<String>, Error> {
+    let own = format!("node-{}", node.node);
+    let entries = fs::read_dir(dir).map_err(|e| bad(format!("cannot read {}: {e}", dir.display())))?;
+    let folders = entries.filter_map(Result::ok).filter(|entry| {
+        let name = entry.file_name();
+        name.to_str().is_some_and(|name| name.starts_with("node-") && name != own)
+    });
+    // A folder that was moved away or emptied tells of no node.
+    let mut addresses: Vec<String> = folders
+        .filter_map(|folder| Config::load(folder.path().join("node.toml")).ok())
+        .filter_map(|config| config.advertise)
+        .collect();
+    addresses.sort();
+    Ok(addresses)
 }
 
 struct Ca {
@@ -93,7 +112,7 @@ impl Ca {
         dir: &Path,
         node: &Member,
         members: &[Member],
-        joins: bool,
+        joins: Option<Vec<String>>,
         operator_hash: &str,
         now: Wall,
     ) -> Result<(), Error> {
@@ -105,7 +124,7 @@ impl Ca {
         writer.file(&folder.join("node.pem"), &certificate.pem(), 0o644)?;
         writer.file(&folder.join("node.key"), &key.serialize_pem(), 0o600)?;
         writer.file(&folder.join("ca.pem"), &self.certificate, 0o644)?;
-        writer.file(&folder.join("node.toml"), &node_toml(node, members, joins, operator_hash), 0o600)
+        writer.file(&folder.join("node.toml"), &node_toml(node, members, joins.as_deref(), operator_hash), 0o600)
     }
 }
 
@@ -157,7 +176,7 @@ fn host_of(address: &str) -> Result<&str, Error> {
 }
 
 /// The node's configuration as a file that explains itself.
-fn node_toml(node: &Member, members: &[Member], joins: bool, operator_hash: &str) -> String {
+fn node_toml(node: &Member, members: &[Member], joins: Option<&[String]>, operator_hash: &str) -> String {
     let port = node.address.rsplit_once(':').map_or("7400", |(_, port)| port);
     // A name may resolve to anything, so a node that is known by name listens everywhere.
     let host = host_of(&node.address).ok().and_then(|host| host.parse::<IpAddr>().ok());
@@ -166,7 +185,7 @@ fn node_toml(node: &Member, members: &[Member], joins: bool, operator_hash: &str
         Some(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
         None => format!("0.0.0.0:{port}"),
     };
-    let flag = if joins { " --join` the first time, then without `--join" } else { "" };
+    let flag = if joins.is_some() { " --join` the first time, then without `--join" } else { "" };
     let mut toml = format!(
         "# Node {id} of a Tidings cluster. Start it with `tidings serve --config node.toml{flag}`.\n\
          # Relative paths are seen from this file's directory.\n\
@@ -186,7 +205,10 @@ fn node_toml(node: &Member, members: &[Member], joins: bool, operator_hash: &str
          operator_key_hash = \"{operator_hash}\"\n",
         id = node.node,
         address = node.address,
-        joins = if joins { "joins = true\n" } else { "" },
+        joins = joins.map_or(String::new(), |contacts| {
+            // While it is no member, it asks these.
+            format!("joins = true\ncontacts = {contacts:?}\n")
+        }),
     );
     if members.len() > 1 {
         for member in members {

@@ -20,14 +20,22 @@ const ANSWERS: Duration = Duration::from_secs(3);
 
 /// An error of a group that this node cannot send anybody elsewhere with: if the group has no leader or no majority, it says
 /// so, names who is missed, and what to do. Its class stays; without a majority its code says that, too, so that nobody asks
-/// again in vain.
+/// again in vain. A node that is no member knows by hearsay where to send.
 pub fn explain(log: &Group, mut error: Error) -> Error {
     let unanswered = matches!(error.class, Class::Unreachable | Class::OutcomeUnknown) && error.redirect.is_none();
     let Some(Missed { members, hopeless }) = log.missed().filter(|_| unanswered) else { return error };
     let name = name(log);
+    if let Some(leader) = log.led_outside().filter(|_| error.class == Class::Unreachable) {
+        error.message = format!("This node is no member of the {name}'s group.");
+        error.hint = format!("Ask its leader, at {leader}.");
+        return error.redirect(Some(leader));
+    }
     if log.status().members.is_empty() {
         error.message = format!("This node is no member of the {name}'s group, and knows none.");
-        error.hint = "Let an operator add it with `tidings member add`, or ask another node.".to_owned();
+        error.hint =
+            "Name some in its configuration (`contacts`), let an operator add it with `tidings member add`, or \
+                      ask another node."
+                .to_owned();
         // It may be founding its cluster at this moment.
         return error;
     }
@@ -196,6 +204,8 @@ fn problems(log: &Group, status: &Status, problems: &mut Vec<String>) {
     if status.standing == Standing::Stopped {
         let Error { message, hint, .. } = stopped(log);
         problems.push(format!("{message}. {hint}"));
+    } else if log.led_outside().is_some() {
+        // It takes no part, and passes on what it is asked.
     } else if matches!(*log.role().borrow(), Role::Follower { leader: None }) {
         problems.push(match status.members.is_empty() {
             true => format!("This node is no member of the {name}'s group: ask its leader to add it."),

@@ -38,7 +38,7 @@ impl Cells {
         }
         let redirect = match tokio::time::timeout(within, self.cell.request(request.clone())).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(Refused { error, leader: Some(_) })) if error.redirect.is_some() => error.redirect,
+            Ok(Err(Refused { error, .. })) if error.redirect.is_some() => error.redirect,
             Ok(Err(refused)) => return Err(refused.error),
             Err(_) => return Err(tidings_wire::error::deadline()),
         };

@@ -345,7 +345,7 @@ impl Services for NodeServices {
     }
 
     fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Spoken, Error> {
-        self.notify().map(|notify| notify.channel(caller))
+        self.notify()?.channel(caller)
     }
 
     async fn stream(&self, _: &Principal, request: Body) -> Result<Answers, Error> {
@@ -361,6 +361,9 @@ impl Services for NodeServices {
             if log.status().standing == Standing::Stopped {
                 return Err(admin::stopped(log));
             }
+            if log.led_outside().is_some() {
+                continue;
+            }
             let name = admin::name(log);
             let why = match *log.role().borrow() {
                 Role::Follower { leader: None } => format!("no leader of the {name}'s group is known"),
@@ -368,7 +371,8 @@ impl Services for NodeServices {
                 _ => continue,
             };
             return Err(Error::new("node.not_ready", Class::Unreachable, why).hint(
-                "A majority of the members must run and reach each other; a new node must be added to both groups.",
+                "A majority of the members must run and reach each other; a new node must be added to both groups, or be \
+                 told of members (`contacts`).",
             ));
         }
         Ok(())
@@ -494,15 +498,18 @@ impl Stored {
     /// again of whoever leads then: a leader that has died is believed in for a lease.
     async fn anywhere(&self, request: Body) -> Result<Vec<Body>, Error> {
         let until = Instant::now() + FORWARD + waits(&request).unwrap_or_default();
+        let mut sent_on = None;
         loop {
             let answer = match self.here(request.clone()).await {
-                Err(Refused { error, leader: Some(leader) }) if error.redirect.is_some() => {
-                    self.there(leader, &error.redirect.unwrap_or_default(), &request, until).await
+                Err(Refused { error: Error { redirect: Some(address), .. }, leader }) => {
+                    self.there(leader, &sent_on.take().unwrap_or(address), &request, until).await
                 }
                 answer => answer.map_err(|refused| refused.error),
             };
             match answer {
                 Err(error) if is_nobodys(&error) && Instant::now() + ASK_AGAIN < until => {
+                    // Whoever led may know its successor before this node hears of one.
+                    sent_on = error.redirect;
                     tokio::time::sleep(ASK_AGAIN).await;
                 }
                 answer => return answer,
@@ -511,7 +518,13 @@ impl Stored {
     }
 
     /// Lets the leader answer.
-    async fn there(&self, leader: NodeId, address: &str, request: &Body, until: Instant) -> Result<Vec<Body>, Error> {
+    async fn there(
+        &self,
+        leader: Option<NodeId>,
+        address: &str,
+        request: &Body,
+        until: Instant,
+    ) -> Result<Vec<Body>, Error> {
         let left = until.saturating_duration_since(Instant::now());
         let forwarded = self.peers.forward(address, request.clone(), left);
         if changes_something(request) {
@@ -519,15 +532,26 @@ impl Stored {
         }
         // One that is deposed, or stopped without a word, has nothing to say that is worth waiting for.
         let mut role = self.store.log().role();
+        let deposed = async {
+            match leader {
+                Some(_) => drop(role.wait_for(|role| *role != Role::Follower { leader }).await),
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             answer = forwarded => answer,
-            _ = role.wait_for(|role| *role != Role::Follower { leader: Some(leader) }) => Err(error::closed()),
+            () = deposed => Err(error::closed()),
         }
     }
 
     /// Refuses at once while the store has no majority.
     pub(crate) fn refuse_hopeless(&self, code: &'static str) -> Result<(), Error> {
         admin::refuse_hopeless(self.store.log(), code)
+    }
+
+    /// Where the leader is, if this node is no member.
+    pub(crate) fn led_outside(&self) -> Option<String> {
+        self.store.log().led_outside()
     }
 
     /// Where other nodes reach a member.

@@ -28,7 +28,8 @@ enum Lane {
 pub struct Peers {
     node: NodeId,
     tls: Option<Tls>,
-    /// As many as there are members and former members, twice.
+    contacts: Vec<String>,
+    /// As many as there are members, former members and contacts, twice.
     clients: Mutex<BTreeMap<(Lane, String), Client>>,
 }
 
@@ -47,7 +48,8 @@ impl Peers {
                 Some(Tls { ca, identity, server_name: None })
             }
         };
-        Ok(Peers { node: config.node_id(), tls, clients: Mutex::default() })
+        let contacts = config.contacts.clone();
+        Ok(Peers { node: config.node_id(), tls, contacts, clients: Mutex::default() })
     }
 
     /// Lets the node at `address` answer a request that is already authorised and has full names. Without a connection it
@@ -83,6 +85,11 @@ impl Peers {
     /// What a member says of itself.
     pub async fn status_of_member(&self, address: &str, within: Duration) -> Result<v1::StatusReply, Error> {
         status_of(&self.client(Lane::Requests, address)?, within).await
+    }
+
+    /// Where to ask about the cluster while no members are known.
+    pub fn contacts(&self) -> &[String] {
+        &self.contacts
     }
 
     /// Which node this is.

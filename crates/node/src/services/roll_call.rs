@@ -1,12 +1,14 @@
 //! Which members answer: a follower hears only its leader, so whoever is asked for the status asks all. And whether they
-//! still take this node for one of theirs: a member that was removed is told nothing any more, not even that.
+//! still take this node for one of theirs: a member that was removed is told nothing any more, not even that. One that is
+//! none asks them who leads, and sends there what it is asked.
 
 use super::{Peers, admin};
 use futures::future::join_all;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_consensus::Group;
+use tidings_base::NodeId;
+use tidings_consensus::{Group, Member, Outside};
 use tidings_wire::v1;
 
 /// A member that takes longer to say how it fares is as good as gone: longer than an election, short enough to wait for.
@@ -15,11 +17,16 @@ const ANSWERS: Duration = Duration::from_secs(1);
 /// How often a node that is out of touch asks whether it was removed.
 const ASK: Duration = Duration::from_secs(10);
 
+/// How often one that is no member asks who leads: what it passes on meanwhile finds nobody, and is asked again.
+const ASK_OUTSIDE: Duration = Duration::from_millis(500);
+
 /// Adds to a status who does not answer, who answers in a member's place, and what this node was removed from.
 pub(super) async fn add(peers: &Peers, status: &mut v1::StatusReply) {
     let mut said = Vec::new();
     let mut silent = BTreeMap::new();
-    for (node, address, answer) in call(peers, status).await {
+    let members = others(peers.node().0, status);
+    for ((node, address), answer) in members.iter().zip(call(peers, members.values()).await) {
+        let (node, address) = (*node, address.clone());
         let wrong = match answer {
             Some(there) if there.node == node => {
                 said.push(there);
@@ -59,18 +66,15 @@ pub(super) async fn add(peers: &Peers, status: &mut v1::StatusReply) {
     status.problems.extend(removed);
 }
 
-/// What the other members of all groups say of themselves.
-async fn call(peers: &Peers, status: &v1::StatusReply) -> Vec<(u64, String, Option<v1::StatusReply>)> {
+/// The other members of all groups.
+fn others(node: u64, status: &v1::StatusReply) -> BTreeMap<u64, String> {
     let members = status.groups.iter().flat_map(|group| &group.members);
-    let others: BTreeMap<u64, String> = members
-        .filter(|member| member.node != peers.node().0)
-        .map(|member| (member.node, member.address.clone()))
-        .collect();
-    let called = others.into_iter().map(async |(node, address)| {
-        let answer = peers.status_of_member(&address, ANSWERS).await.ok();
-        (node, address, answer)
-    });
-    join_all(called).await
+    members.filter(|member| member.node != node).map(|member| (member.node, member.address.clone())).collect()
+}
+
+/// What these nodes say of themselves, in their order.
+async fn call(peers: &Peers, addresses: impl Iterator<Item = &String>) -> Vec<Option<v1::StatusReply>> {
+    join_all(addresses.map(async |address| peers.status_of_member(address, ANSWERS).await.ok())).await
 }
 
 /// Who knows at least as much as this node, and does not know it as a member; it may even know so itself. One that knows no
@@ -89,26 +93,48 @@ fn removed_by(node: u64, group: &v1::GroupStatus, said: &[v1::StatusReply]) -> O
     said.iter().find(denies).map(|there| there.node)
 }
 
-/// Tells in the log, once, when this node was removed from a group.
+/// What the members say of a group to one who is none of them: the one of them who has seen the latest leadership.
+fn outside(group: u32, said: &[v1::StatusReply]) -> Option<Outside> {
+    let same = said.iter().filter_map(|there| there.groups.iter().find(|of| of.group == group));
+    let latest = same.filter(|of| !of.members.is_empty()).max_by_key(|of| (of.epoch, of.leader))?;
+    let member = |member: &v1::MemberStatus| Member { node: NodeId(member.node), address: member.address.clone() };
+    let leader = Some(NodeId(latest.leader)).filter(|leader| leader.0 != 0);
+    Some(Outside { leader, members: latest.members.iter().map(member).collect() })
+}
+
+/// Asks, while this node is out of touch with a group, whether it is still a member. It tells in the log, once, when it was
+/// removed, and the group where to send what is asked of it.
 pub(super) async fn watch(logs: [Group; 2], peers: Arc<Peers>) {
     let mut told = BTreeSet::new();
+    let mut pause = ASK_OUTSIDE;
     loop {
-        tokio::time::sleep(ASK).await;
+        tokio::time::sleep(pause).await;
+        pause = ASK;
+        for log in logs.iter().filter(|log| log.in_touch()) {
+            log.hear_from_outside(None);
+            told.remove(&log.status().group.0);
+        }
         let lost: Vec<&Group> = logs.iter().filter(|log| !log.in_touch()).collect();
         if lost.is_empty() {
-            told.clear();
             continue;
         }
         let status = admin::status(&lost);
-        let said: Vec<v1::StatusReply> =
-            call(&peers, &status).await.into_iter().filter_map(|(_, _, answer)| answer).collect();
-        for group in &status.groups {
-            if let Some(by) = removed_by(peers.node().0, group, &said)
+        let members = others(peers.node().0, &status);
+        let said = call(&peers, members.values().chain(peers.contacts())).await;
+        let said: Vec<v1::StatusReply> = said.into_iter().flatten().collect();
+        for (log, group) in lost.into_iter().zip(&status.groups) {
+            let removed = removed_by(peers.node().0, group, &said);
+            if let Some(by) = removed
                 && told.insert(group.group)
             {
                 let group = &group.name;
                 tracing::warn!(group, by, "this node was removed from the group: it takes no part in it any more");
             }
+            let stands_outside = removed.is_some() || group.members.is_empty();
+            if stands_outside {
+                pause = ASK_OUTSIDE;
+            }
+            log.hear_from_outside(outside(group.group, &said).filter(|_| stands_outside));
         }
     }
 }
@@ -132,5 +158,25 @@ mod tests {
         assert_eq!(removed_by(3, &here, &said(group(&[], 12))), None);
         assert_eq!(removed_by(3, &here, &said(group(&[1, 2, 3], 12))), None);
         assert_eq!(removed_by(4, &group(&[], 0), &said(group(&[1, 2], 12))), None);
+    }
+
+    #[test]
+    fn who_saw_the_latest_leadership_is_believed() {
+        let group = |epoch, leader, nodes: &[u64]| {
+            let member =
+                |node: &u64| v1::MemberStatus { node: *node, address: format!("m{node}:1"), ..Default::default() };
+            let members = nodes.iter().map(member).collect();
+            v1::StatusReply {
+                groups: vec![v1::GroupStatus { group: 1, epoch, leader, members, ..Default::default() }],
+                ..Default::default()
+            }
+        };
+        let said = [group(3, 1, &[1, 2, 3]), group(5, 2, &[1, 2, 4]), group(9, 7, &[])];
+        let heard = outside(1, &said).unwrap();
+        assert_eq!(heard.leader, Some(NodeId(2)));
+        assert_eq!(heard.members.iter().map(|member| member.node.0).collect::<Vec<_>>(), [1, 2, 4]);
+        assert_eq!(outside(0, &said), None);
+        // An election is on: nobody to send to, for the moment.
+        assert_eq!(outside(1, &[group(6, 0, &[1, 2, 4])]).unwrap().leader, None);
     }
 }

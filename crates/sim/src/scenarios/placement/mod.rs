@@ -287,7 +287,8 @@ impl Run {
         self.until(Duration::from_secs(30))?;
         for (before, after) in before.into_iter().zip(self.client_counts()) {
             self.settled += after.1 - before.1;
-            // Hand-overs that failed are tried again after minutes, and what moves is refused for a moment.
+            // Hand-overs that failed are tried again after minutes, drains end with a loss, and what moves is refused for a
+            // moment.
             let refused = after.2 - before.2 > 2 * (self.moved - moved);
             if after.1 < before.1 + 3 || refused {
                 let what = format!(
@@ -340,7 +341,7 @@ impl Play for Run {
         match observed.fact {
             Fact::Served { .. } => self.served += 1,
             Fact::Refused => self.refused += 1,
-            Fact::Took { clean: true, .. } => self.moved += 1,
+            Fact::Took { .. } => self.moved += 1,
             Fact::Leads { .. } if self.director.is_none() => {
                 self.stage.chaos.provoke(&mut self.stage.world, observed.host)
             }
@@ -373,16 +374,9 @@ impl Play for Run {
         if let Some(host) = everybody.chain([&self.stage.town.cell]).find(|host| self.stage.world.is_paused(**host)) {
             return Some(format!("{host} sleeps"));
         }
-        if self.trouble.drains() {
-            return Some("an operator has not called a drain off yet".to_owned());
-        }
         let mut held: u128 = 0;
         for host in self.stage.town.owners.keys() {
             let Some((owner, now)) = self.owner(*host) else { return Some(format!("{host} does not run")) };
-            // At its deadline it loses what nobody took over.
-            if owner.drains() {
-                return Some(format!("{host} drains"));
-            }
             held += owner.checks().held(now).iter().map(|leased| leased.range.len()).sum::<u128>();
         }
         if held != KeyRange::FULL.len() {

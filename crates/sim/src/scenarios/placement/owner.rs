@@ -41,7 +41,6 @@ pub struct Host {
     arrived: Vec<(u64, BTreeMap<u64, u64>)>,
     last_state: u64,
     mood: Mood,
-    drains: bool,
 }
 
 /// Hand-overs whose state is kept: many more than go on at a time.
@@ -70,16 +69,10 @@ impl Host {
             arrived: Vec::new(),
             last_state: (u64::from(life.host.0) << 48) | (life.start << 32),
             mood,
-            drains: false,
         };
         out.put(Effect::Fact(Fact::Started(life)));
         host.feed(now, Input::Start, out);
         host
-    }
-
-    /// Whether it is about to go.
-    pub fn drains(&self) -> bool {
-        self.drains
     }
 
     /// What its threads check against.
@@ -99,7 +92,6 @@ impl Host {
 
     /// Something the application does.
     pub fn feed(&mut self, now: Now, input: Input, out: &mut Outbox<Effect<Fact>>) {
-        self.drains |= matches!(input, Input::Drain);
         let mut outputs = Outbox::new();
         self.machine.handle(now, input, &mut outputs);
         self.perform(now, outputs, out);

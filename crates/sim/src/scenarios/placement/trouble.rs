@@ -96,11 +96,6 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
 }
 
 impl Trouble {
-    /// Whether a drain of an operator is under way.
-    pub fn drains(&self) -> bool {
-        self.due.values().any(|due| matches!(due, Due::Cancel(_)))
-    }
-
     /// A schedule drawn from the generator.
     pub fn new(rng: &Seeded) -> Trouble {
         let mut rng = rng.fork("trouble");

@@ -175,27 +175,27 @@ Example:\n  tidings table watch prices 'price < 5'";
 
 #[derive(Args)]
 pub struct Properties {
-    /// Who may use it: whoever is authorised at this level or higher
-    #[arg(long, value_enum, default_value_t = Level::App)]
-    pub level: Level,
-    /// A predicate over `old`, `new`, `writer`, `key` and `user` that guards every change
-    #[arg(long, value_name = "PREDICATE", default_value = "")]
-    pub may_write: String,
-    /// Declare what a column holds; may be given several times
+    /// Who may use it: whoever is authorised at this level or higher [default: app]
+    #[arg(long, value_enum)]
+    pub level: Option<Level>,
+    /// A predicate over `old`, `new`, `writer`, `key` and `user` that guards every change; empty = none
+    #[arg(long, value_name = "PREDICATE")]
+    pub may_write: Option<String>,
+    /// Declare what a column holds; may be given several times; those declared before are replaced
     #[arg(long, value_name = "NAME:KIND[!]")]
     pub column: Vec<String>,
     /// Allow no columns but the declared ones
-    #[arg(long)]
-    pub closed: bool,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub closed: Option<bool>,
     /// Clients may leave writes unsent
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub lossy: Option<bool>,
+    /// The most records of a partition; 0 = no bound
     #[arg(long)]
-    pub lossy: bool,
-    /// The most records; 0 = no bound
-    #[arg(long, default_value_t = 0)]
-    pub max_records: u64,
-    /// The most bytes; 0 = no bound
-    #[arg(long, default_value_t = 0)]
-    pub max_bytes: u64,
+    pub max_records: Option<u64>,
+    /// The most bytes of a partition; 0 = no bound
+    #[arg(long)]
+    pub max_bytes: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -276,7 +276,8 @@ fn a_node_that_is_no_member_passes_on_what_it_is_asked() {
     assert_eq!(outside.run(&["place", "namespaces"]).code, 0);
     let watcher = outside.start_command(&["notify", "watch", "shop", "prices", "--json"]);
     until("what is published inside is heard outside", || {
-        node.run(&["notify", "publish", "shop", "prices", "7"]);
+        let (status, _) = http("POST", outside.address, "/v1/notify/shop/prices", "{\"version\": 7}")?;
+        assert!(status < 300 || status == 503, "{status}");
         watcher.out().contains("\"version\":7").then_some(())
     });
     // Whoever leads afterwards is found again.
@@ -286,6 +287,11 @@ fn a_node_that_is_no_member_passes_on_what_it_is_asked() {
         let (status, _) = http("PUT", outside.address, "/v1/store/g/r", put)?;
         (status < 300).then_some(())
     });
+    // Whoever joins once founds nothing, however it is started again.
+    outside.kill();
+    let outside = spawn(&config, &contacts);
+    outside.wait_ready();
+    assert_eq!(outside.run(&["store", "put", "g", "r", "c", "again"]).code, 0);
     let said = outside.run(&["status", "--json"]).json();
     assert!(of_group(&said, STORE).unwrap()["members"].as_array().unwrap().is_empty(), "{said}");
 }

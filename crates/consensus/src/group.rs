@@ -46,7 +46,7 @@ pub struct Missed {
 }
 
 /// What is known of a group by those who are none of its members: what a member says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outside {
     /// Who leads.
     pub leader: Option<NodeId>,
@@ -201,9 +201,20 @@ impl Group {
         agreed.or_else(|| self.inner.shared.outside.lock().as_ref()?.address(node))
     }
 
+    /// Whether this replica is no member: not added yet, or removed, as far as it knows.
+    pub fn is_outside(&self) -> bool {
+        let shared = &self.inner.shared;
+        shared.outside.lock().is_some() || self.inner.members().get_node(&shared.node.0).is_none()
+    }
+
     /// Takes what members say of the group while this replica is none of them; `None` once it knows by itself.
     pub fn hear_from_outside(&self, said: Option<Outside>) {
         *self.inner.shared.outside.lock() = said;
+    }
+
+    /// Where a leader is reached that this replica believes in; whoever is no member believes what the members say.
+    pub fn leads_at(&self, leader: Option<NodeId>) -> Option<String> {
+        self.led_outside().or_else(|| self.address(leader?))
     }
 
     /// Where members say that their leader is, while this replica is none of them.

@@ -257,7 +257,7 @@ impl Shared {
             Some(Err(refused)) => {
                 // Only what certainly did not happen may be asked elsewhere as if it were new.
                 let leader = refused.leader.filter(|_| refused.error.class == Class::Unreachable);
-                let redirect = leader.and_then(|leader| self.group.address(leader));
+                let redirect = self.group.leads_at(leader);
                 Err(Refused { error: admin::explain(&self.group, refused.error.redirect(redirect)), leader })
             }
             None => Err(let_go().into()),
@@ -265,7 +265,7 @@ impl Shared {
     }
 
     fn elsewhere(&self, leader: Option<NodeId>) -> Refused {
-        let redirect = leader.and_then(|leader| self.group.address(leader));
+        let redirect = self.group.leads_at(leader);
         let error = Error::new("cell.not_master", Class::Unreachable, "This node is not the master of the cell.")
             .hint("Ask the master; `tidings status` names it.")
             .redirect(redirect);

@@ -122,7 +122,7 @@ impl StoreGroup {
         match wait.await.ok_or_else(stopped)? {
             Answer::Read(query) => Ok(self.read(query).await?),
             Answer::Reply(Reply::Error { error, leader }) => {
-                let redirect = leader.and_then(|leader| self.shared.group.address(leader));
+                let redirect = self.shared.group.leads_at(leader);
                 Err(Refused { error: admin::explain(&self.shared.group, error.redirect(redirect)), leader })
             }
             Answer::Reply(reply) => Ok(vec![reply]),

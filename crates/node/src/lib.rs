@@ -359,7 +359,9 @@ fn group_config(
     if is_new && config.entry.is_none() && (config.members.len() > 1 || config.joins) {
         return Err(entry_unsaid(&log, config.joins));
     }
-    let members = if config.entry == Some(Entry::Join) {
+    // Whoever joined waits to be added, however often it is started.
+    let joined = data.entered()?.entry == Some(Entry::Join);
+    let members = if joined || config.entry == Some(Entry::Join) {
         Vec::new()
     } else if config.members.is_empty() {
         vec![Member { node: config.node_id(), address: config.advertised(bound) }]

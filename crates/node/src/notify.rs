@@ -109,6 +109,7 @@ impl Notify {
         hub.spawn(realm::keep(hub.clone()));
         hub.spawn(hooks::follow(hub.clone()));
         hub.spawn(ranges::follow(hub.clone()));
+        hub.spawn(listening::close_outside(hub.clone()));
         hub.spawn(gathering::run(hub.clone()));
         hub.spawn(feeding::consume(hub.clone()));
         hub.spawn(feeding::acknowledge(hub.clone(), acked));

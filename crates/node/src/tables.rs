@@ -53,6 +53,9 @@ const APP: &str = ".tables";
 /// Inputs that may wait for a machine; whoever brings more waits.
 const QUEUE: usize = 4_096;
 
+/// What a live query is refused with at a node that is no member.
+const NO_MEMBER: &str = "tables.no_member";
+
 /// What Tables on a node is told.
 #[derive(Clone, Debug)]
 pub struct Told {
@@ -117,6 +120,10 @@ impl Tables {
         let hub = self.hub.clone();
         match request {
             v1::TablesMessage { caller, message: Some(Message::Watch(query)), .. } => {
+                if let Err(elsewhere) = hub.stored().and_then(|stored| stored.refuse_outside(NO_MEMBER)) {
+                    responder.fail(elsewhere);
+                    return Box::pin(std::future::ready(()));
+                }
                 Box::pin(hub.serve_watch(caller.unwrap_or_default(), query, rest, responder))
             }
             v1::TablesMessage { caller, partition: Some(partition), message: Some(Message::Read(read)) } => {
@@ -129,6 +136,7 @@ impl Tables {
 
     /// Begins a live query for somebody who has no connection of frames.
     pub async fn watch(&self, caller: v1::TablesCaller, query: v1::LiveQuery) -> Result<Watching, Error> {
+        self.hub.stored()?.refuse_outside(NO_MEMBER)?;
         self.hub.watch(caller, query).await
     }
 

@@ -10,7 +10,8 @@ use tidings_client::tables::form::key_of;
 use tidings_client::tables::{Key, TableColumn, TableInfo, TableLevel, TableProperties, shown as told};
 
 pub fn create(table: &str, properties: Properties, cut: Vec<String>, remote: &Remote) -> Result<(), Error> {
-    let properties = message(properties)?;
+    let new = TableProperties { level: TableLevel::App.into(), ..Default::default() };
+    let properties = laid_over(new, properties)?;
     let cuts = cut.into_iter().map(Key::String);
     let info = with_tables(remote, async |tables| tables.create_cut(table, properties, cuts).await)?;
     done(remote, &info, format_args!("table `{table}` is made"));
@@ -18,8 +19,10 @@ pub fn create(table: &str, properties: Properties, cut: Vec<String>, remote: &Re
 }
 
 pub fn alter(table: &str, properties: Properties, generation: u64, remote: &Remote) -> Result<(), Error> {
-    let properties = message(properties)?;
-    let info = with_tables(remote, async |tables| tables.alter(table, properties, generation).await)?;
+    let info = with_tables(remote, async |tables| {
+        let before = tables.stat(table).await?.properties.unwrap_or_default();
+        tables.alter(table, laid_over(before, properties)?, generation).await
+    })?;
     done(remote, &info, format_args!("table `{table}` is altered"));
     Ok(())
 }
@@ -114,12 +117,13 @@ fn done(remote: &Remote, info: &TableInfo, text: std::fmt::Arguments<'_>) {
     }
 }
 
-fn message(properties: Properties) -> Result<TableProperties, Error> {
-    let level = match properties.level {
+/// The properties of a table with those in place of its own that are said.
+fn laid_over(before: TableProperties, said: Properties) -> Result<TableProperties, Error> {
+    let level = said.level.map(|level| match level {
         Level::Public => TableLevel::Public,
         Level::App => TableLevel::App,
         Level::User => TableLevel::User,
-    };
+    });
     let column = |text: &String| {
         let (name, kind) = text.rsplit_once(':').ok_or_else(|| {
             output::usage(format!("`{text}` declares no column"))
@@ -129,14 +133,15 @@ fn message(properties: Properties) -> Result<TableProperties, Error> {
         let kinds = kind.split('|').map(str::to_owned).collect();
         Ok(TableColumn { name: name.to_owned(), kinds, required })
     };
+    let columns = said.column.iter().map(column).collect::<Result<Vec<_>, Error>>()?;
     Ok(TableProperties {
-        level: level.into(),
-        may_write: properties.may_write,
-        lossy: properties.lossy,
-        columns: properties.column.iter().map(column).collect::<Result<_, Error>>()?,
-        closed: properties.closed,
-        max_records: properties.max_records,
-        max_bytes: properties.max_bytes,
-        tombstones_s: 0,
+        level: level.map_or(before.level, i32::from),
+        may_write: said.may_write.unwrap_or(before.may_write),
+        lossy: said.lossy.unwrap_or(before.lossy),
+        columns: if columns.is_empty() { before.columns } else { columns },
+        closed: said.closed.unwrap_or(before.closed),
+        max_records: said.max_records.unwrap_or(before.max_records),
+        max_bytes: said.max_bytes.unwrap_or(before.max_bytes),
+        tombstones_s: before.tombstones_s,
     })
 }

@@ -56,6 +56,12 @@ fn conditions_conflicts_and_mistakes_are_told() {
     create(&server, "notes", &["--column", "text:string!", "--closed"]);
     let put =
         |key: &str, json: &str, more: &[&str]| server.run(&[&["table", "put", "notes", key, json], more].concat());
+    // What is not said stays as it is.
+    table(&server, &["alter", "notes", "--max-records", "5", "--level", "public"]);
+    let altered = table(&server, &["alter", "notes", "--max-bytes", "100000", "--json"]).json();
+    let properties = &altered["properties"];
+    assert_eq!((&properties["level"], &properties["closed"]), (&json!("public"), &json!(true)), "{altered}");
+    assert_eq!(properties["max_records"], 5, "{altered}");
     let first = put("a", r#"{"text": "one"}"#, &["--if-version", "0", "--json"]).json();
     let version = first["version"].to_string();
     put("a", r#"{"text": "two"}"#, &["--if-version", "0"]).failed(4, "the record has version");

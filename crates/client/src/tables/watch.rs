@@ -120,6 +120,7 @@ impl Watch {
                     self.items.push_back(Item::Event(Event::Ended(error)));
                 } else {
                     tracing::debug!(%error, "tables: a live query lost its connection");
+                    self.table.tables.client.follow(Part::Tables, &error);
                     tokio::time::sleep(self.backoff.next()).await;
                 }
             }

@@ -19,6 +19,8 @@ const FORWARD: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often: for about as long as a range may be without an owner. What is lost after that the client says again.
 const ATTEMPTS: u32 = 200;
+/// How soon a node notices that it is a member no more.
+const OUTSIDE: Duration = Duration::from_secs(1);
 /// Messages of one client that wait to be passed on; whoever says more waits.
 const SAID: usize = 16;
 
@@ -66,6 +68,16 @@ pub(super) async fn serve(
     match why {
         Some(error) => responder.fail(error),
         None => responder.fail(error::closed()),
+    }
+}
+
+/// Closes the channels of a node that is a member no more: its clients find another.
+pub(super) async fn close_outside(hub: Arc<Hub>) {
+    loop {
+        tokio::time::sleep(OUTSIDE).await;
+        if hub.refuse_outside().is_err() {
+            hub.channels.close();
+        }
     }
 }
 
@@ -144,12 +156,9 @@ impl Spoken {
 }
 
 impl Hub {
-    /// Members know each other's addresses alone: a channel at a node that is none would hear nothing.
+    /// A channel at a node that is no member would hear nothing.
     pub(super) fn refuse_outside(&self) -> Result<(), Error> {
-        let Some(leader) = self.stored()?.led_outside() else { return Ok(()) };
-        Err(Error::new("notify.no_member", Class::Unreachable, "This node is no member of the cluster.")
-            .hint(format!("Open the channel at a member, such as {leader}."))
-            .redirect(Some(leader)))
+        self.stored()?.refuse_outside("notify.no_member")
     }
 
     async fn up(&self, caller: &Caller, channel: Channel, up: v1::NotifyUp) {

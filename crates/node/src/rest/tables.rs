@@ -43,19 +43,19 @@ pub(super) struct Properties {
     #[schema(example = "app")]
     level: Option<String>,
     /// A predicate over `old`, `new`, `writer`, `key` and `user` that guards every change.
-    may_write: String,
+    may_write: Option<String>,
     /// Clients may leave writes unsent.
-    lossy: bool,
+    lossy: Option<bool>,
     /// Columns with declared kinds.
-    columns: BTreeMap<String, Column>,
+    columns: Option<BTreeMap<String, Column>>,
     /// No columns but the declared ones.
-    closed: bool,
-    /// The most records; 0 = no bound.
-    max_records: u64,
-    /// The most bytes; 0 = no bound.
-    max_bytes: u64,
+    closed: Option<bool>,
+    /// The most records of a partition; 0 = no bound.
+    max_records: Option<u64>,
+    /// The most bytes of a partition; 0 = no bound.
+    max_bytes: Option<u64>,
     /// How long a deleted record's version is kept, in seconds; 0 = the default.
-    tombstones_s: u64,
+    tombstones_s: Option<u64>,
     /// Keys at which a new table is cut into partitions.
     #[schema(value_type = Vec<serde_json::Value>)]
     cuts: Vec<Value>,
@@ -72,26 +72,24 @@ pub(super) struct Column {
 }
 
 impl Properties {
-    fn message(self) -> Result<(v1::TableProperties, Vec<v1::RecordKey>), Error> {
-        let name = self.level.as_deref().unwrap_or("app");
-        let level = shown::level(name).ok_or_else(|| {
-            Error::new("tables.invalid", Class::Invalid, format!("`{}` is no level", crate::principal::clip(name)))
-                .hint("Use public, app or user.")
-        })?;
-        let columns = self.columns.into_iter().map(|(name, Column { kinds, required })| v1::TableColumn {
-            name,
-            kinds,
-            required,
+    /// What is said, in place of what was before.
+    fn laid_over(self, before: v1::TableProperties) -> Result<(v1::TableProperties, Vec<v1::RecordKey>), Error> {
+        let level = self.level.as_deref().map(|name| {
+            shown::level(name).ok_or_else(|| {
+                Error::new("tables.invalid", Class::Invalid, format!("`{}` is no level", crate::principal::clip(name)))
+                    .hint("Use public, app or user.")
+            })
         });
+        let column = |(name, Column { kinds, required })| v1::TableColumn { name, kinds, required };
         let properties = v1::TableProperties {
-            level: level.into(),
-            may_write: self.may_write,
-            lossy: self.lossy,
-            columns: columns.collect(),
-            closed: self.closed,
-            max_records: self.max_records,
-            max_bytes: self.max_bytes,
-            tombstones_s: self.tombstones_s,
+            level: level.transpose()?.map_or(before.level, i32::from),
+            may_write: self.may_write.unwrap_or(before.may_write),
+            lossy: self.lossy.unwrap_or(before.lossy),
+            columns: self.columns.map_or(before.columns, |columns| columns.into_iter().map(column).collect()),
+            closed: self.closed.unwrap_or(before.closed),
+            max_records: self.max_records.unwrap_or(before.max_records),
+            max_bytes: self.max_bytes.unwrap_or(before.max_bytes),
+            tombstones_s: self.tombstones_s.unwrap_or(before.tombstones_s),
         };
         let cut = |cut: &Value| values::read_key(cut).map(form::key_to).map_err(form::bad_json);
         Ok((properties, self.cuts.iter().map(cut).collect::<Result<_, Error>>()?))
@@ -154,12 +152,13 @@ pub(super) async fn create(
     path: Segments,
     JsonBody(properties): JsonBody<Properties>,
 ) -> Result<Json<Value>, Refusal> {
-    let (properties, cuts) = properties.message()?;
+    let new = v1::TableProperties { level: v1::TableLevel::App.into(), ..Default::default() };
+    let (properties, cuts) = properties.laid_over(new)?;
     let table = path.text(TABLE)?;
     info(&app, &caller, Message::Create(v1::TableCreate { table, properties: Some(properties), cuts })).await
 }
 
-/// Replaces the properties of a table; with `If-Match`, if it has this generation still.
+/// Changes the properties of a table that are given; with `If-Match`, if it has this generation still.
 #[utoipa::path(patch, path = "/v1/tables/{table}", operation_id = "tables_alter", tag = "tables",
     request_body = Properties, params(("table" = String, Path, description = "The table")),
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
@@ -176,8 +175,12 @@ pub(super) async fn alter(
         Some(0) => return Err(Refusal(bad_path("a table is altered if it is there"))),
         generation => generation.unwrap_or(0),
     };
-    let (properties, _) = properties.message()?;
     let table = path.text(TABLE)?;
+    let before = match ask(&app, &caller, Message::Stat(v1::TableStat { table: table.clone() })).await? {
+        Message::Info(info) => info.properties.unwrap_or_default(),
+        answer => return Err(Refusal(other(answer))),
+    };
+    let (properties, _) = properties.laid_over(before)?;
     info(&app, &caller, Message::Alter(v1::TableAlter { table, properties: Some(properties), generation })).await
 }
 

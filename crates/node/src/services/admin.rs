@@ -131,7 +131,7 @@ async fn member_change(log: &Group, peers: &Peers, change: v1::MemberChange) -> 
     match changed {
         Ok(()) => Ok(Message::Done(v1::Done {})),
         Err(refused @ ChangeError::NotLeader { leader }) => {
-            let redirect = leader.and_then(|leader| log.address(leader));
+            let redirect = log.leads_at(leader);
             Err(explain(log, Error::from(refused).redirect(redirect)))
         }
         Err(refused) => Err(explain(log, refused.into())),
@@ -167,7 +167,8 @@ pub(super) fn status(logs: &[&Group]) -> v1::StatusReply {
     for log in logs {
         let status = log.status();
         problems(log, &status, &mut reply.problems);
-        reply.groups.push(group(name(log), status));
+        let leader = status.leader.filter(|_| log.in_touch());
+        reply.groups.push(group(name(log), Status { leader, ..status }));
     }
     reply
 }

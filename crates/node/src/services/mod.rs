@@ -546,12 +546,26 @@ impl Stored {
 
     /// Refuses at once while the store has no majority.
     pub(crate) fn refuse_hopeless(&self, code: &'static str) -> Result<(), Error> {
+        if self.store.log().led_outside().is_some() {
+            return Ok(());
+        }
         admin::refuse_hopeless(self.store.log(), code)
     }
 
-    /// Where the leader is, if this node is no member.
-    pub(crate) fn led_outside(&self) -> Option<String> {
-        self.store.log().led_outside()
+    /// Whether this node is no member.
+    pub(crate) fn is_outside(&self) -> bool {
+        self.store.log().is_outside()
+    }
+
+    /// Refuses what waits for words of other nodes, where this node is no member: members know each other's addresses alone.
+    pub(crate) fn refuse_outside(&self, code: &'static str) -> Result<(), Error> {
+        if !self.is_outside() {
+            return Ok(());
+        }
+        let member = self.store.log().led_outside();
+        let hint =
+            member.as_ref().map_or("Ask a member.".to_owned(), |member| format!("Ask a member, such as {member}."));
+        Err(Error::new(code, Class::Unreachable, "This node is no member of the cluster.").hint(hint).redirect(member))
     }
 
     /// Where other nodes reach a member.

@@ -20,6 +20,9 @@ const ASK: Duration = Duration::from_secs(10);
 /// How often one that is no member asks who leads: what it passes on meanwhile finds nobody, and is asked again.
 const ASK_OUTSIDE: Duration = Duration::from_millis(500);
 
+/// Addresses that one answer may name; a group has five voters at most, and some that learn.
+const MAX_NAMED: usize = 16;
+
 /// Adds to a status who does not answer, who answers in a member's place, and what this node was removed from.
 pub(super) async fn add(peers: &Peers, status: &mut v1::StatusReply) {
     let mut said = Vec::new();
@@ -93,6 +96,20 @@ fn removed_by(node: u64, group: &v1::GroupStatus, said: &[v1::StatusReply]) -> O
     said.iter().find(denies).map(|there| there.node)
 }
 
+/// The answers of this cluster's nodes: an address may be another cluster's by now. Without a number of its own a node
+/// believes those who agree.
+fn of_cluster(cluster: &str, said: Vec<Option<v1::StatusReply>>) -> Vec<v1::StatusReply> {
+    let said: Vec<v1::StatusReply> = said.into_iter().flatten().filter(|there| !there.cluster.is_empty()).collect();
+    let own = match cluster {
+        "" => said.first().map_or(String::new(), |there| there.cluster.clone()),
+        own => own.to_owned(),
+    };
+    match cluster.is_empty() && said.iter().any(|there| there.cluster != own) {
+        true => Vec::new(),
+        false => said.into_iter().filter(|there| there.cluster == own).collect(),
+    }
+}
+
 /// What the members say of a group to one who is none of them: the one of them who has seen the latest leadership.
 fn outside(group: u32, said: &[v1::StatusReply]) -> Option<Outside> {
     let same = said.iter().filter_map(|there| there.groups.iter().find(|of| of.group == group));
@@ -107,6 +124,8 @@ fn outside(group: u32, said: &[v1::StatusReply]) -> Option<Outside> {
 pub(super) async fn watch(logs: [Group; 2], peers: Arc<Peers>) {
     let mut told = BTreeSet::new();
     let mut pause = ASK_OUTSIDE;
+    // Whom those who answered have named: contacts may be gone one day.
+    let mut named = BTreeSet::new();
     loop {
         tokio::time::sleep(pause).await;
         pause = ASK;
@@ -120,8 +139,8 @@ pub(super) async fn watch(logs: [Group; 2], peers: Arc<Peers>) {
         }
         let status = admin::status(&lost);
         let members = others(peers.node().0, &status);
-        let said = call(&peers, members.values().chain(peers.contacts())).await;
-        let said: Vec<v1::StatusReply> = said.into_iter().flatten().collect();
+        let asked: BTreeSet<&String> = members.values().chain(peers.contacts()).chain(&named).collect();
+        let said = of_cluster(&status.cluster, call(&peers, asked.into_iter()).await);
         for (log, group) in lost.into_iter().zip(&status.groups) {
             let removed = removed_by(peers.node().0, group, &said);
             if let Some(by) = removed
@@ -134,7 +153,11 @@ pub(super) async fn watch(logs: [Group; 2], peers: Arc<Peers>) {
             if stands_outside {
                 pause = ASK_OUTSIDE;
             }
-            log.hear_from_outside(outside(group.group, &said).filter(|_| stands_outside));
+            let heard = outside(group.group, &said).filter(|_| stands_outside);
+            if let Some(heard) = &heard {
+                named.extend(heard.members.iter().map(|member| member.address.clone()).take(MAX_NAMED));
+            }
+            log.hear_from_outside(heard.or_else(|| stands_outside.then(Outside::default)));
         }
     }
 }
@@ -158,6 +181,17 @@ mod tests {
         assert_eq!(removed_by(3, &here, &said(group(&[], 12))), None);
         assert_eq!(removed_by(3, &here, &said(group(&[1, 2, 3], 12))), None);
         assert_eq!(removed_by(4, &group(&[], 0), &said(group(&[1, 2], 12))), None);
+    }
+
+    #[test]
+    fn answers_of_other_clusters_count_for_nothing() {
+        let said = |clusters: &[&str]| {
+            let reply = |cluster: &&str| Some(v1::StatusReply { cluster: (*cluster).to_owned(), ..Default::default() });
+            clusters.iter().map(reply).chain([None]).collect::<Vec<_>>()
+        };
+        assert_eq!(of_cluster("a", said(&["a", "b", ""])).len(), 1);
+        assert_eq!(of_cluster("", said(&["b", "", "b"])).len(), 2);
+        assert_eq!(of_cluster("", said(&["a", "b"])), []);
     }
 
     #[test]

@@ -93,6 +93,10 @@ pub(super) fn properties_of(properties: &v1::TableProperties) -> Result<Properti
         let holds = column.kinds.iter().map(kind).collect::<Result<BTreeSet<Kind>, Error>>()?;
         Ok((column.name.clone(), Column { holds, required: column.required }))
     };
+    if properties.level() == TableLevel::Unspecified {
+        return Err(Error::new("tables.invalid", Class::Invalid, "the table's level is not said")
+            .hint("Use public, app or user."));
+    }
     let columns = properties.columns.iter().map(column).collect::<Result<BTreeMap<_, _>, Error>>()?;
     let declared = !columns.is_empty() || properties.closed;
     let defaults = Properties::default();

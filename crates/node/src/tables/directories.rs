@@ -1,7 +1,7 @@
 //! Directories of tables: one file of the cell each, read through its consistent cache.
 
 use super::hub::Hub;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidings_base::{Class, Error};
@@ -74,6 +74,8 @@ impl Entry {
 pub(super) struct Directories {
     /// As many as there are tables.
     known: RwLock<BTreeMap<TableName, Arc<Entry>>>,
+    /// Tables in whose place another of their name was found.
+    replaced: Mutex<Vec<Arc<Entry>>>,
 }
 
 impl Directories {
@@ -99,14 +101,15 @@ impl Directories {
         let mut known = self.known.write();
         let newer = known.get(name).is_some_and(|known| known.version > version);
         if !newer {
-            known.insert(name.clone(), entry.clone());
+            let before = known.insert(name.clone(), entry.clone());
+            self.replaced.lock().extend(before.filter(|before| before.table() != entry.table()));
         }
         Ok(entry)
     }
 
-    /// Forgets tables that are not there any more; which they were.
+    /// Forgets tables that are not there any more, those in whose place others are among them; which they were.
     pub(super) fn keep(&self, listed: &BTreeSet<TableName>) -> Vec<Arc<Entry>> {
-        let mut gone = Vec::new();
+        let mut gone = std::mem::take(&mut *self.replaced.lock());
         self.known.write().retain(|name, entry| {
             let stays = listed.contains(name);
             if !stays {

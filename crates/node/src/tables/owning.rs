@@ -142,6 +142,10 @@ async fn begin(hub: &Arc<Hub>) -> Option<Owner> {
     if !hub.told.serves {
         return None;
     }
+    // Members could not send what is for its clients.
+    while hub.stored().is_ok_and(|stored| stored.is_outside()) {
+        tokio::time::sleep(AGAIN).await;
+    }
     let options = OwnerOptions::new(NAMESPACE, format!("node-{}", hub.told.node), hub.told.address.clone());
     match Owner::start(hub.through.clone(), options.data_dir(hub.told.data.clone())) {
         Ok(owner) => Some(owner),

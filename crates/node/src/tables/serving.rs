@@ -91,6 +91,9 @@ impl Hub {
         let name = TableName::parse(&caller.app, table)?;
         let entry = self.table(&name).await?;
         let caller = convert::relative(caller, &name.app);
+        if convert::caller_of(&caller).access < entry.directory.properties.access {
+            return Err(Refusal::Access.into());
+        }
         let mut info = self.info(&entry);
         for part in &mut info.partitions {
             let partition = entry.directory.partition_id(part.number);

@@ -28,9 +28,7 @@ impl Rows {
     }
 
     pub fn put(&mut self, row: Bytes, cell: Cell) {
-        if let Some(old) = self.rows.remove(&row) {
-            self.bytes -= size(&row, &old);
-        }
+        self.forget(&row);
         self.bytes += size(&row, &cell);
         if let Some((row, cell)) = self.rows.insert(row, cell) {
             self.bytes -= size(&row, &cell);
@@ -39,6 +37,12 @@ impl Rows {
             if let Some((row, cell)) = self.rows.pop_oldest() {
                 self.bytes -= size(&row, &cell);
             }
+        }
+    }
+
+    pub fn forget(&mut self, row: &Bytes) {
+        if let Some(old) = self.rows.remove(row) {
+            self.bytes -= size(row, &old);
         }
     }
 

@@ -12,7 +12,8 @@ use crate::record;
 use crate::refusal::Refusal;
 use crate::rows;
 use bytes::{BufMut, Bytes};
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use tidings_base::{Class, Mono, Now, Outbox};
 use tidings_predicate::{Key, Predicate};
 use tidings_wire::v1;
@@ -40,6 +41,8 @@ pub(super) struct Waiting {
 pub(super) struct Commit {
     /// Rows as they are after it, with the timestamp of the change; none = gone.
     pub rows: BTreeMap<Bytes, (u64, Option<Bytes>)>,
+    /// Those of them that are marks of deletions, taken away if nothing was written over them.
+    pub collected: BTreeSet<Bytes>,
     pub changes: Vec<Changed>,
     pub answers: Vec<(RequestId, Result<Answer, Refusal>)>,
     pub outcomes: Vec<(OperationId, Bytes)>,
@@ -239,7 +242,11 @@ impl Processor {
             partition.origin.clear();
         }
         for (row, (timestamp, value)) in commit.rows {
-            partition.rows.put(row, value.map(|value| (timestamp, value)));
+            // The store knows whether it was still the mark that went; here it is not known any more.
+            match commit.collected.contains(&row) {
+                true => partition.rows.forget(&row),
+                false => partition.rows.put(row, value.map(|value| (timestamp, value))),
+            }
         }
         for (op, row) in commit.outcomes {
             remember(&mut partition.outcomes, op, row);
@@ -303,7 +310,10 @@ fn collect(partition: &mut Partition, commit: &mut Commit) {
     let old = partition.expired.len().min(COLLECTED);
     for (row, version) in partition.expired.drain(..old) {
         // At the version of the mark itself: a record that was written since stays.
-        commit.rows.entry(row).or_insert((version, None));
+        if let Entry::Vacant(free) = commit.rows.entry(row) {
+            commit.collected.insert(free.key().clone());
+            free.insert((version, None));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tables that are altered while they are used.
 
-use crate::client::{agrees, everything, folded, pages, put, read, version, write};
+use crate::client::{agrees, delete, everything, folded, pages, put, read, version, write};
 use crate::holding::public;
 use crate::world::{TABLE, World, data, user};
 use std::sync::Arc;
@@ -84,4 +84,25 @@ fn a_query_of_whom_may_not_read_any_more_ends() {
         assert_eq!(folded(&world, 1).rows, heard.rows);
         agrees(&mut world, 2, &Packed::empty(), "").unwrap();
     }
+}
+
+/// Marks go with later commits, some hundred at a time; what was written over one meanwhile stays.
+#[test]
+fn an_old_mark_that_goes_hides_nothing_that_was_written_since() {
+    let mut world = World::calm(None, Properties { tombstones_s: 1, ..public() });
+    let ann = user("ann");
+    let key = |n: u32| format!("k{n:03}");
+    for n in 0..300 {
+        version(write(&mut world, 0, &ann, put(&key(n), "a", 1)));
+        version(write(&mut world, 0, &ann, delete(&key(n))));
+    }
+    world.run(5_000);
+    // A scan meets all of them; the next commits take them away.
+    let all = || read(Span::All, Level::Latest, &Packed::empty());
+    assert!(pages(&mut world, 0, 0, &ann, all()).unwrap().records.is_empty());
+    version(write(&mut world, 0, &ann, put(&key(299), "a", 2)));
+    version(write(&mut world, 0, &ann, put("other", "a", 3)));
+    let one = read(Span::Only(key(299).as_str().into()), Level::Latest, &Packed::empty());
+    assert_eq!(pages(&mut world, 0, 0, &ann, one).unwrap().records.len(), 1);
+    assert_eq!(pages(&mut world, 0, 0, &ann, all()).unwrap().records.len(), 2);
 }

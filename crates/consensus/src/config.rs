@@ -116,7 +116,7 @@ impl Default for Timings {
             call: Duration::from_secs(2),
             install: Duration::from_secs(120),
             answer: Duration::from_secs(10),
-            hand_over: Duration::from_secs(3),
+            hand_over: Duration::from_secs(6),
             catch_up: Duration::from_secs(300),
         }
     }

@@ -33,6 +33,9 @@ use tokio::task::JoinHandle;
 /// How many proposals are handed to openraft before others get a turn.
 const PUMP_BATCH: usize = 256;
 
+/// How often a leader that stops offers to hand over.
+const OFFERS: u32 = 3;
+
 /// How long stopping waits for the last hold on the disk to be let go.
 const LET_GO: Duration = Duration::from_secs(5);
 
@@ -223,13 +226,32 @@ impl Group {
         outside.as_ref().and_then(|said| said.address(said.leader?))
     }
 
+    /// Stands for election no more, for good: whoever is about to stop must not be elected once it has handed over.
+    pub fn stand_no_more(&self) {
+        if self.inner.members().voter_ids().count() > 1 {
+            self.inner.raft.runtime_config().elect(false);
+        }
+    }
+
     /// Hands leadership over if another voter can take it, in bounded time: the others must be able to reach this replica
     /// meanwhile. It goes on as a follower.
     pub async fn retire(&self) {
-        let limit = self.inner.shared.timings.hand_over;
-        if tokio::time::timeout(limit, self.hand_over()).await.is_err() {
-            tracing::warn!(group = self.inner.shared.group.0, "nobody took over in time; stopping all the same");
+        let leads = || self.inner.shared.leading_term().is_some();
+        if !leads() {
+            return;
         }
+        let limit = self.inner.shared.timings.hand_over;
+        for _ in 0..OFFERS {
+            let offered = async {
+                // Without others there is nothing to wait for.
+                (leads() && !self.hand_over().await && leads()) || self.led_by_another().await
+            };
+            // Whom it was offered to may have lost the election, and this replica may have won the next one.
+            if matches!(tokio::time::timeout(limit / OFFERS, offered).await, Ok(true)) {
+                return;
+            }
+        }
+        tracing::warn!(group = self.inner.shared.group.0, "nobody took over in time; stopping all the same");
     }
 
     /// Stops, having [retired](Group::retire). What is still unanswered has an unknown outcome.

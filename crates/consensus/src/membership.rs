@@ -124,7 +124,7 @@ impl Group {
     }
 
     /// Waits until a leader is known; whether it is another replica.
-    async fn led_by_another(&self) -> bool {
+    pub(crate) async fn led_by_another(&self) -> bool {
         let mut server = self.inner.raft.server_metrics();
         loop {
             let leader = server.borrow_watched().current_leader;

@@ -388,6 +388,7 @@ impl Services for NodeServices {
     }
 
     async fn hand_over(&self) {
+        self.logs().iter().for_each(|log| log.stand_no_more());
         let rest = async {
             let tables = async {
                 if let Some(tables) = &self.tables {

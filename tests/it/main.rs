@@ -11,6 +11,8 @@ mod health;
 mod load;
 mod notify;
 mod placement;
+#[path = "../shared/ports.rs"]
+mod ports;
 mod process;
 mod security;
 mod serving;

@@ -1,8 +1,9 @@
 //! Starting, asking and killing `tidings` processes.
 
+pub use crate::ports::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -344,11 +345,6 @@ pub fn http(method: &str, address: SocketAddr, path: &str, json: &str) -> Option
     let status = answer.split_whitespace().nth(1)?.parse().ok()?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned();
     Some((status, body))
-}
-
-/// A port that was free a moment ago, for configurations that must name one.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("loopback has ports").port()
 }
 
 /// Until when something goes on: a loop of kills, somebody's patience.

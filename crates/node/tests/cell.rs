@@ -8,10 +8,11 @@ mod operators;
 mod rest;
 mod rights;
 
+pub use crate::ports::free_address;
 use crate::support::{Answer, request, send_http1};
 use bytes::Bytes;
 use http::Method;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -47,10 +48,6 @@ pub struct Nodes {
     dir: TempDir,
     pub configs: Vec<Config>,
     pub nodes: Vec<Option<Node>>,
-}
-
-pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 impl Nodes {

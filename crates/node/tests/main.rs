@@ -10,6 +10,8 @@ mod members;
 mod mistakes;
 mod notify;
 mod placement;
+#[path = "../../../tests/shared/ports.rs"]
+mod ports;
 mod rest;
 mod start;
 mod support;

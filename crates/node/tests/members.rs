@@ -1,8 +1,8 @@
 //! Nodes that are members of several: how they enter, and what they say of a majority.
 
+use crate::ports::free_address;
 use crate::support::{request, send_http1};
 use http::Method;
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 use tidings_node::config::{Entry, Member};
@@ -14,9 +14,7 @@ const LOOKS: usize = 2_000;
 
 /// The configurations of three members on loopback, each with a directory of its own.
 fn three(dir: &Path) -> Vec<Config> {
-    // All are bound before any is let go, so that they differ.
-    let taken = [1, 2, 3].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    let addresses = taken.map(|listener| listener.local_addr().unwrap());
+    let addresses = [1, 2, 3].map(|_| free_address());
     let members: Vec<Member> =
         (1..).zip(addresses).map(|(node, address)| Member { node, address: address.to_string() }).collect();
     let config = |(node, listen)| {

@@ -2,4 +2,6 @@
 
 mod modelled;
 mod nonsense;
+#[path = "../../../../tests/shared/ports.rs"]
+mod ports;
 mod town;

@@ -1,7 +1,8 @@
 //! What tests over TCP share: addresses, clients, requests.
 
+use crate::ports::free_address;
 use bytes::Bytes;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidings_bft::client::{Client, Options};
@@ -9,11 +10,9 @@ use tidings_bft::keys::random;
 use tidings_bft::kv::{Request, Response};
 use tidings_bft::membership::{Founded, found};
 
-/// A group of four with two clients, at addresses that were free a moment ago.
+/// A group of four with two clients.
 pub fn group() -> Founded {
-    let listeners: Vec<TcpListener> = (0..8).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-    let pairs: Vec<(SocketAddr, SocketAddr)> = addresses.chunks(2).map(|two| (two[0], two[1])).collect();
+    let pairs: Vec<(SocketAddr, SocketAddr)> = (0..4).map(|_| (free_address(), free_address())).collect();
     found("town", &pairs, 2, random).unwrap()
 }
 

@@ -157,12 +157,12 @@ async fn a_silent_server_does_not_hold_up_the_way_to_another() {
 
 #[tokio::test]
 async fn nobody_there_is_told_at_once_to_whoever_connects() {
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let error = Client::connect(client_config([format!("http://{port}")])).await.unwrap_err();
+    let nobody = format!("http://{}", crate::ports::free_address());
+    let error = Client::connect(client_config([nobody.clone()])).await.unwrap_err();
     assert_eq!((error.code.as_ref(), error.class), ("client.unreachable", Class::Unreachable));
     assert!(error.message.contains("refused"), "{error}");
     // A client that waits does so until its call's deadline, and says what is wrong.
-    let client = Client::new(client_config([format!("http://{port}")])).unwrap();
+    let client = Client::new(client_config([nobody])).unwrap();
     let error = client.call(Request::new(get("x")).within(Duration::from_millis(100))).await.unwrap_err();
     assert_eq!(error.code, "client.unreachable");
 }

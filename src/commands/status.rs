@@ -20,6 +20,8 @@ struct Status {
     connections: u32,
     groups: Vec<Group>,
     placement: Option<Placement>,
+    /// Whom the node asks about the cluster, while it is no member.
+    contacts: Vec<String>,
     problems: Vec<String>,
 }
 
@@ -85,6 +87,7 @@ impl From<StatusReply> for Status {
                 leader: Some(placement.leader).filter(|leader| !leader.is_empty()),
                 epoch: Some(placement.epoch).filter(|epoch| *epoch > 0),
             }),
+            contacts: reply.contacts,
             problems: reply.problems,
         }
     }
@@ -145,6 +148,9 @@ fn print(status: &Status) {
         let epoch = epoch.map_or(String::new(), |epoch| format!(" (epoch {epoch})"));
         let leader = leader.as_deref().unwrap_or("not known");
         output::line(format_args!("placement: {role}{epoch} · leader {leader}"));
+    }
+    if !status.contacts.is_empty() {
+        output::line(format_args!("no member · asks {}", status.contacts.join(", ")));
     }
     if status.problems.is_empty() {
         output::line("no problems");

@@ -16,7 +16,7 @@ pub(crate) use cell::caller as cell_caller;
 
 use crate::authorize::{Action, Resource, authorize};
 use crate::connection::{Requests, Responder};
-use crate::notify::Spoken;
+use crate::notify::Seat;
 use crate::principal::{AppName, OperatorBy, Principal};
 use crate::tables::Watching;
 use async_trait::async_trait;
@@ -73,8 +73,8 @@ pub trait Services: Send + Sync + 'static {
         None
     }
 
-    /// Opens a channel of Notify for somebody who has no connection of frames.
-    fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Spoken, Error> {
+    /// A place for a channel of Notify of somebody who has no connection of frames.
+    fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Seat, Error> {
         drop(caller);
         Err(tidings_wire::error::unsupported())
     }
@@ -210,18 +210,7 @@ impl Gate {
             responder.fail(error);
             return None;
         }
-        let Some(app) = named_by_operator(caller) else { return self.services.notify(request, rest, responder) };
-        let services = self.services.clone();
-        Some(Box::pin(async move {
-            match services.app_exists(&app).await {
-                Err(error) => responder.fail(error),
-                Ok(()) => {
-                    if let Some(answering) = services.notify(request, rest, responder) {
-                        answering.await;
-                    }
-                }
-            }
-        }))
+        self.begin_in_app(caller, responder, |services, responder| services.notify(request, rest, responder))
     }
 
     /// Begins to answer a request of Tables.
@@ -236,13 +225,23 @@ impl Gate {
             responder.fail(error);
             return None;
         }
-        let Some(app) = named_by_operator(caller) else { return self.services.tables(request, rest, responder) };
+        self.begin_in_app(caller, responder, |services, responder| services.tables(request, rest, responder))
+    }
+
+    /// Begins to answer what is asked in an application, which may be one that an operator has named and nobody has made.
+    fn begin_in_app(
+        &self,
+        caller: &Principal,
+        responder: Responder,
+        begin: impl FnOnce(&dyn Services, Responder) -> Option<BoxFuture<'static, ()>> + Send + 'static,
+    ) -> Option<BoxFuture<'static, ()>> {
+        let Some(app) = named_by_operator(caller) else { return begin(&*self.services, responder) };
         let services = self.services.clone();
         Some(Box::pin(async move {
             match services.app_exists(&app).await {
                 Err(error) => responder.fail(error),
                 Ok(()) => {
-                    if let Some(answering) = services.tables(request, rest, responder) {
+                    if let Some(answering) = begin(&*services, responder) {
                         answering.await;
                     }
                 }
@@ -277,8 +276,8 @@ impl Gate {
         Ok(request.caller.unwrap_or_default())
     }
 
-    /// Opens a channel of Notify for somebody who may listen.
-    pub async fn notify_channel(&self, caller: &Principal, listener: v1::NotifyCaller) -> Result<Spoken, Error> {
+    /// A place for a channel of Notify of somebody who may listen.
+    pub async fn notify_channel(&self, caller: &Principal, listener: v1::NotifyCaller) -> Result<Seat, Error> {
         if let Some(app) = named_by_operator(caller) {
             self.services.app_exists(&app).await?;
         }

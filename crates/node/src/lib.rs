@@ -101,6 +101,7 @@ pub struct Node {
     gateway: Arc<Gateway>,
     sidecar: Arc<Sidecar>,
     channels: Arc<notify::HttpChannels>,
+    gate: Gate,
     connections: Arc<Connections>,
     /// Given back last, when nothing writes to it any more.
     _data: Option<DataDir>,
@@ -187,7 +188,7 @@ impl Node {
         let shared = Arc::new(Shared {
             channels: channels.clone(),
             auth,
-            gate,
+            gate: gate.clone(),
             gateway: gateway.clone(),
             sidecar: sidecar.clone(),
             config: Arc::new(config),
@@ -207,6 +208,7 @@ impl Node {
             gateway,
             sidecar,
             channels,
+            gate,
             connections,
             _data: data,
         })
@@ -227,6 +229,12 @@ impl Node {
     /// operator, unless its configuration shows a credential.
     pub fn door(&self) -> Arc<dyn Door> {
         Arc::new(carrier::local::NodeDoor::new(self.connections.clone(), self.admission.clone()))
+    }
+
+    /// A place for the channel of one client of Notify that comes by a way of the application's own; whoever brings it has
+    /// made sure who it is. Let its [`notify::Adapter`] be served there.
+    pub async fn channel(&self, principal: &Principal) -> Result<notify::Seat, Error> {
+        self.gate.notify_channel(principal, self.gate.listener(principal)?).await
     }
 
     /// How many connections are open.
@@ -268,7 +276,7 @@ impl Node {
             Err(e) => Err(Error::new("node.serving_failed", Class::Failed, format!("serving ended badly: {e}"))),
         };
         // Whoever comes next finds state and directory free.
-        drop((self.services, self.gateway, self.sidecar));
+        drop((self.services, self.gate, self.gateway, self.sidecar));
         served
     }
 
@@ -337,6 +345,7 @@ async fn start_services(
     };
     let services = NodeServices::new(cell, store, peers, clock.clone()).hindered(hindrance);
     let services = services.with_placement(told)?.with_notify(notify)?.with_tables(tables)?;
+    let services = services.leaving_with_membership();
     Ok(services.with_spares(spares, config.cell.replace_after.into(), clock))
 }
 

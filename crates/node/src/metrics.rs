@@ -60,7 +60,8 @@ const TABLES_ANSWERS: &str = "tidings_tables_answers_total";
 const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
 
 /// Bounds of the latency histogram in seconds: from an answer out of memory to the longest call.
-const LATENCY_BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+pub(crate) const LATENCY_BUCKETS: [f64; 12] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 /// Bounds of the histogram of waits for acknowledgements, in seconds: from one round trip to a lost client's cache lease.
 const WAIT_BUCKETS: [f64; 10] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 2.0, 5.0];

@@ -11,26 +11,30 @@
 //! [`NAMESPACE`], serves both roles: whoever owns a point of the ring is the matcher of the objects and the registrar of the
 //! clients that stand there. Whatever a line cannot carry is lost, and said again by the machines.
 
+mod adapter;
 mod asking;
 mod channels;
 mod exchange;
 mod feeding;
 mod formats;
+mod frames;
 mod gathering;
 mod hooks;
 mod http;
 mod hub;
 mod lines;
 mod listening;
+mod load;
 mod performing;
 mod ranges;
 mod realm;
+mod stages;
 mod traces;
 
+pub use adapter::{Adapter, Seat};
 pub use formats::Format;
 pub use hooks::Hook;
 pub use http::{HttpChannels, Reading};
-pub use listening::Spoken;
 
 use crate::clock::Clock;
 use crate::config;
@@ -128,6 +132,8 @@ impl Notify {
             Some(Message::Reset(reset)) => Message::ResetDone(hub.reset(&caller.app, reset).await?),
             Some(Message::Rotate(_)) => Message::Rotated(hub.rotate_keys().await?),
             Some(Message::TraceList(list)) => Message::TraceListReply(hub.traces(caller, list).await),
+            Some(Message::Load(load)) => Message::LoadReply(hub.load(load).await?),
+            Some(Message::Count(_)) => Message::CountReply(hub.count(&caller.app).await?),
             Some(Message::ForwardUp(forward)) => Message::Forwarded(hub.up_forwarded(caller, forward).await),
             Some(Message::ChannelClosed(closed)) => Message::Forwarded(hub.close_forwarded(&caller, closed).await),
             Some(Message::ForwardDown(forward)) => Message::Forwarded(hub.down_forwarded(forward)),
@@ -147,7 +153,7 @@ impl Notify {
         let hub = self.hub.clone();
         match request {
             v1::NotifyMessage { caller, message: Some(Message::Up(up)) } => {
-                Box::pin(listening::serve(hub, caller.unwrap_or_default(), up, rest, responder))
+                Box::pin(frames::serve(hub, caller.unwrap_or_default(), up, rest, responder))
             }
             v1::NotifyMessage { message: Some(message @ (Message::Match(_) | Message::Notify(_))), .. } => {
                 Box::pin(exchange::serve(hub, message, responder))
@@ -159,10 +165,9 @@ impl Notify {
         }
     }
 
-    /// Opens a channel for somebody who has no connection of frames.
-    pub fn channel(&self, caller: v1::NotifyCaller) -> Result<Spoken, Error> {
-        self.hub.refuse_outside()?;
-        Ok(Spoken::open(&self.hub, caller))
+    /// A place for the channel of somebody who has no connection of frames.
+    pub fn channel(&self, caller: v1::NotifyCaller) -> Result<Seat, Error> {
+        Seat::take(&self.hub, caller)
     }
 
     /// Waits until a machine has stopped by itself; which.

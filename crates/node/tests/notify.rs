@@ -1,4 +1,7 @@
-//! Notify on a whole node: users hear of what their tokens list.
+//! Notify on a whole node: users hear of what their tokens list; bad channels, foreign tokens and failing rows.
+
+mod lossy;
+mod troubles;
 
 use crate::support::{Answer, TestIssuer, loopback, request, send_http1};
 use base64::Engine;
@@ -6,7 +9,9 @@ use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
+use tidings_client::{Client, ClientConfig};
 use tidings_node::authorize::Action;
 use tidings_node::config::{Grant, Time};
 use tidings_node::notify::Hook;
@@ -19,43 +24,70 @@ async fn ask(address: SocketAddr, token: &str, method: Method, path: &str, body:
     send_http1(stream, request(method, path, Some(token), body)).await
 }
 
-/// A whole node whose users are limited by the claims of their tokens.
-async fn start(issuer: &TestIssuer, data: &std::path::Path) -> Node {
+/// The configuration of a whole node whose ranges find their owners soon.
+fn fast(data: &Path) -> Config {
     let mut config = Config { data: data.to_owned(), ..loopback() };
-    config.auth.issuers = vec![issuer.config("shop", &[Grant { part: Part::Notify, action: Action::Read }])];
     (config.placement.session, config.placement.fail_over) = (Time::seconds(1), Time::millis(500));
     (config.placement.round_trip, config.notify.lease) = (Time::millis(100), Time::millis(2_500));
     config.notify.renew = Time::millis(400);
+    config
+}
+
+/// A whole node whose users are limited by the claims of their tokens.
+async fn start(issuer: &TestIssuer, data: &Path) -> Node {
+    let mut config = fast(data);
+    config.auth.issuers = vec![issuer.config("shop", &[Grant { part: Part::Notify, action: Action::Read }])];
     config.notify.hooks.insert("shop".into(), Hook { claims: true, ..Hook::default() });
     Node::start(config).await.expect("the node starts")
 }
 
-/// Registers objects by a channel of one's own, as a client of this nonce; how each ended, once all have.
-async fn statuses(address: SocketAddr, nonce: u64, token: &str, objects: &[&str]) -> Vec<(String, Value)> {
+/// A client of the process that runs the node, in the application `shop`.
+async fn publishing(node: &Node) -> Client {
+    let config = ClientConfig { app: Some("shop".into()), ..ClientConfig::in_process(node.door()) };
+    Client::connect(config).await.expect("the door is open")
+}
+
+/// Opens a channel; its path.
+async fn opened(address: SocketAddr, token: &str) -> String {
     let opened = ask(address, token, Method::POST, "/v1/notify-channels/shop", None).await;
     assert_eq!(opened.status, 201, "{}", opened.text());
-    let path = format!("/v1/notify-channels/shop/{}", opened.json()["channel"].as_str().unwrap());
-    let hello = json!({ "hello": { "nonce": nonce.to_string() }, "contact": "1" });
-    assert_eq!(ask(address, token, Method::POST, &path, Some(hello)).await.status, 204);
+    format!("/v1/notify-channels/shop/{}", opened.json()["channel"].as_str().unwrap())
+}
+
+/// Begins a session by a channel; the token that it is granted.
+async fn token_of(address: SocketAddr, token: &str, path: &str, hello: Value) -> String {
+    let up = json!({ "hello": hello, "contact": "1" });
+    assert_eq!(ask(address, token, Method::POST, path, Some(up)).await.status, 204);
+    let granted = async {
+        loop {
+            let polled = ask(address, token, Method::GET, &format!("{path}?wait_ms=1000"), None).await.json();
+            let granted = |down: &Value| down["grant"]["token"].as_str().map(str::to_owned);
+            if let Some(token) = polled["downs"].as_array().unwrap().iter().find_map(granted) {
+                return token;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), granted).await.expect("a token is granted")
+}
+
+/// Registers objects by a channel of one's own, as a client of this nonce; how each ended, once all have.
+async fn statuses(address: SocketAddr, nonce: u64, token: &str, objects: &[&str]) -> Vec<(String, Value)> {
+    let path = opened(address, token).await;
+    let grant = token_of(address, token, &path, json!({ "nonce": nonce.to_string() })).await;
+    let change = |name: &&str| json!({ "register": { "object": STANDARD.encode(name) } });
+    let changes: Vec<Value> = objects.iter().map(change).collect();
+    let latest = objects.len().to_string();
+    let up = json!({ "token": grant, "contact": "1", "latest": latest, "first": "1", "changes": changes });
+    assert_eq!(ask(address, token, Method::POST, &path, Some(up)).await.status, 204);
     let mut found: Vec<(String, Value)> = Vec::new();
     let told = async {
-        let mut said = false;
         while found.len() < objects.len() {
-            let polled = ask(address, token, Method::GET, &format!("{path}?wait_ms=1000"), None).await;
-            for down in polled.json()["downs"].as_array().unwrap() {
-                if let (Some(grant), false) = (down["grant"]["token"].as_str(), said) {
-                    said = true;
-                    let change = |name: &&str| json!({ "register": { "object": STANDARD.encode(name) } });
-                    let changes: Vec<Value> = objects.iter().map(change).collect();
-                    let (latest, contact) = (objects.len().to_string(), "1");
-                    let up = json!({ "token": grant, "contact": contact, "latest": latest, "first": "1", "changes": changes });
-                    assert_eq!(ask(address, token, Method::POST, &path, Some(up)).await.status, 204);
-                }
-                for status in down["statuses"].as_array().into_iter().flatten() {
-                    let name = STANDARD.decode(status["object"].as_str().unwrap()).unwrap();
-                    let how = if status["failure"].is_null() { &status["registered"] } else { &status["failure"] };
-                    found.push((String::from_utf8(name).unwrap(), how.clone()));
-                }
+            let polled = ask(address, token, Method::GET, &format!("{path}?wait_ms=1000"), None).await.json();
+            let downs = polled["downs"].as_array().unwrap();
+            for status in downs.iter().flat_map(|down| down["statuses"].as_array().into_iter().flatten()) {
+                let name = STANDARD.decode(status["object"].as_str().unwrap()).unwrap();
+                let how = if status["failure"].is_null() { &status["registered"] } else { &status["failure"] };
+                found.push((String::from_utf8(name).unwrap(), how.clone()));
             }
         }
     };

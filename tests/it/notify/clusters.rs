@@ -2,9 +2,10 @@
 
 use super::{FAST, hears, publish, registered};
 use crate::cluster::Cluster;
-use crate::process::{Deadline, Running, tidings, turn, until, until_within};
+use crate::process::{Deadline, Running, http, http_get, tidings, turn, until, until_within};
 use rustix::process::Signal;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long a crowd may take to be registered, and to be fresh again: it is large, and machines can be busy.
@@ -106,42 +107,119 @@ fn kill_loop_of_three_nodes_under_listeners() {
     }
 }
 
-/// Kills node after node while a crowd of WebSocket clients in one process listens and publishers publish; then nobody may be
-/// stale (N1), and nobody may ever have heard of what was not published (N2). As many clients as `KILL_CLIENTS` says.
+/// A crowd of WebSocket clients in one process, each with an object of its own, and publishers who never tire.
+struct Crowd {
+    running: Running,
+}
+
+impl Crowd {
+    /// Starts it and waits until everybody is registered.
+    fn start(cluster: &Cluster, clients: usize, applications: usize) -> Crowd {
+        let (clients, applications) = (clients.to_string(), applications.to_string());
+        let servers = cluster.urls.join(",");
+        let command = ["bench-crowd", "--clients", &clients, "--applications", &applications, "--server", &servers];
+        let mut running = Running::start(tidings().args(command));
+        until_within(CROWD_PATIENCE, "the crowd is registered", || {
+            assert!(running.is_running(), "{}", running.err());
+            running.out().contains("ready").then_some(())
+        });
+        Crowd { running }
+    }
+
+    /// Ends it: then nobody may be stale (N1), and nobody may ever have heard of what was not published (N2).
+    fn end(mut self) {
+        self.running.signal(Signal::INT);
+        until_within(CROWD_PATIENCE, "the crowd ends", || (!self.running.is_running()).then_some(()));
+        let said = self.running.ended();
+        eprintln!("{}", said.out.trim());
+        assert_eq!(said.code, 0, "{said:?}");
+        let told: Value = serde_json::from_str(said.out.lines().skip(1).collect::<String>().as_str()).unwrap();
+        assert_eq!((&told["stale"], &told["invented"]), (&Value::from(0), &Value::from(0)), "{told}");
+        assert!(told["callbacks"].as_u64() > Some(0) && told["acknowledged"].as_u64() > Some(0), "{told}");
+    }
+}
+
+/// Kills a node under a crowd, has the others take publications, and starts it again.
+fn kill_under_a_crowd(cluster: &mut Cluster, place: usize) {
+    cluster.kill(place);
+    // Long enough for its ranges to find other owners.
+    let alive = cluster.node((place + 1) % 3);
+    until("the others take calls", || (alive.run(&["notify", "publish", "shop", "o", "now"]).code == 0).then_some(()));
+    cluster.restart(place);
+}
+
+/// Three nodes, of which one is killed while publishers go on: in the end every client has what was published last.
+#[test]
+fn a_crowd_of_clients_converges_through_the_death_of_a_node() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start_with(dir.path(), FAST);
+    let crowd = Crowd::start(&cluster, 36, 6);
+    let leader = cluster.leader();
+    kill_under_a_crowd(&mut cluster, leader);
+    crowd.end();
+}
+
+/// Kills node after node under a crowd of as many clients as `KILL_CLIENTS` says.
 #[test]
 #[ignore = "for as long as KILL_SECONDS says: scripts/kill.sh"]
 fn kill_crowd_of_clients_of_three_nodes() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let clients = std::env::var("KILL_CLIENTS").unwrap_or_else(|_| "200".to_owned());
+    let clients = std::env::var("KILL_CLIENTS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
     let limits = format!("{FAST}ids = {clients}\n[limits]\nconnections_per_address = 20000\nrequests_per_second = 0\n");
     let mut cluster = Cluster::start_with(dir.path(), &limits);
-    let servers = cluster.urls.join(",");
-    let command = ["bench-crowd", "--clients", &clients, "--applications", "20", "--server", &servers];
-    let mut crowd = Running::start(tidings().args(command));
-    until_within(CROWD_PATIENCE, "the crowd is registered", || {
-        assert!(crowd.is_running(), "{}", crowd.err());
-        crowd.out().contains("ready").then_some(())
-    });
+    let crowd = Crowd::start(&cluster, clients, 20);
     // The time counts from the first kill: a crowd takes a while to come together.
     let (deadline, mut kills) = (Deadline::from_environment(), 0);
     while !deadline.has_passed() {
-        let place = kills % 3;
-        cluster.kill(place);
+        kill_under_a_crowd(&mut cluster, kills % 3);
         kills += 1;
-        // Long enough for its ranges to find other owners.
-        let alive = cluster.node((place + 1) % 3);
-        until("the others take calls", || {
-            (alive.run(&["notify", "publish", "shop", "o", "now"]).code == 0).then_some(())
-        });
-        cluster.restart(place);
     }
-    crowd.signal(Signal::INT);
-    until_within(CROWD_PATIENCE, "the crowd ends", || (!crowd.is_running()).then_some(()));
-    let said = crowd.ended();
-    eprintln!("{kills} kills: {}", said.out.trim());
-    assert_eq!(said.code, 0, "{said:?}");
-    let told: Value = serde_json::from_str(said.out.lines().skip(1).collect::<String>().as_str()).unwrap();
-    assert_eq!((&told["stale"], &told["invented"]), (&Value::from(0), &Value::from(0)), "{told}");
-    assert!(told["callbacks"].as_u64() > Some(0), "{told}");
+    eprintln!("{kills} kills");
+    crowd.end();
+}
+
+/// A member that was removed hands its ranges over by itself: nobody waits for its end, or for the ends of its leases.
+#[test]
+fn a_node_that_was_removed_hands_its_ranges_over() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start_with(dir.path(), LONG);
+    let owners = |at: usize| -> Option<Vec<String>> {
+        let (status, said) = http_get(cluster.node(at).address, "/v1/notify-load")?;
+        let load: Value = serde_json::from_str(&said).ok().filter(|_| status == 200)?;
+        let shares = load["ring"]["shares"].as_array()?.iter().filter(|share| share["ranges"] != 0);
+        Some(shares.filter_map(|share| share["owner"].as_str().map(str::to_owned)).collect())
+    };
+    until("all three own ranges", || (owners(0)?.len() == 3).then_some(()));
+    let removed = (0..3).find(|place| *place != cluster.leader()).expect("there are three");
+    let stays = cluster.leader();
+    let name = format!("node-{}", removed + 1);
+    for group in [1, 0] {
+        let path = format!("/v1/admin/groups/{group}/members/{}", removed + 1);
+        until("a leader removes it", || {
+            (0..3).find_map(|at| {
+                let (status, said) = http("DELETE", cluster.node(at).address, &path, "")?;
+                (status == 204 || said.contains("raft.no_member")).then_some(())
+            })
+        });
+    }
+    until("the others have its ranges", || (!owners(stays)?.contains(&name)).then_some(()));
+    // It knows whom to ask, and sends clients to members, to each in turn.
+    let outside = cluster.node(removed);
+    let status = until("it knows that it is none", || {
+        let status = outside.run(&["status", "--json"]);
+        let status: Value = serde_json::from_str(&status.out).ok()?;
+        (!status["contacts"].as_array()?.is_empty()).then_some(status)
+    });
+    assert!(outside.run(&["status"]).out.contains("no member · asks "), "{status}");
+    let elsewhere: BTreeSet<String> = (0..4)
+        .map(|_| {
+            let (_, said) = http("POST", outside.address, "/v1/notify-channels/shop", "").unwrap();
+            assert!(said.contains("notify.no_member"), "{said}");
+            said
+        })
+        .collect();
+    assert_eq!(elsewhere.len(), 2, "one of the two members each time: {elsewhere:?}");
 }

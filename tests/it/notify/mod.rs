@@ -1,7 +1,9 @@
 //! Notify through the real binary: what is published is heard, whatever dies in between.
 
+mod bad_clients;
 mod clusters;
 mod commands;
+mod console;
 mod formats;
 mod hooks;
 mod http;

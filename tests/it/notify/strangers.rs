@@ -11,14 +11,14 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 /// `prices`, in base64.
-const PRICES: &str = "cHJpY2Vz";
+pub(super) const PRICES: &str = "cHJpY2Vz";
 
-struct Stranger {
+pub(super) struct Stranger {
     socket: WebSocketStream<TcpStream>,
 }
 
 impl Stranger {
-    async fn connect(server: &Server) -> Stranger {
+    pub(super) async fn connect(server: &Server) -> Stranger {
         let mut request = format!("ws://{}/v1/frames", server.address).into_client_request().unwrap();
         let headers = request.headers_mut();
         headers.insert("sec-websocket-protocol", "tidings.v1.json".parse().unwrap());
@@ -31,17 +31,17 @@ impl Stranger {
         stranger
     }
 
-    async fn say(&mut self, frame: Value) {
+    pub(super) async fn say(&mut self, frame: Value) {
         self.socket.send(Message::Text(frame.to_string().into())).await.unwrap();
     }
 
     /// A message of the channel, which is operation 1 and goes on.
-    async fn up(&mut self, up: Value) {
+    pub(super) async fn up(&mut self, up: Value) {
         self.say(json!({ "op": "1", "more": true, "notify": { "up": up } })).await;
     }
 
     /// Waits for a frame in which `pick` finds something.
-    async fn hear<T>(&mut self, pick: impl Fn(&Value) -> Option<T>) -> T {
+    pub(super) async fn hear<T>(&mut self, pick: impl Fn(&Value) -> Option<T>) -> T {
         let heard = async {
             loop {
                 let Message::Text(text) = self.socket.next().await.expect("it is open").unwrap() else { continue };
@@ -55,8 +55,27 @@ impl Stranger {
         tokio::time::timeout(Duration::from_secs(60), heard).await.expect("it is heard")
     }
 
+    /// Begins a session under this nonce; its token.
+    pub(super) async fn begin(&mut self, nonce: u64) -> String {
+        let nonce = nonce.to_string();
+        self.up(json!({ "hello": { "nonce": nonce, "persistent": true }, "contact": "1" })).await;
+        let grant = |frame: &Value| Some(frame["notify"]["down"]["grant"].clone()).filter(|g| g["nonce"] == nonce);
+        self.hear(grant).await["token"].as_str().expect("a token").to_owned()
+    }
+
+    /// Registers `prices` as the first change, and waits until that is complete.
+    pub(super) async fn register(&mut self, token: &str) {
+        let register = json!([{ "register": { "object": PRICES } }]);
+        self.up(json!({ "token": token, "contact": "1", "latest": "1", "first": "1", "changes": register })).await;
+        self.hear(|frame| {
+            let statuses = frame["notify"]["down"]["statuses"].as_array()?;
+            statuses.iter().any(|status| status["object"] == PRICES && status["registered"] == true).then_some(())
+        })
+        .await;
+    }
+
     /// Waits for a notification of this field.
-    async fn notified(&mut self, field: &str) -> Value {
+    pub(super) async fn notified(&mut self, field: &str) -> Value {
         self.hear(|frame| {
             let all = frame["notify"]["down"]["notifications"].as_array()?;
             all.iter()
@@ -76,19 +95,8 @@ fn whoever_reads_the_protocol_can_listen() {
     publish(&server, "other", 1);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let mut stranger = Stranger::connect(&server).await;
-        stranger.up(json!({ "hello": { "nonce": "4711", "persistent": true }, "contact": "1" })).await;
-        let grant = stranger
-            .hear(|frame| Some(frame["notify"]["down"]["grant"].clone()).filter(|grant| grant["nonce"] == "4711"))
-            .await;
-        let token = grant["token"].as_str().expect("a token").to_owned();
-        let register = json!([{ "register": { "object": PRICES } }]);
-        stranger.up(json!({ "token": token, "contact": "1", "latest": "1", "first": "1", "changes": register })).await;
-        stranger
-            .hear(|frame| {
-                let statuses = frame["notify"]["down"]["statuses"].as_array()?;
-                statuses.iter().any(|status| status["object"] == PRICES && status["registered"] == true).then_some(())
-            })
-            .await;
+        let token = stranger.begin(4711).await;
+        stranger.register(&token).await;
         publish(&server, "prices", 41);
         assert_eq!(stranger.notified("version").await, "41");
         let ack = |version: &str| json!([{ "object": PRICES, "version": version }]);

@@ -56,11 +56,14 @@ fn need(message: &Message) -> Need {
     match message {
         Message::Up(_) => Need::Read,
         Message::TraceList(list) if list.alone => Need::Node,
-        Message::Publish(_) | Message::ObjectList(_) | Message::ClientList(_) | Message::TraceList(_) => {
-            Need::Application
-        }
+        Message::Load(load) if load.alone => Need::Node,
+        Message::Publish(_)
+        | Message::ObjectList(_)
+        | Message::ClientList(_)
+        | Message::TraceList(_)
+        | Message::Count(_) => Need::Application,
         Message::Reset(reset) if !reset.everything => Need::Application,
-        Message::Reset(_) | Message::Rotate(_) => Need::Operator,
+        Message::Reset(_) | Message::Rotate(_) | Message::Load(_) => Need::Operator,
         Message::ForwardUp(_)
         | Message::ForwardDown(_)
         | Message::ChannelClosed(_)
@@ -75,6 +78,8 @@ fn need(message: &Message) -> Need {
         | Message::Rotated(_)
         | Message::TraceListReply(_)
         | Message::ChannelClaimsReply(_)
+        | Message::LoadReply(_)
+        | Message::CountReply(_)
         | Message::Matched(_)
         | Message::Notified(_)
         | Message::Forwarded(_) => Need::Nothing,
@@ -154,5 +159,12 @@ mod tests {
         let wipe = || Message::Reset(v1::NotifyReset { everything: true });
         assert_eq!(admitted(&app(), wipe()), "notify.operators_only");
         assert_eq!(admitted(&Principal::operator(OperatorBy::Key), wipe()), "default operator");
+        // What all nodes do is the operator's to see; what an application has, its own.
+        let load = |alone| Message::Load(v1::NotifyLoad { alone });
+        assert_eq!(admitted(&app(), load(false)), "notify.operators_only");
+        assert_eq!(admitted(&Principal::operator(OperatorBy::Key), load(false)), "default operator");
+        assert_eq!(admitted(&Principal::operator(OperatorBy::Key), load(true)), "control.unsupported");
+        assert_eq!(admitted(&all, Message::Count(v1::NotifyCount {})), "notify.applications_only");
+        assert_eq!(admitted(&app(), Message::Count(v1::NotifyCount {})), "a app:a/k");
     }
 }

@@ -2,7 +2,6 @@
 
 use super::hub::Hub;
 use super::realm::NOT_READY;
-use crate::metrics;
 use bytes::Bytes;
 use prost::Message as _;
 use tidings_base::{Class, Error};
@@ -24,7 +23,8 @@ impl Hub {
     /// Refuses at once what people and publishers ask while too few nodes answer for anything to come of it.
     pub(super) fn refuse_hopeless(&self, asked: Option<&Asked>) -> Result<(), Error> {
         let resets = matches!(asked, Some(Asked::Reset(_)));
-        let asks = matches!(asked, Some(Asked::Publish(_) | Asked::ObjectList(_) | Asked::ClientList(_)));
+        let asks =
+            matches!(asked, Some(Asked::Publish(_) | Asked::ObjectList(_) | Asked::ClientList(_) | Asked::Count(_)));
         if resets || (asks && self.kept.borrow().is_none()) {
             self.way.refuse_hopeless(NOT_READY)?;
         }
@@ -51,7 +51,7 @@ impl Hub {
             Bytes::from(publication.encode_to_vec())
         });
         self.append(entries.collect()).await?;
-        metrics::notify_published(count);
+        self.stages.published(count);
         Ok(v1::Published {})
     }
 
@@ -65,11 +65,25 @@ impl Hub {
 
     /// Objects of an application.
     pub(super) async fn objects(&self, app: &str, list: &v1::ObjectList) -> Result<v1::ObjectListReply, Error> {
-        let (realm, limit) = (self.kept()?.realm(), limit(list.limit));
+        let (objects, more) = self.find_objects(app, &list.object, limit(list.limit)).await?;
+        match objects.is_empty() && !list.object.is_empty() {
+            true => Err(no_object(&list.object)),
+            false => Ok(v1::ObjectListReply { objects, more }),
+        }
+    }
+
+    /// So many objects of an application, or the one that is named; whether there are more.
+    pub(super) async fn find_objects(
+        &self,
+        app: &str,
+        object: &[u8],
+        limit: usize,
+    ) -> Result<(Vec<v1::ObjectInfo>, bool), Error> {
+        let realm = self.kept()?.realm();
         let mut found = Objects::default();
         let mut from = None;
         for _ in 0..MAX_PAGES {
-            let rows = self.scan(inspect::objects_page(&realm, app, &list.object, from.take())).await?;
+            let rows = self.scan(inspect::objects_page(&realm, app, object, from.take())).await?;
             rows.rows.iter().for_each(|row| found.take(&realm, app, row));
             from = rows.next;
             // Rows of one object stand together: all of those before the last are complete.
@@ -78,17 +92,24 @@ impl Hub {
             }
         }
         let mut objects = found.into_list();
-        if objects.is_empty() && !list.object.is_empty() {
-            return Err(no_object(&list.object));
-        }
         let more = from.is_some() || objects.len() > limit;
         objects.truncate(limit);
-        Ok(v1::ObjectListReply { objects, more })
+        Ok((objects, more))
     }
 
     /// Clients of an application.
     pub(super) async fn clients(&self, app: &str, wanted: u32) -> Result<v1::ClientListReply, Error> {
-        let (realm, limit) = (self.kept()?.realm(), limit(wanted));
+        let (clients, more) = self.find_clients(app, limit(wanted)).await?;
+        Ok(v1::ClientListReply { clients, more })
+    }
+
+    /// So many clients of an application; whether there are more.
+    pub(super) async fn find_clients(
+        &self,
+        app: &str,
+        limit: usize,
+    ) -> Result<(Vec<v1::NotifyClientInfo>, bool), Error> {
+        let realm = self.kept()?.realm();
         let mut clients = Vec::new();
         let mut from = None;
         for _ in 0..MAX_PAGES {
@@ -101,7 +122,7 @@ impl Hub {
         }
         let more = from.is_some() || clients.len() > limit;
         clients.truncate(limit);
-        Ok(v1::ClientListReply { clients, more })
+        Ok((clients, more))
     }
 
     /// F3: forgets versions and registrations; clients come back, register again and fetch.

@@ -87,6 +87,11 @@ impl Channels {
         }
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.open.lock().len()
+    }
+
     /// The numbers of the channels of an application, or of all.
     pub(super) fn of(&self, app: Option<&str>) -> Vec<u64> {
         let open = self.open.lock();

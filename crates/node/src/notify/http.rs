@@ -3,14 +3,15 @@
 //! A channel is its principal's: nobody else can speak or hear by it, whatever number he guesses. One that is not used for
 //! [`IDLE`] is closed; its client opens another, as after any channel that closed.
 
-use super::listening::Spoken;
+use super::adapter::{Adapter, Seat};
 use crate::clock::Clock;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidings_base::{Class, Error, Mono};
-use tidings_wire::v1;
+use tidings_wire::{error, v1};
+use tokio::sync::mpsc;
 
 /// How long a channel lives without anybody who streams or polls: some times a poll's pause.
 const IDLE: Duration = Duration::from_secs(60);
@@ -18,8 +19,10 @@ const IDLE: Duration = Duration::from_secs(60);
 const SWEEP: Duration = Duration::from_secs(5);
 /// Channels of one node that speak HTTP.
 const MOST: usize = 10_000;
-/// Messages of one poll's answer.
+/// Messages of one poll's answer, and those that wait for it.
 const AT_ONCE: usize = 64;
+/// Messages of one client that wait to be passed on; whoever says more waits.
+const SAID: usize = 16;
 
 /// The channels of a node whose clients speak HTTP.
 pub struct HttpChannels {
@@ -29,16 +32,35 @@ pub struct HttpChannels {
 
 struct Held {
     caller: v1::NotifyCaller,
-    ups: tokio::sync::mpsc::Sender<v1::NotifyUp>,
+    ups: mpsc::Sender<v1::NotifyUp>,
     /// One reads at a time.
-    spoken: Arc<tokio::sync::Mutex<Spoken>>,
+    downs: Arc<tokio::sync::Mutex<mpsc::Receiver<v1::NotifyDown>>>,
     last: Mutex<Mono>,
+}
+
+/// The other ends of what is held for a client between its requests.
+struct Posts {
+    ups: mpsc::Receiver<v1::NotifyUp>,
+    downs: mpsc::Sender<v1::NotifyDown>,
+}
+
+impl Adapter for Posts {
+    async fn receive(&mut self) -> Result<v1::NotifyUp, Error> {
+        self.ups.recv().await.ok_or_else(error::closed)
+    }
+
+    async fn send(&mut self, message: Box<v1::NotifyDown>) -> Result<(), Error> {
+        self.downs.send(*message).await.map_err(|_| error::closed())
+    }
+
+    /// Whoever reads finds the end.
+    fn close(self, _: Error) {}
 }
 
 /// The reading side of a channel, for as long as somebody reads.
 pub struct Reading {
     held: Arc<Held>,
-    spoken: tokio::sync::OwnedMutexGuard<Spoken>,
+    downs: tokio::sync::OwnedMutexGuard<mpsc::Receiver<v1::NotifyDown>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -51,16 +73,16 @@ impl Drop for Reading {
 impl Reading {
     /// The next message; `None` once the channel is closed.
     pub async fn next(&mut self) -> Option<v1::NotifyDown> {
-        self.spoken.next().await
+        self.downs.recv().await
     }
 
     /// What comes within a while: at least one message unless none comes, and what waits behind it. `None` once the channel
     /// is closed.
     pub async fn some(&mut self, wait: Duration) -> Option<Vec<v1::NotifyDown>> {
-        let Ok(first) = tokio::time::timeout(wait, self.spoken.next()).await else { return Some(Vec::new()) };
+        let Ok(first) = tokio::time::timeout(wait, self.downs.recv()).await else { return Some(Vec::new()) };
         let mut all = vec![first?];
         while all.len() < AT_ONCE
-            && let Some(next) = self.spoken.waiting()
+            && let Ok(next) = self.downs.try_recv()
         {
             all.push(next);
         }
@@ -77,19 +99,22 @@ impl HttpChannels {
     }
 
     /// Keeps a channel under a name that nobody can guess.
-    pub fn keep(&self, caller: v1::NotifyCaller, spoken: Spoken) -> Result<String, Error> {
+    pub fn keep(&self, caller: v1::NotifyCaller, seat: Seat) -> Result<String, Error> {
         let mut name = [0; 16];
         getrandom::fill(&mut name)
             .map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))?;
         let name = name.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         let last = Mutex::new(self.clock.now().mono);
-        let held = Held { caller, ups: spoken.ups(), spoken: Arc::new(tokio::sync::Mutex::new(spoken)), last };
+        let ((ups, said), (telling, downs)) = (mpsc::channel(SAID), mpsc::channel(AT_ONCE));
+        let held = Held { caller, ups, downs: Arc::new(tokio::sync::Mutex::new(downs)), last };
         let mut open = self.open.lock();
         if open.len() >= MOST {
             return Err(Error::new("control.busy", Class::Unreachable, format!("{MOST} channels speak HTTP already"))
                 .hint("Use another node, or frames over WebSocket."));
         }
         open.insert(name.clone(), Arc::new(held));
+        // It ends with what is held, or when the node lets its clients go.
+        tokio::spawn(seat.serve(Posts { ups: said, downs: telling }));
         Ok(name)
     }
 
@@ -107,17 +132,17 @@ impl HttpChannels {
     pub async fn say(&self, caller: &v1::NotifyCaller, name: &str, up: v1::NotifyUp) -> Result<(), Error> {
         let held = self.find(caller, name)?;
         // Without whoever takes it the node is stopping.
-        held.ups.send(up).await.map_err(|_| tidings_wire::error::going_away(None))
+        held.ups.send(up).await.map_err(|_| error::going_away(None))
     }
 
     /// Begins to read; one reads at a time.
     pub fn read(&self, caller: &v1::NotifyCaller, name: &str) -> Result<Reading, Error> {
         let held = self.find(caller, name)?;
-        let spoken = held.spoken.clone().try_lock_owned().map_err(|_| {
+        let downs = held.downs.clone().try_lock_owned().map_err(|_| {
             Error::new("notify.channel_in_use", Class::Refused, "somebody reads this channel already")
                 .hint("Stream or poll a channel once at a time.")
         })?;
-        Ok(Reading { held, spoken, clock: self.clock.clone() })
+        Ok(Reading { held, downs, clock: self.clock.clone() })
     }
 
     /// Closes a channel.
@@ -139,6 +164,6 @@ async fn sweep(channels: Weak<HttpChannels>) {
         let Some(channels) = channels.upgrade() else { return };
         let now = channels.clock.now().mono;
         // Whoever reads has the lock.
-        channels.open.lock().retain(|_, held| held.spoken.try_lock().is_err() || now.since(*held.last.lock()) < IDLE);
+        channels.open.lock().retain(|_, held| held.downs.try_lock().is_err() || now.since(*held.last.lock()) < IDLE);
     }
 }

@@ -8,17 +8,15 @@ use super::hooks::Judges;
 use super::lines::Lines;
 use super::ranges::Served;
 use super::realm::{Entered, Kept};
+use super::stages::Stages;
 use super::{APP, Told};
 use crate::clock::Clock;
 use crate::driver::Handle;
-use crate::services::{Cells, Placed, Stored, Through, Way};
-use crate::tasks::Tasks;
-use parking_lot::Mutex;
+use crate::services::{Cells, Ground, Placed, Stored, Way};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, LeaseNumber};
-use tidings_client::cell::Cell;
-use tidings_client::placement::{Lookup, Owner};
 use tidings_notify::names::Guard;
 use tidings_notify::rows::{StoreId, StoreReply, StoreRequest, StoreResult};
 use tidings_notify::{bridge, matcher, registrar};
@@ -29,9 +27,6 @@ use tokio::task::JoinHandle;
 
 /// How long a request to the store may take: longer than an election; after it the machine hears of an error.
 pub(super) const STORE: Duration = Duration::from_secs(10);
-
-/// How long a node that stops waits for others to take its ranges: a few round trips, and less than a shutdown may take.
-const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// The machines' inputs.
 pub(super) struct Machines {
@@ -53,16 +48,10 @@ pub(super) struct Hub {
     pub(super) told: Told,
     pub(super) clock: Arc<dyn Clock>,
     machines: OnceLock<Machines>,
-    /// Absent once it is stopped: whatever still runs must not keep the store open.
-    stored: Mutex<Option<Stored>>,
-    pub(super) through: Arc<Through>,
-    pub(super) way: Way,
-    pub(super) cell: watch::Sender<Option<Cell>>,
+    ground: Ground,
     pub(super) kept: watch::Sender<Option<Arc<Kept>>>,
     /// One enters a realm at a time; what was entered last.
     pub(super) entered: tokio::sync::Mutex<Entered>,
-    pub(super) owner: OnceLock<Owner>,
-    pub(super) lookup: OnceLock<Lookup>,
     pub(super) served: Served,
     pub(super) channels: Channels,
     pub(super) asked: Asked,
@@ -70,7 +59,15 @@ pub(super) struct Hub {
     pub(super) gathering: Gathering,
     pub(super) judges: Judges,
     pub(super) taken: Taken,
-    tasks: Tasks,
+    pub(super) stages: Stages,
+}
+
+impl Deref for Hub {
+    type Target = Ground;
+
+    fn deref(&self) -> &Ground {
+        &self.ground
+    }
 }
 
 impl Hub {
@@ -84,25 +81,20 @@ impl Hub {
         judges: Judges,
     ) -> Arc<Hub> {
         Arc::new(Hub {
-            way: Way::new(cells, APP, told.node),
+            ground: Ground::new("notify", stored, placed, Way::new(cells, APP, told.node)),
             channels: Channels::new(told.node, seed),
             told,
             clock,
             machines: OnceLock::new(),
-            stored: Mutex::new(Some(stored)),
-            through: Arc::new(Through::new(placed)),
-            cell: watch::Sender::new(None),
             kept: watch::Sender::new(None),
             entered: tokio::sync::Mutex::default(),
-            owner: OnceLock::new(),
-            lookup: OnceLock::new(),
             served: Served::default(),
             asked: Asked::default(),
             lines: Lines::default(),
             gathering: Gathering::new(),
             judges,
             taken: Taken::default(),
-            tasks: Tasks::default(),
+            stages: Stages::default(),
         })
     }
 
@@ -112,45 +104,20 @@ impl Hub {
 
     // ---- tasks ------------------------------------------------------------------------------------------------------
 
-    /// Runs something until it ends or Notify stops.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
-    }
-
     /// Ends a machine when Notify stops.
     pub(super) fn run<I, M: Send + 'static>(&self, driven: (Handle<I>, JoinHandle<M>)) -> Handle<I> {
-        self.tasks.run(driven)
-    }
-
-    /// Lets others have the ranges, as long as there are others and they take them.
-    pub(super) async fn hand_over(&self) {
-        let alone = self.stored().map_or(true, |stored| stored.other_addresses().is_empty());
-        if let Some(owner) = self.owner.get().filter(|_| !alone) {
-            match tokio::time::timeout(HAND_OVER, owner.drain()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "notify: ranges were not handed over"),
-                Err(_) => {
-                    tracing::warn!("notify: nobody took all ranges in time; they wait for the end of their leases")
-                }
-            }
-        }
+        self.tasks().run(driven)
     }
 
     /// Gives up what ranges are left, and lets clients go.
     pub(super) fn leave(&self) {
-        if let Some(owner) = self.owner.get() {
-            owner.leave();
-        }
+        self.ground.leave();
         self.channels.close();
     }
 
     pub(super) async fn stop(&self) {
         self.leave();
-        self.tasks.stop().await;
-        *self.stored.lock() = None;
-        self.cell.send_replace(None);
-        self.way.close();
-        self.through.close();
+        self.ground.stop().await;
         self.lines.close();
     }
 
@@ -222,10 +189,6 @@ impl Hub {
     }
 
     // ---- the store --------------------------------------------------------------------------------------------------
-
-    pub(super) fn stored(&self) -> Result<Stored, Error> {
-        self.stored.lock().clone().ok_or_else(|| error::unsent(&error::going_away(None)))
-    }
 
     /// Asks the store for a machine; each request is answered exactly once.
     pub(super) fn store(self: &Arc<Self>, to: To, id: StoreId, request: StoreRequest) {

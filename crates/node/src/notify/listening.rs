@@ -1,17 +1,15 @@
-//! A client's channel: its messages to the registrar that owns its place, and the registrar's back to it.
+//! Messages of clients on their way to the registrar that owns their place, and the registrar's on their way back.
 
-use super::channels::Down;
 use super::hooks::Claims;
 use super::hub::Hub;
-use crate::connection::{Requests, Responder};
+use futures::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, NodeId};
 use tidings_notify::names::{Caller, Channel};
 use tidings_notify::registrar::{self, Registrar};
 use tidings_wire::v1::notify_message::Message;
-use tidings_wire::{Body, error, v1};
-use tokio::sync::mpsc;
+use tidings_wire::{Body, v1};
 
 /// How long another node may take to pass a message on.
 const FORWARD: Duration = Duration::from_secs(2);
@@ -21,136 +19,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 const ATTEMPTS: u32 = 200;
 /// How soon a node notices that it is a member no more.
 const OUTSIDE: Duration = Duration::from_secs(1);
-/// Messages of one client that wait to be passed on; whoever says more waits.
-const SAID: usize = 16;
-
-/// Serves one channel to its end.
-pub(super) async fn serve(
-    hub: Arc<Hub>,
-    caller: v1::NotifyCaller,
-    first: v1::NotifyUp,
-    rest: Option<Requests>,
-    mut responder: Responder,
-) {
-    let Some(mut rest) = rest else { return responder.fail(one_frame()) };
-    if let Err(elsewhere) = hub.refuse_outside() {
-        return responder.fail(elsewhere);
-    }
-    let claims = claims_of(caller.claims);
-    let caller = Caller { app: caller.app, principal: caller.principal };
-    let (channel, mut downs) = hub.channels.open(&caller.app, claims);
-    let _gone = Gone { hub: hub.clone(), caller: caller.clone(), channel };
-    let ups = async {
-        let mut up = first;
-        loop {
-            // Boxed: what it takes to pass a message on is not kept while there is none.
-            Box::pin(hub.up(&caller, channel, up)).await;
-            up = match rest.next().await {
-                Ok(Some(Body::Notify(v1::NotifyMessage { message: Some(Message::Up(up)), .. }))) => up,
-                Ok(Some(_)) => return Some(error::unsupported()),
-                Ok(None) | Err(_) => return None,
-            };
-        }
-    };
-    let sent = async {
-        while let Some(Down::Message(down)) = downs.recv().await {
-            let message = Some(Message::Down(*down));
-            if responder.send(Body::Notify(v1::NotifyMessage { caller: None, message })).await.is_err() {
-                return None;
-            }
-        }
-        Some(error::going_away(None))
-    };
-    let why = tokio::select! {
-        why = ups => why,
-        why = sent => why,
-    };
-    match why {
-        Some(error) => responder.fail(error),
-        None => responder.fail(error::closed()),
-    }
-}
 
 /// Closes the channels of a node that is a member no more: its clients find another.
 pub(super) async fn close_outside(hub: Arc<Hub>) {
     loop {
         tokio::time::sleep(OUTSIDE).await;
-        if hub.refuse_outside().is_err() {
+        if hub.stored().is_ok_and(|stored| stored.is_outside()) {
             hub.channels.close();
-        }
-    }
-}
-
-fn one_frame() -> Error {
-    Error::new("notify.no_channel", Class::Invalid, "a channel is an operation whose request goes on")
-        .hint("Send the first message with `more`, and further ones under the same operation.")
-}
-
-/// However a channel ends, its client is offline from now on.
-struct Gone {
-    hub: Arc<Hub>,
-    caller: Caller,
-    channel: Channel,
-}
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.hub.channels.forget(self.channel);
-        let (hub, caller, channel) = (self.hub.clone(), self.caller.clone(), self.channel);
-        self.hub.spawn(async move {
-            let closed = v1::ChannelClosed { channel: Some(to_message(channel)) };
-            hub.pass(&caller, Message::ChannelClosed(closed)).await;
-        });
-    }
-}
-
-/// A channel of somebody who has no connection of frames. It closes when it is dropped.
-pub struct Spoken {
-    ups: mpsc::Sender<v1::NotifyUp>,
-    downs: mpsc::Receiver<Down>,
-    _gone: Gone,
-}
-
-impl Spoken {
-    /// Opens a channel; what is said goes up by a task of its own.
-    pub(super) fn open(hub: &Arc<Hub>, caller: v1::NotifyCaller) -> Spoken {
-        let claims = claims_of(caller.claims);
-        let caller = Caller { app: caller.app, principal: caller.principal };
-        let (channel, downs) = hub.channels.open(&caller.app, claims);
-        let gone = Gone { hub: hub.clone(), caller: caller.clone(), channel };
-        let (ups, mut queue) = mpsc::channel(SAID);
-        let up = hub.clone();
-        hub.spawn(async move {
-            while let Some(message) = queue.recv().await {
-                up.up(&caller, channel, message).await;
-            }
-        });
-        Spoken { ups, downs, _gone: gone }
-    }
-
-    /// The way up.
-    pub(super) fn ups(&self) -> mpsc::Sender<v1::NotifyUp> {
-        self.ups.clone()
-    }
-
-    /// The next message; `None` once the channel is closed.
-    pub(super) async fn next(&mut self) -> Option<v1::NotifyDown> {
-        match self.downs.recv().await {
-            Some(Down::Message(down)) => Some(*down),
-            Some(Down::Close) | None => None,
-        }
-    }
-
-    /// A message that waits already, if one does.
-    pub(super) fn waiting(&mut self) -> Option<v1::NotifyDown> {
-        match self.downs.try_recv() {
-            Ok(Down::Message(down)) => Some(*down),
-            // The next look finds the end.
-            Ok(Down::Close) => {
-                self.downs.close();
-                None
-            }
-            Err(_) => None,
         }
     }
 }
@@ -161,13 +36,13 @@ impl Hub {
         self.stored()?.refuse_outside("notify.no_member")
     }
 
-    async fn up(&self, caller: &Caller, channel: Channel, up: v1::NotifyUp) {
+    pub(super) async fn up(&self, caller: &Caller, channel: Channel, up: v1::NotifyUp) {
         let forward = v1::ForwardUp { channel: Some(to_message(channel)), up: Some(up) };
         self.pass(caller, Message::ForwardUp(forward)).await;
     }
 
     /// Passes a message to whoever owns the caller's place.
-    async fn pass(&self, caller: &Caller, message: Message) {
+    pub(super) async fn pass(&self, caller: &Caller, message: Message) {
         let place = Registrar::place_of(caller);
         for _ in 0..ATTEMPTS {
             if self.pass_once(caller, place, message.clone()).await {
@@ -204,6 +79,13 @@ impl Hub {
             Some(Body::Notify(v1::NotifyMessage { message: Some(message), .. })) => Ok(message),
             _ => Err(malformed()),
         }
+    }
+
+    /// Asks all other members something that has one answer; one that does not answer has nothing to tell.
+    pub(super) async fn ask_others(&self, caller: Option<v1::NotifyCaller>, message: Message) -> Vec<Message> {
+        let others = self.stored().map(|stored| stored.other_addresses()).unwrap_or_default();
+        let asking = others.iter().map(|address| self.ask_node(address, caller.clone(), message.clone()));
+        join_all(asking).await.into_iter().flatten().collect()
     }
 
     /// Lets another node take a message; whether it did.
@@ -286,7 +168,7 @@ impl Hub {
     }
 }
 
-fn claims_of(claims: Option<v1::NotifyClaims>) -> Claims {
+pub(super) fn claims_of(claims: Option<v1::NotifyClaims>) -> Claims {
     claims.map(|claims| claims.objects.into())
 }
 
@@ -294,7 +176,7 @@ fn malformed() -> Error {
     Error::new("notify.malformed", Class::Failed, "another node's answer is of another kind than the question")
 }
 
-fn to_message(Channel { node, number }: Channel) -> v1::NotifyChannel {
+pub(super) fn to_message(Channel { node, number }: Channel) -> v1::NotifyChannel {
     v1::NotifyChannel { node, number }
 }
 

@@ -10,7 +10,6 @@ use tidings_base::{Class, Error};
 use tidings_notify::names::Guard;
 use tidings_notify::{Outcome, RequestId};
 use tidings_notify::{bridge, matcher, registrar};
-use tidings_wire::v1;
 use tokio::sync::mpsc;
 
 pub(super) struct ForRegistrar {
@@ -65,7 +64,7 @@ impl Perform<registrar::Output> for ForRegistrar {
         match output {
             Output::Send { channel, guard, message } => {
                 if self.hub.holds(guard) {
-                    measure(&message);
+                    self.hub.stages.sent(&message);
                     self.hub.down(channel, message);
                 }
             }
@@ -130,28 +129,6 @@ impl Perform<bridge::Output> for ForBridge {
                 tracing::warn!(number, "notify: an entry of the feed is no publication");
             }
             Output::Store { id, request } => self.hub.store(To::Bridge, id, request),
-        }
-    }
-}
-
-/// Counts what is sent to clients, and how long it took to come so far.
-fn measure(message: &v1::NotifyDown) {
-    for notification in &message.notifications {
-        metrics::notify_sent(notification.unknown > 0);
-        if let Some(times) = &notification.times {
-            let v1::NotifyTimes { published_us, feed_us, matcher_us, registrar_us, sent_us, .. } = *times;
-            // The fast path may have begun with the call, and not with the feed's entry.
-            let early = feed_us == 0;
-            let stages = [
-                ("call", early, published_us, matcher_us),
-                ("feed", !early, published_us, feed_us),
-                ("bridge", !early, feed_us, matcher_us),
-                ("matcher", true, matcher_us, registrar_us),
-                ("registrar", true, registrar_us, sent_us),
-            ];
-            for (stage, _, from, to) in stages.into_iter().filter(|(_, was, from, to)| *was && *from > 0 && *to > 0) {
-                metrics::notify_stage(stage, std::time::Duration::from_micros(to.saturating_sub(from)));
-            }
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::hub::Hub;
 use bytes::Bytes;
-use futures::future::join_all;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use tidings_wire::v1;
@@ -22,7 +21,6 @@ pub(super) struct Traces {
 
 struct Seen {
     app: String,
-    object: Bytes,
     trace: v1::NotifyTrace,
 }
 
@@ -35,47 +33,46 @@ impl Traces {
             app, object = %name, version, published_us, feed_us, bridge_us, matcher_us, registrar_us, sent_us,
             "notify: a version is sent"
         );
-        self.keep(app, object.clone(), v1::NotifyTrace { version, times: Some(times), node: 0, behind: 0 });
+        self.keep(app, v1::NotifyTrace { object: object.clone(), version, times: Some(times), node: 0, behind: 0 });
     }
 
     /// A version was published after a later one.
     pub(super) fn behind(&self, app: &str, object: &[u8], version: u64, latest: u64, times: Option<v1::NotifyTimes>) {
         let name = String::from_utf8_lossy(object);
         tracing::debug!(app, object = %name, version, latest, "notify: a version is ignored: a later one is known");
-        self.keep(app, Bytes::copy_from_slice(object), v1::NotifyTrace { version, times, node: 0, behind: latest });
+        let object = Bytes::copy_from_slice(object);
+        self.keep(app, v1::NotifyTrace { object, version, times, node: 0, behind: latest });
     }
 
-    fn keep(&self, app: &str, object: Bytes, trace: v1::NotifyTrace) {
+    fn keep(&self, app: &str, trace: v1::NotifyTrace) {
         let mut latest = self.latest.lock();
         if latest.len() >= KEPT {
             latest.pop_front();
         }
-        latest.push_back(Seen { app: app.to_owned(), object, trace });
+        latest.push_back(Seen { app: app.to_owned(), trace });
     }
 
-    /// The latest of an object, the earliest of them first.
+    /// The latest of an object, or of all of an application, the earliest of them first.
     fn of(&self, app: &str, object: &[u8], limit: usize) -> Vec<v1::NotifyTrace> {
         let latest = self.latest.lock();
-        let of_object = latest.iter().rev().filter(|seen| seen.app == app && seen.object == object);
-        let mut traces: Vec<v1::NotifyTrace> = of_object.take(limit).map(|seen| seen.trace).collect();
+        let asked = |seen: &&Seen| seen.app == app && (object.is_empty() || seen.trace.object == object);
+        let found = latest.iter().rev().filter(asked).take(limit);
+        let mut traces: Vec<v1::NotifyTrace> = found.map(|seen| seen.trace.clone()).collect();
         traces.reverse();
         traces
     }
 }
 
 impl Hub {
-    /// The latest notifications of an object, as all nodes that answer have seen them.
+    /// The latest notifications of an object, or of all of the application, as all nodes that answer have seen them.
     pub(super) async fn traces(&self, caller: v1::NotifyCaller, list: v1::TraceList) -> v1::TraceListReply {
         let limit = if list.limit == 0 { LISTED } else { (list.limit as usize).min(MAX_LISTED) };
         let mut traces = self.channels.traces().of(&caller.app, &list.object, limit);
         traces.iter_mut().for_each(|trace| trace.node = self.told.node);
         if !list.alone {
             let asked = Message::TraceList(v1::TraceList { alone: true, ..list });
-            let others = self.stored().map(|stored| stored.other_addresses()).unwrap_or_default();
-            let asking = others.iter().map(|address| self.ask_node(address, Some(caller.clone()), asked.clone()));
-            // A node that does not answer has nothing to tell.
-            for answer in join_all(asking).await {
-                if let Ok(Message::TraceListReply(reply)) = answer {
+            for answer in self.ask_others(Some(caller), asked).await {
+                if let Message::TraceListReply(reply) = answer {
                     traces.extend(reply.traces);
                 }
             }
@@ -103,5 +100,9 @@ mod tests {
         assert_eq!(versions, [(KEPT as u64 + 3, 0), (2, 9)]);
         assert_eq!(traces.of("a", b"o", usize::MAX).len(), KEPT - 1);
         assert!(traces.of("a", b"p", 9).is_empty());
+        // Of all objects, whichever they are.
+        traces.sent("a", &Bytes::from_static(b"p"), 5, v1::NotifyTimes::default());
+        let all: Vec<(Bytes, u64)> = traces.of("a", b"", 2).into_iter().map(|t| (t.object, t.version)).collect();
+        assert_eq!(all, [(object, 2), (Bytes::from_static(b"p"), 5)]);
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Status {
     connections: u32,
     /// The placement manager, as this node sees it.
     placement: Option<PlacementStatus>,
+    /// Whom it asks about the cluster while it is no member; empty at members.
+    contacts: Vec<String>,
     /// Sentences about what is wrong, each with what to do; empty when all is well.
     problems: Vec<String>,
 }
@@ -161,6 +163,7 @@ pub(super) async fn status(State(app): State<App>, caller: Caller) -> Result<Jso
                 leader: Some(placement.leader).filter(|leader| !leader.is_empty()),
                 epoch: Some(placement.epoch).filter(|epoch| *epoch > 0),
             }),
+            contacts: reply.contacts,
             problems: reply.problems,
         })),
         answer => Err(other(answer)),

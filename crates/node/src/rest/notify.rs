@@ -1,14 +1,17 @@
 //! Notify, over HTTP: publications, what is there, and channels of clients that speak nothing else.
 
 mod channels;
+mod console;
 
 pub(super) use channels::*;
+pub(super) use console::*;
 
 use super::answer::{ErrorBody, Refusal};
 use super::extract::{JsonBody, Query, Segments};
 use super::{App, Caller, Text, call, unexpected};
 use axum::Json;
 use axum::extract::State;
+use bytes::Bytes;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tidings_base::{Class, Error};
@@ -76,7 +79,7 @@ pub(super) struct ObjectInfo {
     behind: Option<u64>,
 }
 
-/// The latest notifications of an object.
+/// The latest notifications.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct Traces {
     /// The earliest first.
@@ -86,6 +89,7 @@ pub(super) struct Traces {
 /// Where a notification was when, in microseconds since 1970; 0 = it was not there.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct Trace {
+    object: Text,
     version: u64,
     /// The node that saw it.
     node: u64,
@@ -101,11 +105,12 @@ pub(super) struct Trace {
 
 impl From<v1::NotifyTrace> for Trace {
     fn from(trace: v1::NotifyTrace) -> Trace {
-        let v1::NotifyTrace { version, times, node, behind } = trace;
+        let v1::NotifyTrace { object, version, times, node, behind } = trace;
         let v1::NotifyTimes { published_us, feed_us, bridge_us, matcher_us, registrar_us, sent_us } =
             times.unwrap_or_default();
         let behind = (behind > 0).then_some(behind);
-        Trace { version, node, behind, published_us, feed_us, bridge_us, matcher_us, registrar_us, sent_us }
+        let object = Text(object);
+        Trace { object, version, node, behind, published_us, feed_us, bridge_us, matcher_us, registrar_us, sent_us }
     }
 }
 
@@ -138,9 +143,12 @@ fn within(caller: Caller, path: &Segments) -> Result<Caller, Error> {
 
 /// Asks in the application that the path names.
 async fn ask(app: &App, caller: Caller, path: &Segments, message: Message) -> Result<Message, Error> {
-    let caller = within(caller, path)?;
+    ask_as(app, &within(caller, path)?, message).await
+}
+
+async fn ask_as(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
     let body = Body::Notify(v1::NotifyMessage { caller: None, message: Some(message) });
-    match call(app, &caller, body).await? {
+    match call(app, caller, body).await? {
         Body::Notify(v1::NotifyMessage { message: Some(answer), .. }) => Ok(answer),
         other => Err(unexpected(&other)),
     }
@@ -279,12 +287,37 @@ pub(super) async fn traces(
     State(app): State<App>,
     caller: Caller,
     path: Segments,
+    query: Query,
+) -> Result<Json<Traces>, Refusal> {
+    let object = path.bytes(OBJECT);
+    list_traces(&app, caller, &path, object, query).await
+}
+
+/// The latest notifications of all objects of an application, as far as nodes remember.
+#[utoipa::path(get, path = "/v1/notify-traces/{app}", operation_id = "notify_recent", tag = "notify",
+    params(("app" = String, Path, description = "The application"),
+        ("limit" = Option<u32>, Query, description = "At most so many, the latest; 100 if left out")),
+    responses((status = 200, body = Traces), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn recent(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    query: Query,
+) -> Result<Json<Traces>, Refusal> {
+    list_traces(&app, caller, &path, Bytes::new(), query).await
+}
+
+async fn list_traces(
+    app: &App,
+    caller: Caller,
+    path: &Segments,
+    object: Bytes,
     mut query: Query,
 ) -> Result<Json<Traces>, Refusal> {
     let limit = query.take_number("limit")?.unwrap_or_default();
     query.finish()?;
-    let list = v1::TraceList { object: path.bytes(OBJECT), limit, alone: false };
-    match ask(&app, caller, &path, Message::TraceList(list)).await? {
+    match ask(app, caller, path, Message::TraceList(v1::TraceList { object, limit, alone: false })).await? {
         Message::TraceListReply(reply) => {
             Ok(Json(Traces { traces: reply.traces.into_iter().map(Trace::from).collect() }))
         }

@@ -3,7 +3,7 @@
 //! Points of the ring are sixteen hexadecimal digits, since JSON's numbers do not hold 64 bits everywhere.
 
 mod http_owners;
-mod types;
+pub(super) mod types;
 
 pub(super) use http_owners::*;
 

@@ -12,13 +12,16 @@
 
 pub(crate) mod admin;
 mod cells;
+mod ground;
 mod keys;
+mod leaving;
 mod peers;
 mod placed;
 mod roll_call;
 
 pub use cells::Cells;
 pub(crate) use cells::Way;
+pub(crate) use ground::Ground;
 pub use peers::Peers;
 pub use placed::Placed;
 pub(crate) use placed::Through;
@@ -30,7 +33,7 @@ use crate::connection::{Requests, Responder};
 use crate::gate::{Answers, Services};
 use crate::group::{Refused, StoreGroup};
 use crate::hindrance::{Hindered, Hindrance};
-use crate::notify::{self, Notify, Spoken};
+use crate::notify::{self, Notify, Seat};
 use crate::placement::{Placement, Told};
 use crate::principal::{AppName, Principal};
 use crate::tables::{self, Tables, Watching};
@@ -169,6 +172,13 @@ impl NodeServices {
         self
     }
 
+    /// The same services, which hand over what they own when this node is a member no more.
+    pub(crate) fn leaving_with_membership(mut self) -> NodeServices {
+        let watching = leaving::watch(self.stored.store.log().clone(), self.notify.clone(), self.tables.clone());
+        self.watchers.push(AbortOnDrop(tokio::spawn(watching).abort_handle()));
+        self
+    }
+
     /// The store as the node itself uses it, wherever its leader is.
     pub fn stored(&self) -> &Stored {
         &self.stored
@@ -188,6 +198,9 @@ impl NodeServices {
     async fn described(&self, mut answer: Admin, alone: bool) -> Admin {
         if let Admin::StatusReply(status) = &mut answer {
             status.placement = self.placed.as_ref().map(|placed| placed.here().status());
+            if self.logs().iter().any(|log| log.is_outside()) {
+                status.contacts = self.stored.peers.asked();
+            }
             if !alone {
                 roll_call::add(&self.stored.peers, status).await;
             }
@@ -344,7 +357,7 @@ impl Services for NodeServices {
         Ok(())
     }
 
-    fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Spoken, Error> {
+    fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Seat, Error> {
         self.notify()?.channel(caller)
     }
 
@@ -563,7 +576,8 @@ impl Stored {
         if !self.is_outside() {
             return Ok(());
         }
-        let member = self.store.log().led_outside();
+        // Any member will do.
+        let member = self.peers.any_member().or_else(|| self.store.log().led_outside());
         let hint =
             member.as_ref().map_or("Ask a member.".to_owned(), |member| format!("Ask a member, such as {member}."));
         Err(Error::new(code, Class::Unreachable, "This node is no member of the cluster.").hint(hint).redirect(member))

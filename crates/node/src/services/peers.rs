@@ -4,6 +4,7 @@ use crate::config::Config;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tidings_base::{Class, Error, NodeId};
 use tidings_client::{Answers, Client, ClientConfig, Request, Retry, Tls};
@@ -29,6 +30,10 @@ pub struct Peers {
     node: NodeId,
     tls: Option<Tls>,
     contacts: Vec<String>,
+    /// Members by hearsay, while this node is none; a few.
+    heard: Mutex<Vec<String>>,
+    /// How often somebody was sent to one of them.
+    sent: AtomicUsize,
     /// As many as there are members, former members and contacts, twice.
     clients: Mutex<BTreeMap<(Lane, String), Client>>,
 }
@@ -49,7 +54,8 @@ impl Peers {
             }
         };
         let contacts = config.contacts.clone();
-        Ok(Peers { node: config.node_id(), tls, contacts, clients: Mutex::default() })
+        let (heard, sent) = (Mutex::default(), AtomicUsize::new(0));
+        Ok(Peers { node: config.node_id(), tls, contacts, heard, sent, clients: Mutex::default() })
     }
 
     /// Lets the node at `address` answer a request that is already authorised and has full names. Without a connection it
@@ -90,6 +96,24 @@ impl Peers {
     /// Where to ask about the cluster while no members are known.
     pub fn contacts(&self) -> &[String] {
         &self.contacts
+    }
+
+    /// Takes who the members are, as they say themselves, while this node is none of them.
+    pub fn hear(&self, members: Vec<String>) {
+        *self.heard.lock() = members;
+    }
+
+    /// Whom this node asks about the cluster while it is no member.
+    pub fn asked(&self) -> Vec<String> {
+        let heard = self.heard.lock();
+        self.contacts.iter().chain(heard.iter().filter(|heard| !self.contacts.contains(heard))).cloned().collect()
+    }
+
+    /// A member for somebody who cannot stay here; each time another, so that not all go to one.
+    pub fn any_member(&self) -> Option<String> {
+        let heard = self.heard.lock();
+        let at = self.sent.fetch_add(1, Ordering::Relaxed).checked_rem(heard.len())?;
+        heard.get(at).cloned()
     }
 
     /// Which node this is.

@@ -14,8 +14,8 @@ use tidings_wire::v1;
 /// A member that takes longer to say how it fares is as good as gone: longer than an election, short enough to wait for.
 const ANSWERS: Duration = Duration::from_secs(1);
 
-/// How often a node that is out of touch asks whether it was removed.
-const ASK: Duration = Duration::from_secs(10);
+/// How often a node that is out of touch asks whether it was removed: so long it keeps what it would hand over.
+const ASK: Duration = Duration::from_secs(2);
 
 /// How often one that is no member asks who leads: what it passes on meanwhile finds nobody, and is asked again.
 const ASK_OUTSIDE: Duration = Duration::from_millis(500);
@@ -155,7 +155,10 @@ pub(super) async fn watch(logs: [Group; 2], peers: Arc<Peers>) {
             }
             let heard = outside(group.group, &said).filter(|_| stands_outside);
             if let Some(heard) = &heard {
-                named.extend(heard.members.iter().map(|member| member.address.clone()).take(MAX_NAMED));
+                let members: Vec<String> =
+                    heard.members.iter().map(|member| member.address.clone()).take(MAX_NAMED).collect();
+                named.extend(members.iter().cloned());
+                peers.hear(members);
             }
             log.hear_from_outside(heard.or_else(|| stands_outside.then(Outside::default)));
         }

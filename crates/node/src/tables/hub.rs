@@ -11,14 +11,11 @@ use super::{APP, Told};
 use crate::clock::Clock;
 use crate::driver::Handle;
 use crate::notify::Notify;
-use crate::services::{Cells, Peers, Placed, Stored, Through, Way};
-use crate::tasks::Tasks;
-use parking_lot::Mutex;
+use crate::services::{Cells, Ground, Peers, Placed, Stored, Way};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, LeaseNumber};
-use tidings_client::cell::Cell;
-use tidings_client::placement::{Lookup, Owner};
 use tidings_client::tables::Operations;
 use tidings_tables::directory::Opened;
 use tidings_tables::names::{Endpoint, GatewayId, PartitionId, Position};
@@ -28,13 +25,10 @@ use tidings_tables::{gateway, processor};
 use tidings_wire::v1::notify_message::Message;
 use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::{error, v1};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 /// How long a request to the store may take: longer than an election; after it the machine hears of an error.
 const STORE: Duration = Duration::from_secs(10);
-
-/// How long a node that stops waits for others to take its partitions.
-const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// The machines' inputs.
 pub(super) struct Machines {
@@ -56,13 +50,7 @@ pub(super) struct Hub {
     pub(super) gateway_id: GatewayId,
     machines: OnceLock<Machines>,
     said: mpsc::UnboundedSender<Said>,
-    /// Absent once it is stopped: whatever still runs must not keep the store open.
-    stored: Mutex<Option<Stored>>,
-    pub(super) through: Arc<Through>,
-    pub(super) way: Way,
-    pub(super) cell: watch::Sender<Option<Cell>>,
-    pub(super) owner: OnceLock<Owner>,
-    pub(super) lookup: OnceLock<Lookup>,
+    ground: Ground,
     pub(super) directories: Directories,
     pub(super) held: Held,
     /// Something changed that partitions depend on.
@@ -75,7 +63,14 @@ pub(super) struct Hub {
     pub(super) seal: Arc<OnceLock<Seal>>,
     /// Absent where Notify is not served.
     notify: Option<Notify>,
-    tasks: Tasks,
+}
+
+impl Deref for Hub {
+    type Target = Ground;
+
+    fn deref(&self) -> &Ground {
+        &self.ground
+    }
 }
 
 impl Hub {
@@ -90,18 +85,13 @@ impl Hub {
         // As much as the machines have under way, which they bound themselves.
         let (said, saying) = mpsc::unbounded_channel();
         let hub = Hub {
-            way: Way::new(cells, APP, told.node),
+            ground: Ground::new("tables", stored, placed, Way::new(cells, APP, told.node)),
             told,
             clock,
             // A gateway that has lost its memory has another name.
             gateway_id: GatewayId(random()?),
             machines: OnceLock::new(),
             said,
-            stored: Mutex::new(Some(stored)),
-            through: Arc::new(Through::new(placed)),
-            cell: watch::Sender::new(None),
-            owner: OnceLock::new(),
-            lookup: OnceLock::new(),
             directories: Directories::default(),
             held: Held::default(),
             changed: tokio::sync::Notify::new(),
@@ -111,7 +101,6 @@ impl Hub {
             operations: Operations::new()?,
             seal: Arc::default(),
             notify,
-            tasks: Tasks::default(),
         };
         Ok((Arc::new(hub), saying))
     }
@@ -121,24 +110,6 @@ impl Hub {
     }
 
     // ---- tasks ------------------------------------------------------------------------------------------------------
-
-    pub(super) fn tasks(&self) -> &Tasks {
-        &self.tasks
-    }
-
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
-    }
-
-    /// Lets others have the partitions, as long as there are others and they take them.
-    pub(super) async fn hand_over(&self) {
-        let alone = self.stored().map_or(true, |stored| stored.other_addresses().is_empty());
-        if let Some(owner) = self.owner.get().filter(|_| !alone)
-            && !matches!(tokio::time::timeout(HAND_OVER, owner.drain()).await, Ok(Ok(())))
-        {
-            tracing::warn!("tables: nobody took all partitions in time; they wait for the end of their leases");
-        }
-    }
 
     /// Waits until a machine has stopped by itself; which.
     pub(super) async fn broken(&self) -> &'static str {
@@ -151,19 +122,13 @@ impl Hub {
 
     /// Gives up what partitions are left, and lets watchers go.
     pub(super) fn leave(&self) {
-        if let Some(owner) = self.owner.get() {
-            owner.leave();
-        }
+        self.ground.leave();
         self.watchers.close();
     }
 
     pub(super) async fn stop(&self) {
         self.leave();
-        self.tasks.stop().await;
-        *self.stored.lock() = None;
-        self.cell.send_replace(None);
-        self.way.close();
-        self.through.close();
+        self.ground.stop().await;
         self.lines.close();
     }
 
@@ -218,10 +183,6 @@ impl Hub {
     }
 
     // ---- the store and other nodes ----------------------------------------------------------------------------------
-
-    pub(super) fn stored(&self) -> Result<Stored, Error> {
-        self.stored.lock().clone().ok_or_else(|| error::unsent(&error::going_away(None)))
-    }
 
     pub(super) fn peers(&self) -> Result<Arc<Peers>, Error> {
         Ok(self.stored()?.peers().clone())

@@ -55,8 +55,8 @@ pub(in crate::rest) async fn open_channel(
 ) -> Result<(StatusCode, Json<Opened>), Refusal> {
     let caller = within(caller, &path)?;
     let listener = app.gate.listener(&caller.0.principal)?;
-    let spoken = app.gate.notify_channel(&caller.0.principal, listener.clone()).await?;
-    let channel = app.channels.keep(listener, spoken)?;
+    let seat = app.gate.notify_channel(&caller.0.principal, listener.clone()).await?;
+    let channel = app.channels.keep(listener, seat)?;
     Ok((StatusCode::CREATED, Json(Opened { channel })))
 }
 

@@ -294,6 +294,7 @@ fn a_node_that_is_no_member_passes_on_what_it_is_asked() {
     assert_eq!(outside.run(&["store", "put", "g", "r", "c", "again"]).code, 0);
     let said = outside.run(&["status", "--json"]).json();
     assert!(of_group(&said, STORE).unwrap()["members"].as_array().unwrap().is_empty(), "{said}");
+    assert_eq!(said["contacts"], serde_json::json!(members), "{said}");
 }
 
 #[test]

@@ -74,6 +74,16 @@ impl Stranger {
         .await;
     }
 
+    /// Waits for this version.
+    pub(super) async fn hears(&mut self, version: u64) {
+        let version = version.to_string();
+        self.hear(|frame| {
+            let all = frame["notify"]["down"]["notifications"].as_array()?;
+            all.iter().any(|news| news["object"] == PRICES && news["version"] == version).then_some(())
+        })
+        .await;
+    }
+
     /// Waits for a notification of this field.
     pub(super) async fn notified(&mut self, field: &str) -> Value {
         self.hear(|frame| {

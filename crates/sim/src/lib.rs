@@ -14,6 +14,7 @@
 //! of the repository), or judge by timing of the real world.
 
 pub mod carrier;
+pub mod checkers;
 pub mod clock;
 pub mod conformance;
 pub mod disk;

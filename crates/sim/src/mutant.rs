@@ -6,6 +6,7 @@ use std::str::FromStr;
 use tidings_cell::mutant::Mutant as CellMutant;
 use tidings_notify::mutant::Mutant as NotifyMutant;
 use tidings_placement::mutant::Mutant as PlacementMutant;
+use tidings_tables::mutant::Mutant as TablesMutant;
 
 /// A known bug, switched on by a test. Never part of a normal run.
 #[doc(hidden)]
@@ -33,6 +34,8 @@ pub enum Mutant {
     Placement(PlacementMutant),
     /// A rule of Notify is left out.
     Notify(NotifyMutant),
+    /// A rule of Tables is left out.
+    Tables(TablesMutant),
     /// A carrier breaks its contract.
     Carrier(CarrierMutant),
 }
@@ -74,6 +77,14 @@ impl Mutant {
         }
     }
 
+    /// The rule of Tables that is left out, if it is one.
+    pub fn of_tables(self) -> Option<TablesMutant> {
+        match self {
+            Mutant::Tables(mutant) => Some(mutant),
+            _ => None,
+        }
+    }
+
     /// The contract of carriers that is broken, if it is one.
     pub fn of_carrier(self) -> Option<CarrierMutant> {
         match self {
@@ -96,6 +107,7 @@ impl Mutant {
             Mutant::Cell(mutant) => mutant.name(),
             Mutant::Placement(mutant) => mutant.name(),
             Mutant::Notify(mutant) => mutant.name(),
+            Mutant::Tables(mutant) => mutant.name(),
             Mutant::Carrier(mutant) => mutant.name(),
         }
     }
@@ -113,7 +125,9 @@ impl FromStr for Mutant {
         let cell = CellMutant::ALL.into_iter().map(Mutant::Cell);
         let placement = PlacementMutant::ALL.into_iter().map(Mutant::Placement);
         let notify = NotifyMutant::ALL.into_iter().map(Mutant::Notify);
-        let parts = cell.chain(placement).chain(notify).chain(CarrierMutant::ALL.into_iter().map(Mutant::Carrier));
+        let tables = TablesMutant::ALL.into_iter().map(Mutant::Tables);
+        let carrier = CarrierMutant::ALL.into_iter().map(Mutant::Carrier);
+        let parts = cell.chain(placement).chain(notify).chain(tables).chain(carrier);
         let all = || Mutant::ALL.into_iter().chain(parts.clone());
         let known = all().map(Mutant::name).collect::<Vec<_>>().join(", ");
         all()

@@ -1,5 +1,7 @@
 //! Deliberate faults in the product's place: they prove that the checks would notice. Never part of a normal run.
 
+use std::fmt;
+
 /// A rule that is left out, by its number in the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mutant {
@@ -47,6 +49,68 @@ pub enum Mutant {
     LiveUnchecked,
     /// Visibility is not looked at again when a change is sent.
     SentUnchecked,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 22] = [
+        Mutant::TermIgnored,
+        Mutant::NoFence,
+        Mutant::LeaseIgnored,
+        Mutant::GapIgnored,
+        Mutant::TailIgnored,
+        Mutant::NoReinstall,
+        Mutant::SnapshotTorn,
+        Mutant::NoLeave,
+        Mutant::LeaveToAll,
+        Mutant::NoReset,
+        Mutant::NoDifference,
+        Mutant::FloorIgnored,
+        Mutant::OutcomeForgotten,
+        Mutant::OutcomeApart,
+        Mutant::WatermarkIgnored,
+        Mutant::ForkIgnored,
+        Mutant::OrderIgnored,
+        Mutant::ConflictShown,
+        Mutant::ExpiryIgnored,
+        Mutant::CursorOpen,
+        Mutant::LiveUnchecked,
+        Mutant::SentUnchecked,
+    ];
+
+    /// Its name on the command line; no other part's has the same.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutant::TermIgnored => "term-ignored",
+            Mutant::NoFence => "no-fence",
+            Mutant::LeaseIgnored => "table-lease-ignored",
+            Mutant::GapIgnored => "gap-ignored",
+            Mutant::TailIgnored => "tail-ignored",
+            Mutant::NoReinstall => "no-reinstall",
+            Mutant::SnapshotTorn => "snapshot-torn",
+            Mutant::NoLeave => "no-leave",
+            Mutant::LeaveToAll => "leave-to-all",
+            Mutant::NoReset => "no-reset",
+            Mutant::NoDifference => "no-difference",
+            Mutant::FloorIgnored => "floor-ignored",
+            Mutant::OutcomeForgotten => "outcome-forgotten",
+            Mutant::OutcomeApart => "outcome-apart",
+            Mutant::WatermarkIgnored => "watermark-ignored",
+            Mutant::ForkIgnored => "fork-ignored",
+            Mutant::OrderIgnored => "order-ignored",
+            Mutant::ConflictShown => "conflict-shown",
+            Mutant::ExpiryIgnored => "expiry-ignored",
+            Mutant::CursorOpen => "cursor-open",
+            Mutant::LiveUnchecked => "live-unchecked",
+            Mutant::SentUnchecked => "sent-unchecked",
+        }
+    }
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// Whether this mutant is the one that runs.

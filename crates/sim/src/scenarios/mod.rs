@@ -9,6 +9,7 @@ pub mod notify;
 pub mod placement;
 pub mod stage;
 pub mod store;
+pub mod tables;
 pub mod wire;
 
 use crate::report::Report;
@@ -70,5 +71,10 @@ pub(crate) const ALL: &[Scenario] = &[
         name: "notify-directed",
         about: "Notify under aimed trouble: each story brings about the moment at which a rule is needed.",
         run: notify::run_directed,
+    },
+    Scenario {
+        name: "tables",
+        about: "Tables: clients that write, read and watch, partitions that move and are cut, store, cursors, faults.",
+        run: tables::run,
     },
 ];

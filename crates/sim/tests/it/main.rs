@@ -3,6 +3,7 @@
 mod claims_cell;
 mod claims_notify;
 mod claims_placement;
+mod claims_tables;
 mod conformance;
 mod kernel;
 mod linearizability_cell;
@@ -14,4 +15,5 @@ mod scenario_cell;
 mod scenario_notify;
 mod scenario_placement;
 mod scenario_store;
+mod scenario_tables;
 mod scenario_wire;

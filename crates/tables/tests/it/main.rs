@@ -2,6 +2,7 @@
 
 mod altering;
 mod client;
+#[path = "../../../sim/src/checkers/history.rs"]
 mod history;
 mod holding;
 mod losses;

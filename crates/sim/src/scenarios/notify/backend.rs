@@ -1,9 +1,9 @@
 //! The application's backend: makes versions and publishes them.
 
 use super::fact::{Fact, NotifyFact, OBJECTS, Publication, object};
-use super::line::{Ended, Line};
 use super::shared::{APP, Shared};
 use crate::kernel::{Effect, HostId};
+use crate::scenarios::store::line::{Ended, Line};
 use bytes::Bytes;
 use prost::Message as _;
 use std::time::Duration;

@@ -18,7 +18,6 @@ pub mod director;
 pub mod fact;
 pub mod forger;
 pub mod letter;
-pub mod line;
 pub mod node;
 pub mod shared;
 pub mod town;

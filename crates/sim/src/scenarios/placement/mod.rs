@@ -20,6 +20,7 @@ pub mod letter;
 pub mod manager;
 pub mod operator;
 pub mod owner;
+pub mod ring;
 pub mod town;
 pub mod trouble;
 

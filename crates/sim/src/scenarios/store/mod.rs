@@ -12,6 +12,7 @@ pub mod caller;
 pub mod client;
 pub mod consumer;
 pub mod fact;
+pub mod line;
 pub mod server;
 
 use crate::faults::{Chaos, Site, Targets};

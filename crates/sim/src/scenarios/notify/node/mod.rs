@@ -12,14 +12,14 @@ mod ranges;
 mod storing;
 
 use super::fact::NotifyFact;
-use super::line::Line;
 use super::shared::Shared;
 use crate::kernel::{Effect, HostId, Seat};
 use crate::scenarios::placement::letter::Letter;
+use crate::scenarios::placement::ring::Ring;
+use crate::scenarios::store::line::Line;
 use bytes::Bytes;
 use channels::Channels;
 use peers::{Asker, Calls};
-use ranges::Ranges;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use storing::{Asks, Who};
@@ -77,7 +77,7 @@ pub struct Node {
     rng: Seeded,
     shared: Shared,
     realm: Realm,
-    ranges: Ranges,
+    ranges: Ring,
     registrar: Registrar,
     matcher: Matcher,
     bridge: Bridge,
@@ -121,7 +121,7 @@ impl Node {
         };
         let matcher = matcher::Options { seed, max_jobs: habits.room, hints: habits.hints, mutant };
         let mut node = Node {
-            ranges: Ranges::new(ranges, neighbours.managers.clone(), start),
+            ranges: Ring::new(ranges, neighbours.managers.clone(), start),
             line: Line::new(neighbours.servers.clone(), rng.fork("calls"), start),
             registrar: Registrar::new(registrar),
             matcher: Matcher::new(matcher),

@@ -186,7 +186,7 @@ impl Node {
         call: match_call::Call,
         out: &mut Out,
     ) {
-        let Some(owner) = self.ranges.find(key) else { return self.nobody(now, asker, id) };
+        let Some((owner, _)) = self.ranges.find(key) else { return self.nobody(now, asker, id) };
         let id = self.calls.ask(asker, id);
         send(out, owner, None, Message::Match(v1::MatchBatch { calls: vec![v1::MatchCall { id, call: Some(call) }] }));
     }
@@ -200,7 +200,7 @@ impl Node {
         mut notify: v1::ClientNotify,
         out: &mut Out,
     ) {
-        let Some(owner) = self.ranges.find(key) else { return self.nobody(now, Asker::Matcher, id) };
+        let Some((owner, _)) = self.ranges.find(key) else { return self.nobody(now, Asker::Matcher, id) };
         notify.id = self.calls.ask(Asker::Matcher, id);
         send(out, owner, None, Message::Notify(v1::NotifyBatch { notifications: vec![notify] }));
     }
@@ -248,7 +248,7 @@ impl Node {
     /// Takes a device's message to the registrar of its user.
     pub(super) fn forward_up(&mut self, device: HostId, number: u64, up: v1::NotifyUp, out: &mut Out) {
         let caller = caller(device);
-        let Some(owner) = self.ranges.find(client_hash(&caller.app, &caller.principal)) else { return };
+        let Some((owner, _)) = self.ranges.find(client_hash(&caller.app, &caller.principal)) else { return };
         let channel = to_message(Channel { node: u64::from(self.host.0), number });
         let caller = v1::NotifyCaller { app: caller.app, principal: caller.principal, claims: None };
         send(out, owner, Some(caller), Message::ForwardUp(v1::ForwardUp { channel, up: Some(up) }));
@@ -264,7 +264,7 @@ impl Node {
     /// Tells the registrar of a device's user that a channel is closed.
     pub(super) fn forward_closed(&mut self, device: HostId, number: u64, out: &mut Out) {
         let caller = caller(device);
-        if let Some(owner) = self.ranges.find(client_hash(&caller.app, &caller.principal)) {
+        if let Some((owner, _)) = self.ranges.find(client_hash(&caller.app, &caller.principal)) {
             self.tell_closed(owner, Channel { node: u64::from(self.host.0), number }, out);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Later, Node, Out};
 use crate::scenarios::notify::backend::TOPIC;
-use crate::scenarios::notify::line::Ended;
+use crate::scenarios::store::line::Ended;
 use bytes::Bytes;
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, Now};

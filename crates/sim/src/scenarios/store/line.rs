@@ -1,6 +1,5 @@
 //! Calls to the store, many at a time: redirects, retries while nothing can have happened, time-outs.
 
-use super::fact::NotifyFact;
 use crate::kernel::{Effect, HostId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -41,8 +40,6 @@ pub struct Line<W> {
     next_op: u64,
 }
 
-type Out = Outbox<Effect<NotifyFact>>;
-
 impl<W> Line<W> {
     /// Calls to these servers; `start` is different in every life of the host.
     pub fn new(servers: Vec<HostId>, rng: Seeded, start: u64) -> Line<W> {
@@ -65,12 +62,12 @@ impl<W> Line<W> {
     }
 
     /// Calls whoever leads.
-    pub fn call(&mut self, now: Now, whose: W, body: Body, out: &mut Out) {
+    pub fn call<F>(&mut self, now: Now, whose: W, body: Body, out: &mut Outbox<Effect<F>>) {
         let at = self.leader.or_else(|| self.rng.pick(&self.servers).copied()).unwrap_or_default();
         self.put(Pending { whose, body, at, until: now.mono + WITHIN, hops: 0, again: None }, out);
     }
 
-    fn put(&mut self, pending: Pending<W>, out: &mut Out) {
+    fn put<F>(&mut self, pending: Pending<W>, out: &mut Outbox<Effect<F>>) {
         let op = self.next_op;
         self.next_op += 2;
         let frame = Frame { op, more: false, body: Some(pending.body.clone()) };
@@ -115,7 +112,7 @@ impl<W> Line<W> {
     }
 
     /// Time has passed: what became of calls.
-    pub fn wake(&mut self, now: Now, out: &mut Out) -> Vec<Ended<W>> {
+    pub fn wake<F>(&mut self, now: Now, out: &mut Outbox<Effect<F>>) -> Vec<Ended<W>> {
         let mut ended = Vec::new();
         let over = |pending: &Pending<W>| pending.until <= now.mono;
         let again = |pending: &Pending<W>| pending.again.is_some_and(|at| at <= now.mono);

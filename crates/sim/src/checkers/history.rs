@@ -10,24 +10,43 @@ use tidings_tables::names::Position;
 /// An operation on a record, from its invocation to its response.
 #[derive(Clone, Debug)]
 pub struct Done {
+    /// Whose it is.
     pub client: usize,
+    /// When it was invoked, on a clock that all share.
     pub from: u64,
+    /// When it was answered.
     pub to: u64,
+    /// What it did.
     pub what: What,
 }
 
+/// What an operation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A write that took effect, and whether those who read here see what it left.
-    Wrote { version: Position, shown: bool },
+    Wrote {
+        /// The version that it made.
+        version: Position,
+        /// They do.
+        shown: bool,
+    },
     /// A read, and what it saw.
-    Saw { level: Kind, found: Option<Position> },
+    Saw {
+        /// How fresh it was to be.
+        level: Kind,
+        /// The version that it saw; none = no record.
+        found: Option<Position>,
+    },
 }
 
+/// How fresh a read is to be (Table 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// Sequential.
     Committed,
+    /// With write-invocation order.
     Wio,
+    /// Linearizable.
     Latest,
 }
 
@@ -62,6 +81,7 @@ impl Done {
 pub struct History(BTreeMap<Key, Vec<Done>>);
 
 impl History {
+    /// Adds an operation on a record.
     pub fn add(&mut self, key: &Key, done: Done) {
         self.0.entry(key.clone()).or_default().push(done);
     }

@@ -1,0 +1,3 @@
+//! Checkers of whole histories: simple, and apart from what made the history.
+
+pub mod history;

@@ -1,0 +1,237 @@
+//! What clients and nodes send each other.
+//!
+//! The machines' messages have no encoding of their own here (that of the wire is the node's, and held by golden vectors): a
+//! letter lies at the [`Post`] while the network carries its number. Whoever receives it gets a copy.
+
+use crate::kernel::{Effect, HostId};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use tidings_base::Outbox;
+use tidings_predicate::Packed;
+use tidings_predicate::query::Ask;
+use tidings_tables::calls::{Answer, Call, Caller, Outcome, Read, Visible, Write};
+use tidings_tables::gateway::{self, Start};
+use tidings_tables::live::{Frame, Install, Progress, Reader};
+use tidings_tables::names::{PartitionId, Position, QueryId};
+use tidings_tables::processor;
+use tidings_tables::refusal::Refusal;
+
+/// Letters that are kept: those of the longest delay, and of a pause.
+const KEPT: usize = 1 << 16;
+
+/// One message.
+#[derive(Clone, Debug)]
+pub enum Letter {
+    /// A client asks a node.
+    Asks {
+        /// The client's number for it.
+        id: u64,
+        /// Which table, by its name.
+        table: u8,
+        /// Who asks.
+        caller: Caller,
+        /// What.
+        what: Asked,
+    },
+    /// The node's answer.
+    Answers {
+        /// The client's number.
+        id: u64,
+        /// The answer.
+        answer: Result<Answered, Refusal>,
+    },
+    /// A node asks another for one partition.
+    Calls {
+        /// The asking node's number for it.
+        id: u64,
+        /// The partition.
+        partition: PartitionId,
+        /// Who asks.
+        caller: Box<Caller>,
+        /// What.
+        call: Call,
+    },
+    /// The other node's answer, all pieces of it.
+    Called {
+        /// The asking node's number.
+        id: u64,
+        /// The answer.
+        answer: Result<Answer, Refusal>,
+    },
+    /// A gateway asks a processor.
+    Live(Live),
+    /// A processor tells a gateway something of one query.
+    Frame {
+        /// The query.
+        query: QueryId,
+        /// What.
+        frame: Box<Frame>,
+    },
+    /// A processor tells a gateway how far its queries are.
+    Progress {
+        /// The gateway.
+        gateway: u64,
+        /// What.
+        progress: Box<Progress>,
+    },
+    /// A client opens a live query under a number of its own.
+    Watches {
+        /// The client's number, never used again.
+        watch: u64,
+        /// Which table.
+        table: u8,
+        /// What is asked.
+        asks: Watches,
+    },
+    /// Something happened to it, in order.
+    Happens {
+        /// The client's number.
+        watch: u64,
+        /// Which event.
+        seq: u64,
+        /// What.
+        event: Result<gateway::Event, Refusal>,
+    },
+    /// The client says that it is there, what it took, and what it says of itself now.
+    Keeps {
+        /// The client's number.
+        watch: u64,
+        /// Which of these letters it is: late ones say nothing.
+        seq: u64,
+        /// Events that it took, all together.
+        taken: u32,
+        /// What it says of itself.
+        data: Packed,
+    },
+    /// The node says that the query is there, or that it is not.
+    Kept {
+        /// The client's number.
+        watch: u64,
+        /// It is.
+        there: bool,
+    },
+    /// The client wants no more.
+    Ends {
+        /// The client's number.
+        watch: u64,
+    },
+}
+
+/// A live query that a client asks for.
+#[derive(Clone, Debug)]
+pub struct Watches {
+    /// Who asks.
+    pub caller: Caller,
+    /// What is asked.
+    pub ask: Ask,
+    /// What it says of itself.
+    pub data: Packed,
+    /// Where it begins.
+    pub start: Start,
+}
+
+/// What a client asks.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// A change.
+    Write(Box<Write>),
+    /// One record, with the client's floors (R5).
+    Read(Box<Read>, Vec<(PartitionId, Position)>),
+    /// All records that match, of all partitions.
+    Scan(Box<Read>),
+}
+
+/// What a client is answered.
+#[derive(Clone, Debug)]
+pub enum Answered {
+    /// What became of a write, and where.
+    Written(PartitionId, Outcome),
+    /// A record, if there is one to be seen, and how new the answer is.
+    Found(PartitionId, Position, Option<Visible>),
+    /// Records.
+    Rows(Vec<Visible>),
+}
+
+/// What a gateway asks of a processor.
+#[derive(Clone, Debug)]
+pub enum Live {
+    /// Install a query.
+    Install(Box<Install>),
+    /// Its reader has changed.
+    Update(QueryId, PartitionId, Box<Reader>),
+    /// It is over.
+    Remove(QueryId, PartitionId),
+    /// There is room for more frames.
+    Taken(QueryId, PartitionId, u32),
+}
+
+impl Live {
+    /// The query.
+    pub fn query(&self) -> QueryId {
+        match self {
+            Live::Install(install) => install.query,
+            Live::Update(query, ..) | Live::Remove(query, _) | Live::Taken(query, ..) => *query,
+        }
+    }
+
+    /// As a processor hears it.
+    pub fn input(self) -> processor::Input {
+        match self {
+            Live::Install(install) => processor::Input::Install(install),
+            Live::Update(query, partition, reader) => processor::Input::Update { query, partition, reader },
+            Live::Remove(query, partition) => processor::Input::Remove { query, partition },
+            Live::Taken(query, partition, frames) => processor::Input::Taken { query, partition, frames },
+        }
+    }
+}
+
+impl Letter {
+    /// A number that goes with it, so that another letter is another trace.
+    fn mark(&self) -> u64 {
+        match self {
+            Letter::Asks { id, .. } | Letter::Answers { id, .. } => *id,
+            Letter::Calls { id, .. } | Letter::Called { id, .. } => *id,
+            Letter::Live(live) => live.query().number,
+            Letter::Frame { frame, .. } => frame.position.get(),
+            Letter::Progress { progress, .. } => progress.position.get(),
+            Letter::Happens { seq, .. } => *seq,
+            Letter::Watches { watch, .. } | Letter::Keeps { watch, .. } => *watch,
+            Letter::Kept { watch, .. } | Letter::Ends { watch } => *watch,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Lying {
+    first: u64,
+    letters: VecDeque<Letter>,
+}
+
+/// Where letters lie.
+#[derive(Clone, Debug, Default)]
+pub struct Post(Arc<Mutex<Lying>>);
+
+impl Post {
+    /// Sends a letter.
+    pub fn send<F>(&self, out: &mut Outbox<Effect<F>>, to: HostId, letter: Letter) {
+        let mut bytes = BytesMut::with_capacity(16);
+        let mark = letter.mark();
+        let mut lying = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        bytes.put_u64(lying.first + lying.letters.len() as u64);
+        bytes.put_u64(mark);
+        lying.letters.push_back(letter);
+        if lying.letters.len() > KEPT {
+            lying.letters.pop_front();
+            lying.first += 1;
+        }
+        out.put(Effect::Send { to, bytes: bytes.freeze() });
+    }
+
+    /// A letter that has come.
+    pub fn open(&self, bytes: &Bytes) -> Option<Letter> {
+        let number = (bytes.len() == 16).then(|| bytes.clone().get_u64())?;
+        let lying = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lying.letters.get(usize::try_from(number.checked_sub(lying.first)?).ok()?).cloned()
+    }
+}

@@ -65,14 +65,43 @@ impl Done {
     fn is_write(&self) -> bool {
         matches!(self.what, What::Wrote { .. })
     }
+}
 
-    fn precedes(&self, later: &Done, order: Order) -> bool {
-        let (own, ended) = (self.client == later.client, self.to < later.from);
-        match order {
-            Order::Sequential => own && ended,
-            Order::Invoked => own && (ended || self.from < later.from && (self.is_write() || later.is_write())),
-            Order::RealTime => ended,
+/// Where those of earlier operations stand that may have to come before another: of one client, or of all.
+#[derive(Debug, Default)]
+struct Before {
+    /// The last place of those that have ended.
+    ended: usize,
+    /// Those that have not, by their end.
+    under_way: BTreeMap<(u64, usize), usize>,
+    /// The last place of all that were invoked before, and of the writes among them.
+    all: usize,
+    writes: usize,
+    /// Those that were invoked at one instant: none of them is before another.
+    together: Vec<(u64, usize, bool)>,
+}
+
+impl Before {
+    /// The first place that an operation may have; operations are asked for in the order of their invocation.
+    fn least(&mut self, done: &Done, order: Order) -> usize {
+        while let Some(first) = self.under_way.first_entry().filter(|first| first.key().0 < done.from) {
+            self.ended = self.ended.max(first.remove());
         }
+        for (_, place, write) in self.together.extract_if(.., |(from, ..)| *from < done.from) {
+            self.all = self.all.max(place);
+            self.writes = if write { self.writes.max(place) } else { self.writes };
+        }
+        match order {
+            Order::Invoked if done.is_write() => self.ended.max(self.all),
+            Order::Invoked => self.ended.max(self.writes),
+            Order::Sequential | Order::RealTime => self.ended,
+        }
+    }
+
+    /// Where it stands now; places are counted from 1, so that 0 is before all.
+    fn put(&mut self, number: usize, done: &Done, place: usize) {
+        self.under_way.insert((done.to, number), place);
+        self.together.push((done.from, place, done.is_write()));
     }
 }
 
@@ -111,17 +140,23 @@ fn view(all: &[&Done], order: Order) -> Result<(), String> {
     let mut states: Vec<(Position, bool)> = all.iter().filter_map(wrote).chain([(Position::ZERO, false)]).collect();
     states.sort_unstable();
     let at = |version: Position| states.binary_search_by_key(&version, |(version, _)| *version).ok();
-    let mut places: Vec<usize> = Vec::with_capacity(all.len());
+    let mut before: BTreeMap<Option<usize>, Before> = BTreeMap::new();
     for (number, done) in all.iter().enumerate() {
-        let before = all[..number].iter().zip(&places).filter(|(earlier, _)| earlier.precedes(done, order));
-        let least = before.map(|(_, place)| place + usize::from(done.is_write())).max().unwrap_or_default();
+        let own = if matches!(order, Order::RealTime) { None } else { Some(done.client) };
+        let before = before.entry(own).or_default();
+        // A write stands behind what it follows, a read may stand beside it.
+        let least = match before.least(done, order) {
+            0 => 0,
+            last => last - 1 + usize::from(done.is_write()),
+        };
         let place = match done.what {
             What::Wrote { version, .. } => at(version),
             What::Saw { found: Some(found), .. } => at(found).filter(|place| states[*place].1),
             What::Saw { found: None, .. } => (least..states.len()).find(|place| !states[*place].1),
         };
         let place = place.filter(|place| *place >= least);
-        places.push(place.ok_or_else(|| format!("{done:?} has no place behind {:?}", states.get(least)))?);
+        let place = place.ok_or_else(|| format!("{done:?} has no place behind {:?}", states.get(least)))?;
+        before.put(number, done, place + 1);
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod mutants;
 mod mutants_cell;
 mod mutants_notify;
 mod mutants_placement;
+mod mutants_tables;
 mod scenario_cell;
 mod scenario_notify;
 mod scenario_placement;

@@ -86,6 +86,11 @@ impl Ring {
         self.busy = late;
     }
 
+    /// Whether the machines have still to hear something.
+    pub fn is_behind(&self) -> bool {
+        !self.unheard.is_empty()
+    }
+
     /// When it wants to be woken.
     pub fn deadline(&self) -> Option<Mono> {
         let news = self.unheard.front().map(|(at, _)| *at);

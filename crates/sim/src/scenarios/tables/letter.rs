@@ -20,7 +20,8 @@ use tidings_tables::refusal::Refusal;
 /// Letters that are kept: those of the longest delay, and of a pause.
 const KEPT: usize = 1 << 16;
 
-/// One message.
+/// One message. They lie where they are put, so that their size costs nothing.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Letter {
     /// A client asks a node.

@@ -60,7 +60,7 @@ impl Live {
 impl Client {
     /// What the live query asks: clients of one parity ask the same.
     pub(super) fn query(&self) -> Ask {
-        let predicate = if self.number % 2 == 0 { "" } else { "n % 2 == 0" };
+        let predicate = if self.number.is_multiple_of(2) { "" } else { "n % 2 == 0" };
         Ask { predicate: predicate.to_owned(), ..Ask::default() }
     }
 
@@ -94,7 +94,7 @@ impl Client {
         };
         let mut ask = self.query();
         if clocked {
-            ask.predicate = "now() > timestamp('2020-01-01T00:00:00Z')".to_owned();
+            ask.project = vec![("at".to_owned(), "now()".to_owned())];
         }
         let caller = Caller { expires: self.me.expires, ..self.caller() };
         let asks = Watches { caller, ask, data: of_team(team), start };

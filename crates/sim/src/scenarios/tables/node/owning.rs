@@ -15,6 +15,9 @@ use tidings_tables::{gateway, processor};
 /// How often directories are looked at: others change them, too.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Once in so many calls a node goes by an old table of owners.
+const STRAY: u64 = 6;
+
 /// A change of a directory that is under way.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
@@ -43,6 +46,8 @@ pub(super) struct Owning {
     /// The gateway knows these directories, and who has which partition.
     directories: BTreeMap<TableId, u64>,
     owners: BTreeMap<PartitionId, Option<LeaseNumber>>,
+    /// Who was asked for each partition last, and who before that.
+    asked: BTreeMap<PartitionId, [HostId; 2]>,
     look: Mono,
 }
 
@@ -53,6 +58,7 @@ impl Owning {
             acquiring: BTreeMap::new(),
             directories: BTreeMap::new(),
             owners: BTreeMap::new(),
+            asked: BTreeMap::new(),
             look: now,
         }
     }
@@ -84,6 +90,17 @@ impl Node {
             Some(_) => Some(self.host),
             None => self.ring.find(place(partition)).map(|(host, _)| host),
         }
+    }
+
+    /// Who is asked for a partition: its owner, or now and then whoever was before, as with a table that is out of date.
+    pub(super) fn whom_to_ask(&mut self, now: Now, partition: PartitionId) -> Option<HostId> {
+        let owner = self.owner_of(now, partition)?;
+        let [last, before] = self.owning.asked.entry(partition).or_insert([owner; 2]);
+        if *last != owner {
+            (*before, *last) = (*last, owner);
+        }
+        let before = *before;
+        Some(if !self.calm && self.rng.one_in(STRAY) { before } else { owner })
     }
 
     pub(super) fn wake_ring(&mut self, now: Now, out: &mut Out) {
@@ -125,6 +142,10 @@ impl Node {
             return;
         }
         self.owning.look = now.mono + LOOK;
+        // A process that is too busy to hear of its leases does not look either: it goes on with what it had (R2).
+        if self.ring.is_behind() {
+            return;
+        }
         let tables = self.files.all();
         let there: BTreeSet<TableId> = tables.iter().map(|(_, entry)| entry.directory.table()).collect();
         let gone = self.owning.directories.keys().copied().filter(|table| !there.contains(table));
@@ -178,7 +199,8 @@ impl Node {
             match (lease, self.owning.held.get(&partition).copied()) {
                 (Some(lease), Some(held)) if lease == held => {}
                 (Some(lease), _) => {
-                    if !self.owning.acquiring.contains_key(&partition) {
+                    let under_way = self.owning.acquiring.contains_key(&partition);
+                    if !under_way {
                         self.owning.acquiring.insert(partition, true);
                         self.change(now, name, table, What::Acquire(partition, lease));
                     }

@@ -114,7 +114,7 @@ impl Node {
             }
         };
         let caller = Box::new(relay.caller.clone());
-        match self.owner_of(now, partition) {
+        match self.whom_to_ask(now, partition) {
             Some(host) if host == self.host => self.serve(now, (self.host, attempt), partition, caller, call, out),
             Some(host) => self.post.send(out, host, Letter::Calls { id: attempt, partition, caller, call }),
             None => self.called(now, attempt, Err(Refusal::Moved), out),

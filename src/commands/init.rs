@@ -15,6 +15,10 @@ pub fn run(args: Init) -> Result<(), Error> {
     }
     let members: Vec<Member> =
         (1..).zip(&args.nodes).map(|(node, address)| Member { node, address: address.clone() }).collect();
+    if let Some((_, again)) = args.nodes.iter().enumerate().find(|(i, node)| args.nodes[..*i].contains(node)) {
+        return Err(output::usage(format_args!("two nodes have the address {again}"))
+            .hint("Each node listens at an address of its own."));
+    }
     let made = pki::init(&args.dir, &members, Wall(stopwatch::wall_micros()))?;
     let dir = args.dir.display();
     if args.json {

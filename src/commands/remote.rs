@@ -139,7 +139,8 @@ pub fn with_client<T>(remote: &Remote, work: impl AsyncFnOnce(&Caller) -> Result
 pub fn config(remote: &Remote) -> Result<ClientConfig, Error> {
     let ca = remote.ca.as_deref().map(read_file).transpose()?;
     Ok(ClientConfig {
-        credential: remote.key.clone(),
+        // A file that is empty or missing is no key.
+        credential: remote.key.clone().filter(|key| !key.is_empty()),
         app: remote.app.clone(),
         tls: ca.map(|ca| Tls { ca, ..Tls::default() }),
         agent: concat!("tidings/", env!("CARGO_PKG_VERSION")).to_owned(),

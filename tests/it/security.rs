@@ -135,6 +135,8 @@ fn secrets_are_for_their_owner_and_are_never_overwritten() {
     assert_eq!(secured.operator_key(), key);
     let never = secured.path("never-made");
     run(&["init", &never, "--node", "a:1", "--node", "b:1"]).failed(2, "cannot make a cluster of 2 nodes");
+    run(&["init", &never, "--node", "a:1", "--node", "b:1", "--node", "a:1"])
+        .failed(2, "two nodes have the address a:1");
     assert!(!Path::new(&never).exists());
     // Several nodes must be told that their cluster is new, and the lines to type do so.
     let three = secured.path("three");

@@ -124,12 +124,19 @@ impl Error {
         self
     }
 
+    /// Whether it is for want of a right.
+    fn is_denial(&self) -> bool {
+        let code = self.code.as_ref();
+        let reason = code.split_once('.').map_or(code, |(_, reason)| reason);
+        matches!(reason, "forbidden" | "denied" | "operators_only" | "applications_only")
+            || matches!(code, "cell.not_your_session" | "tables.access" | "tables.not_yours" | "tables.may_not_write")
+    }
+
     /// The HTTP status: that of the class, save where a code has a better-known one of its own.
     pub fn http_status(&self) -> u16 {
         match self.code.as_ref() {
             "control.unauthenticated" => 401,
-            "control.forbidden" | "cell.denied" | "cell.operators_only" | "cell.not_your_session" => 403,
-            "tables.access" | "tables.not_yours" | "tables.may_not_write" | "tables.applications_only" => 403,
+            _ if self.is_denial() => 403,
             "cell.wrong_generation" | "tables.wrong_generation" | "tables.conflict" => 412,
             "control.too_large" | "cell.too_large" | "tables.record_too_large" => 413,
             "control.busy" => 429,
@@ -141,8 +148,7 @@ impl Error {
     pub fn grpc_status(&self) -> u8 {
         match self.code.as_ref() {
             "control.unauthenticated" => 16,
-            "control.forbidden" | "cell.denied" | "cell.operators_only" | "cell.not_your_session" => 7,
-            "tables.access" | "tables.not_yours" | "tables.may_not_write" | "tables.applications_only" => 7,
+            _ if self.is_denial() => 7,
             "control.busy" => 8,
             "control.unsupported" => 12,
             _ => self.class.grpc_status(),
@@ -161,6 +167,20 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_lacks_a_right_is_told_so_in_every_protocol() {
+        for code in ["control.forbidden", "cell.denied", "cell.operators_only", "placement.operators_only"] {
+            let error = Error::new(code, Class::Refused, "no");
+            assert_eq!((error.http_status(), error.grpc_status()), (403, 7), "{code}");
+        }
+        for code in ["notify.operators_only", "notify.applications_only", "cell.not_your_session", "tables.not_yours"] {
+            let error = Error::new(code, Class::Refused, "no");
+            assert_eq!((error.http_status(), error.grpc_status()), (403, 7), "{code}");
+        }
+        let error = Error::new("store.fenced", Class::Refused, "no");
+        assert_eq!((error.http_status(), error.grpc_status()), (409, 9));
+    }
 
     #[test]
     fn a_group_without_a_majority_is_told_by_the_code() {

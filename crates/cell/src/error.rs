@@ -235,6 +235,13 @@ pub fn not_empty_cell() -> Error {
         .hint("Restore into a new cell, or say that everything here may be replaced.")
 }
 
+/// A restore that would free a lock while its holder goes on.
+pub fn locks_in_use(path: impl Display) -> Error {
+    let message = format!("the lock of {path} is held or held back, and a restore would let others have it at once");
+    Error::new("cell.locks_in_use", Class::Refused, message)
+        .hint("Stop whoever holds locks, or end their sessions (`tidings cell locks`, `tidings cell sessions end ID`), and wait until lock-delays are over.")
+}
+
 /// A backup that cannot be trusted.
 pub fn damaged_backup(offset: u64, why: &str) -> Error {
     Error::new("cell.damaged_backup", Class::Invalid, format!("the backup is damaged at offset {offset}: {why}"))

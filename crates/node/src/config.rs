@@ -491,6 +491,10 @@ impl Config {
                 return Err(bad(format!("`members` names node {} twice or as 0", member.node))
                     .hint("Give each member a number of its own, from 1."));
             }
+            if self.members[..i].iter().any(|earlier| earlier.address == member.address) {
+                return Err(bad(format!("`members` names address {} twice", member.address))
+                    .hint("Each member listens at an address of its own."));
+            }
         }
         if !self.members.is_empty() && !self.members.iter().any(|member| member.node == self.node) {
             return Err(bad(format!("`members` does not name this node ({})", self.node))
@@ -522,6 +526,11 @@ impl Config {
             if self.auth.issuers[..i].iter().any(|earlier| earlier.issuer == issuer.issuer) {
                 return Err(bad(format!("issuer `{name}` is configured twice"))
                     .hint("One issuer belongs to one application; put all its keys into one key set."));
+            }
+            if let Some(other) = self.auth.issuers[..i].iter().find(|earlier| earlier.app == issuer.app) {
+                let other = crate::principal::clip(&other.issuer);
+                return Err(bad(format!("issuers `{other}` and `{name}` both speak for application `{}`", issuer.app))
+                    .hint("People are known by application and subject: the same subject of both would be one person. Give each an application of its own."));
             }
             if issuer.jwks.is_some() == issuer.public_key.is_some() {
                 return Err(bad(format!("issuer `{name}` needs exactly one of `jwks` and `public_key`")));

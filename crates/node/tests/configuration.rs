@@ -159,6 +159,10 @@ fn issuers_are_pinned_completely() {
         (format!("{base}jwks = \"j\"\npublic_key = \"p\"\n"), "exactly one of `jwks` and `public_key`"),
         (format!("{base}public_key = \"p\"\n").replace("ES256", "HS256"), "a shared secret"),
         (format!("{base}jwks = \"j\"\n{base}jwks = \"k\"\n"), "configured twice"),
+        (
+            format!("{base}jwks = \"j\"\n{}jwks = \"k\"\n", base.replace("\"i\"", "\"k\"")),
+            "both speak for application `shop`",
+        ),
         (format!("{base}jwks = \"j\"\n").replace("shop", "Shop"), "cannot name an application"),
         (format!("{base}jwks = \"j\"\n").replace("\"a\"", "\"\""), "needs both"),
         (format!("{base}jwks = \"j\"\ngrants = [\"admin.write\"]\n"), "expected a grant such as"),

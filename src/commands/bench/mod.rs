@@ -76,7 +76,11 @@ pub fn run(args: Bench) -> Result<(), Error> {
         .tempdir_in(args.dir.clone().unwrap_or_else(default_dir))
         .map_err(|error| broken("cannot make a directory to measure in", error))?;
     let machine = probe::machine(place.path())?;
-    if args.parts.iter().any(|part| matches!(part, BenchPart::Store | BenchPart::Cell | BenchPart::Notify)) {
+    if args
+        .parts
+        .iter()
+        .any(|part| matches!(part, BenchPart::Store | BenchPart::Cell | BenchPart::Placement | BenchPart::Notify))
+    {
         refuse_memory(place.path(), &machine.file_system)?;
     }
     if machine.build != "optimised" {
@@ -86,6 +90,7 @@ pub fn run(args: Bench) -> Result<(), Error> {
 
     let mut figures = Figures::default();
     let mut parts = args.parts.clone();
+    parts.sort();
     parts.dedup();
     for part in &parts {
         eprintln!("bench {}", part.name());

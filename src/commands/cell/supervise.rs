@@ -69,6 +69,7 @@ impl Guarded<'_> {
         let mut sent = None;
         let mut deadline = self.while_held(held.lease_until().unwrap_or_else(now));
         let mut lost: Option<String> = None;
+        let mut killed = false;
         let status = loop {
             if sent != Some(deadline) {
                 // A guard that is gone has ended, and that is heard below.
@@ -86,6 +87,11 @@ impl Guarded<'_> {
                     Told::Interrupt => Signal::INT,
                     Told::Terminate => Signal::TERM,
                 }),
+                // The guard does it at that instant; if somebody has stopped the guard, this does.
+                () = tokio::time::sleep(deadline.kill.since(now())), if !killed => {
+                    pass_on(group, Signal::KILL);
+                    killed = true;
+                }
                 () = tokio::time::sleep(LOOK), if lost.is_none() => {
                     // In jeopardy the last lease counts.
                     if let Some(until) = held.lease_until() {

@@ -1,6 +1,7 @@
 //! The whole cell to a file and back; a damaged file is refused, and nothing changes.
 
 use crate::process::{Server, turn};
+use rustix::process::Signal;
 
 #[test]
 fn a_backup_comes_back_here_and_in_a_new_cell_and_a_damaged_one_nowhere() {
@@ -45,6 +46,13 @@ fn a_backup_comes_back_here_and_in_a_new_cell_and_a_damaged_one_nowhere() {
         assert!(said.err.contains("offset") || said.err.contains("byte"), "{what}: {said:?}");
     }
     assert_eq!(server.run(&["cell", "cat", "/b/7"]).out, "changed since");
+
+    // A lock is not taken from under whoever holds it.
+    let holder = server.start_command(&["cell", "lock", "/l", "--", "sh", "-c", "echo held; exec sleep 1000"]);
+    assert_eq!(holder.line(1), "held");
+    server.run(&["cell", "restore", path, "--replace", "--yes"]).failed(4, "cell.locks_in_use");
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.ended().code, 143);
 
     let restored = server.run(&["cell", "restore", path, "--replace", "--yes", "--json"]).json();
     assert_eq!(restored["restored"], true);

@@ -1,7 +1,7 @@
 //! `tidings cell lock -- CMD`: the command runs while the lock is held, and is dead before anybody else can have it.
 
 use crate::process::{Running, Server, http_get, lives, turn, until};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 
 fn one_node() -> (tempfile::TempDir, Server) {
     let data = tempfile::tempdir().unwrap();
@@ -127,11 +127,24 @@ fn a_lost_lock_kills_the_command_and_has_an_exit_code_of_its_own() {
 fn a_deleted_lock_file_kills_the_command_at_once() {
     let _turn = turn();
     let (_data, server) = one_node();
-    let running = server.start_command(&["cell", "lock", "/l", "--kill-after", "60s", "--", "sh", "-c", STUBBORN]);
-    let pid = running.line(1);
-    assert_eq!(server.run(&["cell", "rm", "/l"]).code, 0);
-    assert_eq!(running.ended().code, 7);
-    assert!(!lives(&pid), "the command outlived its lock");
+    // Also when the guard cannot do it.
+    for stop_guard in [false, true] {
+        let running = server.start_command(&["cell", "lock", "/l", "--kill-after", "60s", "--", "sh", "-c", STUBBORN]);
+        let pid = running.line(1);
+        if stop_guard {
+            kill_process(parent(&pid), Signal::STOP).unwrap();
+        }
+        assert_eq!(server.run(&["cell", "rm", "/l"]).code, 0);
+        assert_eq!(running.ended().code, 7);
+        assert!(!lives(&pid), "the command outlived its lock");
+    }
+}
+
+/// The process that started another.
+fn parent(pid: &str) -> Pid {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+    Pid::from_raw(parent.trim().parse().unwrap()).unwrap()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Day one of an operator, and every mistake with its own name.
 
 use super::Pool;
-use crate::process::{run, turn};
+use crate::process::{http, run, turn};
 
 #[test]
 fn day_one() {
@@ -76,6 +76,17 @@ fn every_mistake_has_its_own_name() {
     pool.run(&["drain", "n", "nobody"]).failed(3, "no owner `nobody`");
     pool.run(&["table", "n", "--owner", "nobody"]).failed(3, "no owner `nobody`");
     pool.run(&["rebalance", "nowhere"]).failed(3, "no namespace");
+    // What is said where nobody listens must not be taken for an order.
+    let url = "/v1/placement/n/rebalance";
+    let (status, said) = http("POST", pool.server.address, url, r#"{"dry_run":true}"#).unwrap();
+    assert!(status == 400 && said.contains("a body is not expected"), "{status} {said}");
+    let owner = "/v1/placement/n/owners/web";
+    let (status, said) =
+        http("PUT", pool.server.address, &format!("{owner}?instance=1"), r#"{"address":"web:1"}"#).unwrap();
+    assert_eq!(status, 200, "{said}");
+    let (status, said) =
+        http("POST", pool.server.address, &format!("{owner}/load?instance=1"), r#"{"rate":-5}"#).unwrap();
+    assert!(status == 400 && said.contains("-5 is no rate"), "{status} {said}");
     assert_eq!(pool.run(&["create", "both", "--fast", "--lease", "9s"]).code, 2);
     assert_eq!(pool.run(&["lookup", "n"]).code, 2);
     run(&["place", "namespaces", "--server", "http://127.0.0.1:1", "--timeout", "2"]).failed(5, "");

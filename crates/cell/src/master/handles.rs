@@ -3,7 +3,7 @@
 use super::mutations::{Purpose, Repeat, Work};
 use super::places::PlaceId;
 use super::reign::{Asker, Caller, Flow, Reign, Turn};
-use super::sessions::{Session, Slot};
+use super::sessions::{Opens, Session, Slot};
 use crate::error;
 use crate::mutant::Mutant;
 use crate::namespace::Right;
@@ -78,6 +78,20 @@ impl Session {
     pub(super) fn handle(&self, number: HandleNumber) -> Option<&Handle> {
         let at = self.handles.binary_search_by_key(&number, |handle| handle.number).ok()?;
         self.handles.get(at)
+    }
+}
+
+impl Opens {
+    pub(super) fn add(&mut self, opening: &Opening) {
+        self.handles += 1;
+        self.path_bytes += opening.place.path.as_str().len() as u32;
+        self.watches += u32::from(opening.events != 0);
+    }
+
+    pub(super) fn remove(&mut self, opening: &Opening) {
+        self.handles -= 1;
+        self.path_bytes -= opening.place.path.as_str().len() as u32;
+        self.watches -= u32::from(opening.events != 0);
     }
 }
 
@@ -192,15 +206,17 @@ impl Reign {
         if session.handle(opening.number).is_some() {
             return Ok(());
         }
-        if session.handles.len() >= MAX_HANDLES {
+        let open = session.opens();
+        let handles = open.handles as usize;
+        if handles >= MAX_HANDLES {
             return Err(error::too_many_handles(MAX_HANDLES));
         }
         let names = by.caller.app.len() + by.caller.principal.len();
-        let paths = session.path_bytes as usize + opening.place.path.as_str().len();
-        if paths + (session.handles.len() + 1) * (TOKEN + names) > MAX_TOKENS {
-            return Err(error::too_many_handles(session.handles.len()));
+        let paths = open.path_bytes as usize + opening.place.path.as_str().len();
+        if paths + (handles + 1) * (TOKEN + names) > MAX_TOKENS {
+            return Err(error::too_many_handles(handles));
         }
-        if opening.events != 0 && session.watches >= MAX_WATCHES {
+        if opening.events != 0 && open.watches >= MAX_WATCHES {
             return Err(error::too_many_watches(MAX_WATCHES as usize));
         }
         Ok(())

@@ -159,6 +159,9 @@ impl Reign {
             self.numbered.insert((slot, number), id);
             if let Some(session) = self.sessions.get_mut(slot) {
                 session.under_way += 1;
+                if let Purpose::Open(opening) = &purpose {
+                    session.opening.add(opening);
+                }
             }
         }
         if let Some(asker) = asker {
@@ -226,6 +229,9 @@ impl Reign {
             && let Some(known) = self.sessions.get_mut(slot).filter(|known| known.id == session)
         {
             known.under_way -= 1;
+            if let Purpose::Open(opening) = &change.purpose {
+                known.opening.remove(opening);
+            }
             let last = known.under_way == 0;
             self.numbered.remove(&(slot, number));
             if last {

@@ -51,6 +51,14 @@ pub(super) struct Ending {
     ops: Vec<OpId>,
 }
 
+/// Handles together: how many, how long their paths are, how many of them watch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Opens {
+    pub(super) handles: u32,
+    pub(super) path_bytes: u32,
+    pub(super) watches: u32,
+}
+
 /// A session as this master knows it. There may be 100,000: what few of them have is boxed or kept in sets by slot.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
@@ -79,6 +87,8 @@ pub(super) struct Session {
     /// The lengths of their paths together.
     pub(super) path_bytes: u32,
     pub(super) watches: u32,
+    /// Handles that the log is asked for: they count, since all of them may be granted.
+    pub(super) opening: Opens,
     pub(super) interest: u32,
     /// Changes of its own that are under way.
     pub(super) under_way: u32,
@@ -88,6 +98,15 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// What it will have open at most when all is decided that is under way.
+    pub(super) fn opens(&self) -> Opens {
+        Opens {
+            handles: self.handles.len() as u32 + self.opening.handles,
+            path_bytes: self.path_bytes + self.opening.path_bytes,
+            watches: self.watches + self.opening.watches,
+        }
+    }
+
     /// Whether it is the platform's own: its application's name begins with a dot, which no application's does. Such
     /// sessions are short and hold the locks of managers: their leases are never stretched, so that a new master honours
     /// them for no longer than they asked, and they cache nothing, so that it need not wait for them.
@@ -159,6 +178,7 @@ impl Sessions {
             handles: Vec::new(),
             path_bytes: 0,
             watches: 0,
+            opening: Opens::default(),
             interest: 0,
             under_way: 0,
             check_at: Mono::NEVER,

@@ -330,6 +330,12 @@ impl Namespace {
             self.staged = Staged::default();
             return Err(error::not_empty_cell());
         }
+        // L1: its holder may be out of reach and believe in its lease for a while. The platform's own wait by themselves.
+        let in_use = self.locks().find(|(place, _)| !place.app.starts_with('.')).map(|(place, _)| place.path);
+        if let Some(path) = in_use {
+            self.staged = Staged::default();
+            return Err(error::locks_in_use(path));
+        }
         let key = (command.total > 0).then(|| secret(&command.secret)).transpose()?;
         self.stage(command)?;
         let Some(key) = key else { return Ok(v1::CellApplied::default()) };

@@ -52,6 +52,20 @@ impl FromRequest<App> for RawBody {
     }
 }
 
+/// No body: what is said there would not be heard.
+pub(crate) struct NoBody;
+
+impl FromRequest<App> for NoBody {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<NoBody, Refusal> {
+        match RawBody::from_request(request, app).await?.0.is_empty() {
+            true => Ok(NoBody),
+            false => Err(Refusal(bad_body("a body is not expected here: everything is said by the address"))),
+        }
+    }
+}
+
 /// A JSON body.
 pub(crate) struct JsonBody<T>(pub T);
 
@@ -75,7 +89,7 @@ fn too_large(limit: usize) -> Error {
         .hint("Send less at a time.")
 }
 
-fn bad_body(what: impl Into<String>) -> Error {
+pub(crate) fn bad_body(what: impl Into<String>) -> Error {
     Error::new("control.bad_body", Class::Invalid, what).hint("/openapi.json describes it.")
 }
 

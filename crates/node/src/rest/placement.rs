@@ -8,7 +8,7 @@ pub(super) mod types;
 pub(super) use http_owners::*;
 
 use super::answer::{ErrorBody, Refusal};
-use super::extract::{Query, RawBody, Segments, bad_path, json};
+use super::extract::{NoBody, Query, RawBody, Segments, bad_path, json};
 use super::{App, Caller, call, unexpected};
 use axum::Json;
 use axum::extract::State;
@@ -225,6 +225,7 @@ pub(super) async fn rebalance(
     caller: Caller,
     segments: Segments,
     mut query: Query,
+    _: NoBody,
 ) -> Result<Json<Rebalanced>, Refusal> {
     let dry_run = query.take("dry_run").is_some_and(|value| &value[..] != b"false");
     query.finish()?;

@@ -134,7 +134,7 @@ fn settle(owners: u32, keys: usize, seed: u64) -> Result<Spread, Error> {
     Ok(Spread {
         rounds,
         isolated: held.iter().filter(|held| **held == 1).count(),
-        above: load.keys.iter().filter(|(key, rate)| *rate > mean * WORST && !alone(key)).count(),
+        above: load.keys.iter().filter(|(key, rate)| *rate > mean && !alone(key)).count(),
         worst: rest.iter().copied().fold(0.0, f64::max) / mean.max(1e-9),
         moves,
         keys_moved,

@@ -116,6 +116,38 @@ fn the_tokens_of_a_session_fit_one_resumption() {
 }
 
 #[test]
+fn handles_that_the_log_is_asked_for_count_too() {
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    cell.instant = false;
+    let mut asked = Vec::new();
+    for n in 0..900 {
+        let create = Some(v1::CreateNode { exclusive: true, ..Default::default() });
+        let open = v1::OpenNode { path: format!("/{n:0>1000}"), read: true, create, ..Default::default() };
+        let request = a.numbered(Message::Open(open));
+        asked.push(cell.send(request));
+    }
+    while cell.apply_one() {}
+    let answers: Vec<_> = asked.into_iter().map(|op| cell.take(op).unwrap()).collect();
+    let tokens: Vec<Bytes> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Ok(Message::Opened(opened)) => Some(opened.token.clone()),
+            _ => None,
+        })
+        .collect();
+    let refused = answers.iter().filter(|answer| matches!(answer, Err(error) if error.code == "cell.too_many_handles"));
+    assert_eq!(refused.count() + tokens.len(), 900);
+    let resume = v1::ResumeSession { handles: tokens.clone(), ..Default::default() };
+    assert!((600 << 10..768 << 10).contains(&resume.encoded_len()), "{}", resume.encoded_len());
+    // What was decided is counted once: closed, it makes room.
+    cell.instant = true;
+    assert!(cell.call(&mut a, close(1)).is_ok());
+    a.answered_below = a.number + 1;
+    cell.file(&mut a, &format!("/{:0>1000}", "last"));
+}
+
+#[test]
 fn what_does_not_fit_one_answer_comes_in_several_or_is_refused() {
     let mut cell = Cell::new();
     let mut a = cell.client("a");

@@ -6,7 +6,7 @@ use super::types::{HeldRange, millis, point};
 use super::{NAMESPACE, OWNER, hash_of};
 use crate::placement::sidecar::{Direction, InUse, Moving, Picture, Registration};
 use crate::rest::answer::{ErrorBody, Refusal};
-use crate::rest::extract::{JsonBody, Query, Segments, bad_path};
+use crate::rest::extract::{JsonBody, Query, Segments, bad_body, bad_path};
 use crate::rest::{App, Caller};
 use axum::Json;
 use axum::extract::State;
@@ -364,6 +364,9 @@ pub(in crate::rest) async fn load(
     JsonBody(load): JsonBody<Load>,
 ) -> Result<StatusCode, Refusal> {
     let owner = find_alone(&app, &caller, &segments, query)?;
+    if let Some(rate) = load.hot.iter().map(|hot| hot.rate).chain([load.rate]).find(|rate| !(0.0..).contains(rate)) {
+        return Err(bad_body(format!("{rate} is no rate: it is requests a second")).into());
+    }
     let hot = load
         .hot
         .iter()

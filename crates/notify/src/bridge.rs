@@ -183,6 +183,54 @@ impl Bridge {
         out.put(Output::Store { id, request });
     }
 
+    fn standing(&self, publication: &v1::Publication) -> Ordering {
+        self.realm.as_ref().map_or(Ordering::Greater, |realm| realm.standing(publication))
+    }
+
+    fn enter(&mut self, now: Now, realm: Realm, out: &mut Outbox<Output>) {
+        match self.realm.replace(realm) {
+            None => self.timers.set(Timer::Scan, now.mono),
+            Some(_) => self.drop_past(now, out),
+        }
+    }
+
+    /// F3: what is under way from before a loss or a reset goes no further.
+    fn drop_past(&mut self, now: Now, out: &mut Outbox<Output>) {
+        let past = |bridge: &Bridge, entry: &Entry| bridge.standing(&entry.publication) == Ordering::Less;
+        let calls = self.calls.iter().filter(|(_, entry)| past(self, entry)).map(|(id, _)| *id);
+        let paused = self.paused.iter().filter(|(_, entry)| past(self, entry)).map(|(number, _)| *number);
+        let buffered =
+            self.steps.iter().filter(|(_, step)| matches!(step, Step::Buffering(entry) if past(self, entry)));
+        let (calls, paused): (Vec<CallId>, Vec<u64>) = (calls.collect(), paused.collect());
+        let buffered: Vec<StoreId> = buffered.map(|(id, _)| *id).collect();
+        let mut done = paused.clone();
+        for number in paused {
+            self.timers.cancel(&Timer::Again(number));
+            self.paused.remove(&number);
+        }
+        for id in buffered {
+            if let Some(Step::Buffering(entry)) = self.steps.remove(&id)
+                && let Origin::Feed(number) = entry.origin
+            {
+                done.push(number);
+            }
+        }
+        let mut pages = false;
+        for id in calls {
+            self.timers.cancel(&Timer::Silence(id));
+            match self.calls.remove(&id).map(|entry| entry.origin) {
+                Some(Origin::Feed(number)) => done.push(number),
+                _ => pages |= self.page.remove(&id),
+            }
+        }
+        done.into_iter().for_each(|number| self.finish(number, out));
+        // What is left of the page that was being resent is of another incarnation, or is found again.
+        self.next_page = None;
+        if pages {
+            self.page_done(now, out);
+        }
+    }
+
     // ---- from the feed ----------------------------------------------------------------------------------------------
 
     fn fed(&mut self, now: Now, number: u64, bytes: &Bytes, out: &mut Outbox<Output>) {
@@ -191,18 +239,22 @@ impl Bridge {
             return;
         }
         match v1::Publication::decode(bytes.clone()) {
-            Ok(publication) if is_valid(&publication) => {
-                let current = self.realm.as_ref().map_or(0, |realm| realm.generation(&publication.app));
-                match publication.generation.cmp(&current) {
-                    // F3: from before a reset; whoever is registered has been, or will be, told to fetch.
-                    Ordering::Less => return out.put(Output::Ack(number)),
-                    // The reset has not been heard of here.
-                    Ordering::Greater => return,
+            Ok(mut publication) if is_valid(&publication) => {
+                if self.options.mutant == Some(Mutant::StragglerAccepted) {
+                    publication.incarnation = self.realm.as_ref().map_or(0, |realm| realm.incarnation);
+                }
+                match self.standing(&publication) {
+                    // F3: called for before a loss or a reset; whoever is registered has been, or will be, told to fetch.
+                    // A later version may have been lost, and nobody who registers from now on must take this one for
+                    // the latest.
+                    Ordering::Less => out.put(Output::Ack(number)),
+                    // That has not been heard of here.
+                    Ordering::Greater => {}
                     Ordering::Equal => {
                         self.under_way.insert(number);
+                        self.begin(now, Origin::Feed(number), publication, out);
                     }
                 }
-                self.begin(now, Origin::Feed(number), publication, out);
             }
             _ => {
                 out.put(Output::Spoiled(number));
@@ -223,10 +275,10 @@ impl Bridge {
     }
 
     fn send(&mut self, now: Now, mut entry: Entry, out: &mut Outbox<Output>) {
-        let Some(realm) = &self.realm else { return };
         entry.publication.times.get_or_insert_default().bridge_us = now.wall.0;
+        let v1::Publication { incarnation, generation, .. } = entry.publication;
         let call = v1::MatchPublication {
-            realm: Some(v1::NotifyRealm { incarnation: realm.incarnation, generation: entry.key.generation() }),
+            realm: Some(v1::NotifyRealm { incarnation, generation }),
             publication: Some(entry.publication.clone()),
             scratch: matches!(entry.origin, Origin::Scratch(_)),
         };
@@ -260,11 +312,10 @@ impl Bridge {
 
     /// F11: the version is put where it can be written; the feed is not held up.
     fn buffer(&mut self, number: u64, entry: Entry, out: &mut Outbox<Output>) {
-        let Some(realm) = &self.realm else { return };
         if self.options.mutant == Some(Mutant::NoScratch) {
             return self.finish(number, out);
         }
-        let row = rows::scratch_row(realm.incarnation, &entry.key, (entry.tries % SALTS) as u8);
+        let row = rows::scratch_row(entry.publication.incarnation, &entry.key, (entry.tries % SALTS) as u8);
         let value = entry.publication.encode_to_vec();
         let cells = vec![rows::cell(ENTRY, entry.publication.version, value)];
         self.store(Step::Buffering(Box::new(entry)), rows::write(SCRATCH, row, cells), out);
@@ -286,13 +337,13 @@ impl Bridge {
         for row in rows.rows {
             let Some((version, value)) = rows::find(&row, ENTRY) else { continue };
             let publication = v1::Publication::decode(value.clone()).ok().filter(is_valid);
-            let current = publication.filter(|publication| {
-                self.realm.as_ref().is_some_and(|realm| realm.generation(&publication.app) == publication.generation)
-            });
-            match current {
-                Some(publication) => self.begin(now, Origin::Scratch(row.row), publication, out),
-                // F3: a version of another generation is nobody's any more.
-                None => self.delete(row.row, version, out),
+            let standing = publication.as_ref().map_or(Ordering::Less, |publication| self.standing(publication));
+            match (publication, standing) {
+                (Some(publication), Ordering::Equal) => self.begin(now, Origin::Scratch(row.row), publication, out),
+                // Another bridge has heard of a reset, and this one has not.
+                (_, Ordering::Greater) => {}
+                // F3: a version from before a reset is nobody's any more.
+                _ => self.delete(row.row, version, out),
             }
         }
         self.page_done(now, out);
@@ -370,13 +421,7 @@ impl Machine for Bridge {
 
     fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
         match input {
-            Input::Realm(realm) => {
-                // What is under way under the old realm is refused by the matchers and sent again under this one.
-                let first = self.realm.replace(realm).is_none();
-                if first {
-                    self.timers.set(Timer::Scan, now.mono);
-                }
-            }
+            Input::Realm(realm) => self.enter(now, realm, out),
             Input::Fed(entries) => entries.iter().for_each(|(number, bytes)| self.fed(now, *number, bytes, out)),
             Input::Matched { id, outcome } => self.matched(now, id, outcome, out),
             Input::Stored { id, result } => self.stored(now, id, result, out),

@@ -11,6 +11,8 @@ pub enum Mutant {
     SeqnoWithoutLease,
     /// F3: a raised incarnation is not heard.
     IncarnationIgnored,
+    /// F3: a publication that was called for before a loss is told after it.
+    StragglerAccepted,
     /// F3: a client keeps what it knew under another generation.
     GenerationIgnored,
     /// F4: the ack of a version clears an unknown as well.
@@ -23,6 +25,8 @@ pub enum Mutant {
     ReadBeforeStore,
     /// F6: a registration is not followed by a notification.
     NoPostPropagation,
+    /// F6: a matcher remembers a page that was read before a registration was answered.
+    PageUnmarked,
     /// F6: a matcher ignores that a client is not registered.
     NotRegisteredIgnored,
     /// F7: digests are not compared.
@@ -33,6 +37,8 @@ pub enum Mutant {
     SupersededAccepted,
     /// Notifications are sent once.
     NoRetransmission,
+    /// F9: a notification to a client that is online is done when it is sent, acknowledged or not, and is not logged.
+    SentIsDone,
     /// F9: an ack counts whatever its version.
     FutureAckAccepted,
     /// F10: going online does not read `created`.
@@ -47,21 +53,24 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 19] = [
+    pub const ALL: [Mutant; 22] = [
         Mutant::LeaseIgnored,
         Mutant::SeqnoWithoutLease,
         Mutant::IncarnationIgnored,
+        Mutant::StragglerAccepted,
         Mutant::GenerationIgnored,
         Mutant::AckClearsUnknown,
         Mutant::NoMarker,
         Mutant::NoRecovery,
         Mutant::ReadBeforeStore,
         Mutant::NoPostPropagation,
+        Mutant::PageUnmarked,
         Mutant::NotRegisteredIgnored,
         Mutant::DigestIgnored,
         Mutant::MacIgnored,
         Mutant::SupersededAccepted,
         Mutant::NoRetransmission,
+        Mutant::SentIsDone,
         Mutant::FutureAckAccepted,
         Mutant::CreatedIgnored,
         Mutant::NoScratch,
@@ -75,17 +84,20 @@ impl Mutant {
             Mutant::LeaseIgnored => "lease-ignored",
             Mutant::SeqnoWithoutLease => "seqno-without-lease",
             Mutant::IncarnationIgnored => "incarnation-ignored",
+            Mutant::StragglerAccepted => "straggler-accepted",
             Mutant::GenerationIgnored => "generation-ignored",
             Mutant::AckClearsUnknown => "ack-clears-unknown",
             Mutant::NoMarker => "no-marker",
             Mutant::NoRecovery => "no-recovery",
             Mutant::ReadBeforeStore => "read-before-store",
             Mutant::NoPostPropagation => "no-post-propagation",
+            Mutant::PageUnmarked => "page-unmarked",
             Mutant::NotRegisteredIgnored => "not-registered-ignored",
             Mutant::DigestIgnored => "digest-ignored",
             Mutant::MacIgnored => "token-mac-ignored",
             Mutant::SupersededAccepted => "superseded-accepted",
             Mutant::NoRetransmission => "no-retransmission",
+            Mutant::SentIsDone => "sent-is-done",
             Mutant::FutureAckAccepted => "future-ack-accepted",
             Mutant::CreatedIgnored => "created-ignored",
             Mutant::NoScratch => "no-scratch",

@@ -13,6 +13,7 @@
 
 use crate::names::{ClientKey, ObjectKey};
 use bytes::Bytes;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use tidings_base::{Error, KeyHash, KeyRange};
 use tidings_wire::v1;
@@ -63,6 +64,13 @@ impl Realm {
     /// The realm of an application's messages.
     pub(crate) fn message(&self, app: &str) -> v1::NotifyRealm {
         v1::NotifyRealm { incarnation: self.incarnation, generation: self.generation(app) }
+    }
+
+    /// F3: where a publication stands that was called for in some realm: it is of this one, from before a loss or a
+    /// reset, or of one that has not been heard of here.
+    pub(crate) fn standing(&self, publication: &v1::Publication) -> Ordering {
+        let theirs = (publication.incarnation, publication.generation);
+        theirs.cmp(&(self.incarnation, self.generation(&publication.app)))
     }
 
     /// Whether a message was made in this realm.

@@ -42,15 +42,17 @@ impl Hub {
                 .hint(format!("Send 1 to {MAX_PUBLICATIONS} at once.")));
         }
         publish.publications.iter().try_for_each(check)?;
-        let generation = self.kept()?.realm().generation(app);
-        let published_us = self.clock.now().wall.0;
-        let entries = publish.publications.into_iter().map(|publication| {
-            let times = Some(v1::NotifyTimes { published_us, ..Default::default() });
-            let publication = v1::Publication { app: app.to_owned(), generation, times, ..publication };
-            self.hint(&publication);
-            Bytes::from(publication.encode_to_vec())
-        });
-        self.append(entries.collect()).await?;
+        let realm = self.present_realm().await?;
+        let (incarnation, generation) = (realm.incarnation, realm.generation(app));
+        let times = Some(v1::NotifyTimes { published_us: self.clock.now().wall.0, ..Default::default() });
+        let filled =
+            |publication| v1::Publication { app: app.to_owned(), generation, incarnation, times, ..publication };
+        let publications: Vec<v1::Publication> = publish.publications.into_iter().map(filled).collect();
+        let entries = publications.iter().map(|publication| Bytes::from(publication.encode_to_vec()));
+        let appended = self.append(entries.collect())?;
+        // Nothing is told of that was not taken in: what is told early is bounded by what waits.
+        publications.iter().for_each(|publication| self.hint(publication));
+        appended.await?;
         self.stages.published(count);
         Ok(v1::Published {})
     }

@@ -6,9 +6,11 @@
 
 use super::hub::Hub;
 use parking_lot::Mutex;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tidings_base::Error;
 use tidings_notify::bridge::Input;
 use tidings_wire::v1;
 use tidings_wire::v1::feed_message::Message;
@@ -47,14 +49,57 @@ pub(super) struct Taken {
 #[derive(Default)]
 struct Entries {
     last: u64,
+    /// The highest entry that was seen in the feed, and the latest incarnation whose group this node has consumed for.
+    height: Height,
+    joined: u64,
     by_entry: BTreeMap<(u64, u64), u64>,
     entries: BTreeMap<u64, (u64, u64)>,
 }
 
+/// The highest number of an entry that was seen in the feed under an incarnation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Height {
+    pub(super) incarnation: u64,
+    number: u64,
+}
+
+impl Height {
+    /// F3: whether an entry that was appended since should have a higher number: then entries are lost.
+    pub(super) fn is_above(self, appended: u64) -> bool {
+        appended <= self.number
+    }
+}
+
 impl Taken {
+    /// The highest entry that was seen under an incarnation.
+    pub(super) fn height(&self, incarnation: u64) -> Height {
+        let height = self.taken.lock().height;
+        if height.incarnation == incarnation { height } else { Height { incarnation, number: 0 } }
+    }
+
+    /// An entry was seen under this incarnation; the feed of another may have other numbers.
+    pub(super) fn rise(&self, incarnation: u64, number: u64) {
+        let height = &mut self.taken.lock().height;
+        match incarnation.cmp(&height.incarnation) {
+            Ordering::Greater => *height = Height { incarnation, number },
+            Ordering::Equal => height.number = height.number.max(number),
+            Ordering::Less => {}
+        }
+    }
+
+    /// Whether the feed knows the group of this incarnation, as far as was heard here.
+    pub(super) fn has_joined(&self, incarnation: u64) -> bool {
+        self.taken.lock().joined == incarnation
+    }
+
+    fn join(&self, incarnation: u64, highest: u64) {
+        self.rise(incarnation, highest);
+        self.taken.lock().joined = incarnation;
+    }
+
     /// The bridge's number of an entry; what is delivered again keeps it. Whatever earlier incarnations had is forgotten.
     fn take(&self, incarnation: u64, number: u64) -> u64 {
-        let Entries { last, by_entry, entries } = &mut *self.taken.lock();
+        let Entries { last, by_entry, entries, .. } = &mut *self.taken.lock();
         while let Some(((_, _), id)) = by_entry.first_key_value().filter(|((earlier, _), _)| *earlier < incarnation) {
             entries.remove(id);
             by_entry.pop_first();
@@ -102,6 +147,7 @@ pub(super) async fn consume(hub: Arc<Hub>) {
         let Ok(stored) = hub.stored() else { return };
         match stored.feed(Message::Consume(consume)).await {
             Ok(Message::Deliveries(v1::Deliveries { deliveries })) => {
+                hub.taken.join(incarnation, deliveries.iter().map(|it| it.number).max().unwrap_or(0));
                 let taken = |delivery: v1::Delivery| (hub.taken.take(incarnation, delivery.number), delivery.entry);
                 hub.bridge(Input::Fed(deliveries.into_iter().map(taken).collect())).await;
             }
@@ -127,14 +173,39 @@ pub(super) async fn acknowledge(hub: Arc<Hub>, mut acked: mpsc::UnboundedReceive
             let Ok(stored) = hub.stored() else { return };
             if let Err(error) = stored.feed(Message::Ack(ack)).await {
                 tracing::debug!(%error, "notify: entries were not acknowledged");
+                if is_loss(&error) {
+                    hub.feed_lost(incarnation).await;
+                }
             }
         }
     }
 }
 
+/// F3: whether a feed that says so to whoever acknowledges what it delivered is not what it was.
+fn is_loss(error: &Error) -> bool {
+    matches!(error.code.as_ref(), "feed.never_delivered" | "feed.unknown_group")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidings_base::Class;
+
+    #[test]
+    fn f3_a_feed_that_goes_back_has_lost_entries() {
+        let taken = Taken::default();
+        assert!(!taken.height(5).is_above(1), "nothing was seen yet");
+        taken.join(5, 7);
+        taken.rise(5, 3);
+        assert!(taken.height(5).is_above(7) && !taken.height(5).is_above(8));
+        assert!(taken.has_joined(5) && !taken.has_joined(6) && !taken.height(6).is_above(1));
+        // After a loss that was noticed numbers begin anew; what was on its way says nothing of them.
+        taken.rise(6, 2);
+        taken.rise(5, 9);
+        assert!(taken.height(6).is_above(2) && !taken.height(6).is_above(3));
+        let said = |code| is_loss(&Error::new(code, Class::Invalid, "no"));
+        assert!(said("feed.never_delivered") && said("feed.unknown_group") && !said("feed.no_majority"));
+    }
 
     #[test]
     fn entries_of_another_incarnation_are_others() {

@@ -6,16 +6,18 @@
 use super::feeding::TOPIC;
 use super::hub::{Hub, STORE, To};
 use bytes::Bytes;
+use futures::future::join_all;
 use parking_lot::Mutex;
 use prost::Message as _;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
-use tidings_notify::rows::{StoreId, StoreReply, StoreRequest, StoreResult};
+use tidings_notify::rows::{StoreId, StoreReply, StoreRequest};
 use tidings_wire::v1::feed_message::Message;
 use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::{error, v1};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Writes, or publications, of one command; a feed takes as many.
 const AT_ONCE: usize = 1_024;
@@ -25,8 +27,11 @@ const BYTES: usize = 256 << 10;
 const UNDER_WAY: usize = 4;
 /// One that takes longer lets the next go: rows of others are not held up by rows that do not answer.
 const SLOW: Duration = Duration::from_millis(100);
-/// What may wait; what comes beyond goes alone.
-const WAITING: usize = 16_384;
+/// What may wait and be under way altogether of each kind, in bytes; what comes beyond is refused, and tried again later by
+/// whoever brought it.
+const ROOM: usize = 64 << 20;
+/// What each write or publication takes of it beside its own bytes.
+const EACH: usize = 256;
 
 /// A write of a machine.
 pub(super) struct Write {
@@ -51,17 +56,48 @@ trait Load: Send + 'static {
         Self: Sized;
 }
 
+/// What was taken in, and the room that it has until it is answered.
+struct Admitted<T> {
+    load: T,
+    room: OwnedSemaphorePermit,
+}
+
+/// A way in: as much as there is room for.
+struct Entrance<T> {
+    queue: mpsc::UnboundedSender<Admitted<T>>,
+    room: Arc<Semaphore>,
+}
+
+impl<T: Load> Entrance<T> {
+    fn new(room: usize) -> (Entrance<T>, mpsc::UnboundedReceiver<Admitted<T>>) {
+        let (queue, out) = mpsc::unbounded_channel();
+        (Entrance { queue, room: Arc::new(Semaphore::new(room)) }, out)
+    }
+
+    /// Takes something in, or gives it back.
+    fn admit(&self, load: T) -> Result<(), T> {
+        let (count, bytes) = load.weight();
+        let weight = u32::try_from(bytes + EACH * count).unwrap_or(u32::MAX);
+        match self.room.clone().try_acquire_many_owned(weight) {
+            Ok(room) => self.queue.send(Admitted { load, room }).map_err(|refused| refused.0.load),
+            Err(_) => Err(load),
+        }
+    }
+}
+
 /// The ways in, and the ways out until somebody takes them.
 pub(super) struct Gathering {
-    writes: mpsc::Sender<Write>,
-    appends: mpsc::Sender<Append>,
-    out: Mutex<Option<(mpsc::Receiver<Write>, mpsc::Receiver<Append>)>>,
+    writes: Entrance<Write>,
+    appends: Entrance<Append>,
+    out: Mutex<Option<Out>>,
 }
+
+type Out = (mpsc::UnboundedReceiver<Admitted<Write>>, mpsc::UnboundedReceiver<Admitted<Append>>);
 
 impl Gathering {
     pub(super) fn new() -> Gathering {
-        let (writes, writes_out) = mpsc::channel(WAITING);
-        let (appends, appends_out) = mpsc::channel(WAITING);
+        let (writes, writes_out) = Entrance::new(ROOM);
+        let (appends, appends_out) = Entrance::new(ROOM);
         Gathering { writes, appends, out: Mutex::new(Some((writes_out, appends_out))) }
     }
 }
@@ -74,11 +110,11 @@ pub(super) async fn run(hub: Arc<Hub>) {
     }
 }
 
-async fn gather<T: Load>(hub: Arc<Hub>, mut queue: mpsc::Receiver<T>) {
-    let room = Arc::new(Semaphore::new(UNDER_WAY));
+async fn gather<T: Load>(hub: Arc<Hub>, mut queue: mpsc::UnboundedReceiver<Admitted<T>>) {
+    let under_way = Arc::new(Semaphore::new(UNDER_WAY));
     let mut waiting = Vec::new();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let Ok(permit) = under_way.clone().acquire_owned().await else { return };
         if queue.recv_many(&mut waiting, AT_ONCE).await == 0 {
             return;
         }
@@ -86,7 +122,9 @@ async fn gather<T: Load>(hub: Arc<Hub>, mut queue: mpsc::Receiver<T>) {
         hub.spawn(async move {
             let mut sent = std::pin::pin!(async {
                 for portion in portions {
-                    T::send(to.clone(), portion).await;
+                    let (together, room): (Vec<T>, Vec<_>) = portion.into_iter().map(|it| (it.load, it.room)).unzip();
+                    T::send(to.clone(), together).await;
+                    drop(room);
                 }
             });
             let done = tokio::time::timeout(SLOW, &mut sent).await.is_ok();
@@ -99,11 +137,11 @@ async fn gather<T: Load>(hub: Arc<Hub>, mut queue: mpsc::Receiver<T>) {
 }
 
 /// Cuts what has gathered into commands of bounded size.
-fn portions<T: Load>(waiting: impl Iterator<Item = T>) -> Vec<Vec<T>> {
-    let mut portions: Vec<Vec<T>> = Vec::new();
+fn portions<T: Load>(waiting: impl Iterator<Item = Admitted<T>>) -> Vec<Vec<Admitted<T>>> {
+    let mut portions: Vec<Vec<Admitted<T>>> = Vec::new();
     let (mut count, mut bytes) = (0, 0);
     for one in waiting {
-        let (more, larger) = one.weight();
+        let (more, larger) = one.load.weight();
         (count, bytes) = (count + more, bytes + larger);
         match portions.last_mut() {
             Some(last) if count <= AT_ONCE && bytes <= BYTES => last.push(one),
@@ -127,14 +165,18 @@ impl Load for Write {
         {
             return hub.store_now(to, id, StoreRequest::Write(apply)).await;
         }
-        let written = hub.write_together(&together).await;
+        let again = hub.write_together(&together).await;
+        let mut alone = Vec::new();
         for Write { to, id, apply } in together {
-            match &written {
-                Some(result) => hub.stored_for(to, id, result.clone()).await,
-                // Each alone, so that rows that cannot be written hold nobody else up.
-                None => hub.store_alone(to, id, StoreRequest::Write(apply)),
+            let in_vain = |groups: &BTreeSet<Bytes>| apply.groups.iter().any(|group| groups.contains(&group.group));
+            match &again {
+                Err(error) => hub.stored_for(to, id, Err(error.clone())).await,
+                // So that rows that cannot be written hold nobody else up.
+                Ok(groups) if in_vain(groups) => alone.push(hub.store_now(to, id, StoreRequest::Write(apply))),
+                Ok(_) => hub.stored_for(to, id, Ok(StoreReply::Written)).await,
             }
         }
+        join_all(alone).await;
     }
 }
 
@@ -156,32 +198,34 @@ impl Load for Append {
 impl Hub {
     /// Writes for a machine, with what else there is to write.
     pub(super) fn write(self: &Arc<Self>, write: Write) {
-        use mpsc::error::TrySendError::{Closed, Full};
-        if let Err(Full(Write { to, id, apply }) | Closed(Write { to, id, apply })) =
-            self.gathering.writes.try_send(write)
-        {
-            self.store_alone(to, id, StoreRequest::Write(apply));
+        if let Err(Write { to, id, .. }) = self.gathering.writes.admit(write) {
+            let hub = self.clone();
+            self.spawn(async move { hub.stored_for(to, id, Err(busy())).await });
         }
     }
 
-    /// Appends to the feed, with what else there is to append; durable when this returns.
-    pub(super) async fn append(&self, entries: Vec<Bytes>) -> Result<(), Error> {
+    /// Takes entries in, to be appended to the feed with what else there is; durable when what this gives back ends well.
+    pub(super) fn append(&self, entries: Vec<Bytes>) -> Result<impl Future<Output = Result<(), Error>>, Error> {
         let (answer, answered) = oneshot::channel();
-        match self.gathering.appends.try_send(Append { entries, answer }) {
-            Ok(()) => answered.await.unwrap_or_else(|_| Err(error::lost(&error::going_away(None)))),
-            Err(_) => Err(Error::new("notify.busy", Class::Unreachable, "more is published than can be stored")
-                .hint("Try again after a pause.")),
-        }
+        self.gathering.appends.admit(Append { entries, answer }).map_err(|_| busy())?;
+        Ok(async move { answered.await.unwrap_or_else(|_| Err(error::lost(&error::going_away(None)))) })
     }
 
     async fn append_now(&self, entries: Vec<Bytes>) -> Result<(), Error> {
         let append = v1::Append { topic: TOPIC.into(), entries };
-        self.stored()?.feed(Message::Append(append)).await.map(drop)
+        let before = self.taken.height(self.kept()?.incarnation);
+        if let Message::Appended(v1::Appended { first, last }) = self.stored()?.feed(Message::Append(append)).await? {
+            if before.is_above(first) {
+                self.feed_lost(before.incarnation).await;
+            }
+            self.taken.rise(before.incarnation, last);
+        }
+        Ok(())
     }
 
-    /// Many writes as one; `None` if some may be possible and others not. They are blind (F1), so those that happened may
-    /// be repeated.
-    async fn write_together(&self, writes: &[Write]) -> Option<StoreResult> {
+    /// Many writes as one. Groups some of whose rows cannot be written, each of whose writes is to be tried alone; they are
+    /// blind (F1), so those that happened may be repeated.
+    async fn write_together(&self, writes: &[Write]) -> Result<BTreeSet<Bytes>, Error> {
         let mut groups: Vec<v1::GroupWrite> = Vec::new();
         for group in writes.iter().flat_map(|write| &write.apply.groups) {
             match groups.iter_mut().find(|other| other.group == group.group) {
@@ -189,17 +233,28 @@ impl Hub {
                 None => groups.push(group.clone()),
             }
         }
-        let stored = match self.stored() {
-            Ok(stored) => stored,
-            Err(error) => return Some(Err(error)),
-        };
+        let names = groups.iter().map(|group| group.group.clone()).collect();
+        let stored = self.stored()?;
         let answer = tokio::time::timeout(STORE, stored.ask(StoreMessage::Apply(v1::Apply { groups })));
-        match answer.await {
-            Ok(Ok(StoreMessage::Applied(applied))) if applied.failures.is_empty() => Some(Ok(StoreReply::Written)),
-            Ok(_) => None,
-            Err(_) => Some(Err(error::deadline())),
-        }
+        in_vain(answer.await.unwrap_or_else(|_| Err(error::deadline())), names)
     }
+}
+
+/// Which of these groups' writes are to be tried alone. That the store does not answer is so for everybody: asking it once
+/// for each of them would be a thousand times the load, just when it has trouble.
+fn in_vain(answer: Result<StoreMessage, Error>, groups: BTreeSet<Bytes>) -> Result<BTreeSet<Bytes>, Error> {
+    match answer {
+        Ok(StoreMessage::Applied(applied)) => Ok(applied.failures.into_iter().map(|failure| failure.group).collect()),
+        // One of them is not as it should be, and nobody says which.
+        Err(error) if error.class == Class::Invalid => Ok(groups),
+        Ok(_) => Ok(groups),
+        Err(error) => Err(error),
+    }
+}
+
+fn busy() -> Error {
+    Error::new("notify.busy", Class::Unreachable, "more is written and published than can be stored")
+        .hint("Try again after a pause.")
 }
 
 #[cfg(test)]
@@ -214,11 +269,45 @@ mod tests {
 
     #[test]
     fn commands_stay_within_their_bounds_and_nothing_is_left_out() {
-        let sizes = |of: Vec<Write>| portions(of.into_iter()).iter().map(Vec::len).collect::<Vec<_>>();
+        let sizes = |of: Vec<Write>| {
+            let (entrance, mut out) = Entrance::new(ROOM);
+            of.into_iter().for_each(|write| assert!(entrance.admit(write).is_ok()));
+            let admitted = std::iter::from_fn(|| out.try_recv().ok());
+            portions(admitted).iter().map(Vec::len).collect::<Vec<_>>()
+        };
         assert_eq!(sizes((0..AT_ONCE + 3).map(|_| write(1)).collect()), [AT_ONCE, 3]);
         assert_eq!(sizes(vec![write(BYTES / 2), write(BYTES / 3), write(BYTES / 3), write(2 * BYTES), write(1)]), {
             [2, 1, 1, 1]
         });
         assert_eq!(sizes(Vec::new()), [0; 0]);
+    }
+
+    #[test]
+    fn what_waits_and_is_under_way_is_bounded_by_its_bytes() {
+        let (entrance, mut out) = Entrance::new(10_000);
+        let admitted = (0..100).take_while(|_| entrance.admit(write(3_000)).is_ok()).count();
+        assert_eq!(admitted, 3);
+        let taken = out.try_recv().ok();
+        assert!(taken.is_some() && entrance.admit(write(3_000)).is_err(), "it is under way");
+        drop(taken);
+        assert!(entrance.admit(write(3_000)).is_ok());
+        let (entrance, _out) = Entrance::new(10 * EACH);
+        assert_eq!((0..100).take_while(|_| entrance.admit(write(0)).is_ok()).count(), 9, "small ones count, too");
+    }
+
+    #[test]
+    fn a_failure_of_the_whole_store_is_everybodys_and_one_of_a_group_its_own() {
+        let name = |name: &'static str| Bytes::from_static(name.as_bytes());
+        let both = || BTreeSet::from([name("a"), name("b")]);
+        let applied = |failed: &[&'static str]| {
+            let failure = |group: &&'static str| v1::GroupFailure { group: name(group), ..Default::default() };
+            Ok(StoreMessage::Applied(v1::Applied { failures: failed.iter().map(failure).collect() }))
+        };
+        assert_eq!(in_vain(applied(&[]), both()), Ok(BTreeSet::new()));
+        assert_eq!(in_vain(applied(&["b"]), both()), Ok(BTreeSet::from([name("b")])));
+        for class in [Class::Unreachable, Class::OutcomeUnknown, Class::Failed, Class::Refused] {
+            assert!(in_vain(Err(Error::new("store.x", class, "away")), both()).is_err());
+        }
+        assert_eq!(in_vain(Err(Error::new("store.too_large", Class::Invalid, "too large")), both()), Ok(both()));
     }
 }

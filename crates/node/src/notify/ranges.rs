@@ -68,7 +68,7 @@ pub(super) async fn follow(hub: Arc<Hub>) {
             false => change.granted,
         };
         if !granted.is_empty() {
-            // F3: read after the lease was granted and before anything is served under it.
+            // F3: read after the lease was granted, compared with the store, and before anything is served under it.
             hub.refresh_realm().await;
         }
         for leased in granted {

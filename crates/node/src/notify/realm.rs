@@ -148,6 +148,11 @@ impl Kept {
     }
 }
 
+fn no_session() -> Error {
+    Error::new(NOT_READY, Class::Unreachable, "this node has no session with the cell")
+        .hint("Try again in a moment, or ask another node.")
+}
+
 fn secret() -> Result<String, Error> {
     let mut secret = [0; 32];
     getrandom::fill(&mut secret)
@@ -210,19 +215,37 @@ impl Hub {
         })
     }
 
-    /// Reads the realm as it is now, and enters it. Waits for as long as there is no cell.
+    /// F3: the realm as it is now, for whoever publishes. It is read after the call and from the cell's cache: nobody who was
+    /// told to fetch by a later one has begun to before the call.
+    pub(super) async fn present_realm(&self) -> Result<Realm, Error> {
+        self.kept()?;
+        let file = tokio::time::timeout(BEGIN, self.read_realm()).await.map_err(|_| no_session())?;
+        Ok(Kept::of(&file)?.realm())
+    }
+
+    /// Reads the realm as it is now, and enters it; if the store is another one than it is for, it is raised first. Waits
+    /// for as long as there is no cell, or no store.
     pub(super) async fn refresh_realm(&self) {
+        loop {
+            let file = self.read_realm().await;
+            if self.enter(&file).await.is_ok() && self.follow_store().await {
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// The file as it is now, as soon as there is a cell.
+    async fn read_realm(&self) -> File {
         let mut cells = self.cell.subscribe();
         loop {
-            let cell = match cells.wait_for(Option::is_some).await {
-                Ok(cell) => cell.clone(),
-                Err(_) => return,
-            };
+            let cell = cells.wait_for(Option::is_some).await.map(|cell| cell.clone());
+            // Notify is stopping, and with it whoever waits.
+            let Ok(cell) = cell else { return std::future::pending().await };
             if let Some(cell) = cell
                 && let Ok(Some(file)) = cell.read(PATH).await
-                && self.enter(&file).await.is_ok()
             {
-                return;
+                return file;
             }
             tokio::time::sleep(AGAIN).await;
         }
@@ -271,22 +294,40 @@ impl Hub {
         }
     }
 
-    /// F3: a store that was lost and restored has another incarnation; so has Notify from then on.
-    async fn follow_store(&self) {
-        let (Ok(kept), Ok(store)) = (self.kept(), self.store_incarnation().await) else { return };
-        if store <= kept.store {
+    /// F3: a store that was lost and restored has another incarnation; so has Notify from then on. Whether the realm, as it is
+    /// known here, is for the store as it is.
+    async fn follow_store(&self) -> bool {
+        // In this order: a store that has less than the realm was made for has gone back.
+        let Ok(kept) = self.kept() else { return false };
+        let Ok(store) = self.store_incarnation().await else { return false };
+        if store != kept.store {
+            self.note_loss(kept.incarnation, store, "the store was restored").await;
+        }
+        store == kept.store
+    }
+
+    /// F3: the feed has lost entries; noticed under this incarnation.
+    pub(super) async fn feed_lost(&self, noticed: u64) {
+        if let Ok(store) = self.store_incarnation().await {
+            self.note_loss(noticed, store, "the feed has lost entries").await;
+        }
+    }
+
+    /// Something that was stored under this incarnation is gone: whoever notices first raises it.
+    async fn note_loss(&self, noticed: u64, store: u64, what: &'static str) {
+        if !self.kept().is_ok_and(|kept| kept.incarnation == noticed) {
             return;
         }
         let now = self.clock.now().wall;
         let raised = self.change_realm(|kept| {
-            if store > kept.store {
+            if kept.incarnation == noticed {
                 kept.store = store;
                 kept.raise_incarnation(now);
             }
         });
         match raised.await {
-            Ok(kept) => tracing::warn!(incarnation = kept.incarnation, "notify: the store was restored"),
-            Err(error) => tracing::warn!(%error, "notify: the store was restored; the incarnation is not raised yet"),
+            Ok(kept) => tracing::warn!(what, incarnation = kept.incarnation, "notify: everything becomes unknown"),
+            Err(error) => tracing::warn!(what, %error, "notify: the incarnation is not raised yet"),
         }
     }
 
@@ -324,7 +365,9 @@ impl Hub {
     /// more.
     async fn leave_groups(&self) {
         let (Ok(kept), Ok(stored)) = (self.kept(), self.stored()) else { return };
-        if self.clock.now().wall.millis() < kept.incarnation.saturating_add(UNUSED.as_millis() as u64) {
+        // As long as no group is known, a feed keeps only so much.
+        let unused = kept.incarnation.saturating_add(UNUSED.as_millis() as u64) <= self.clock.now().wall.millis();
+        if !unused || !self.taken.has_joined(kept.incarnation) {
             return;
         }
         for past in &kept.past {
@@ -348,14 +391,15 @@ impl Hub {
     pub(super) async fn change_realm(&self, change: impl Fn(&mut Kept)) -> Result<Kept, Error> {
         self.kept()?;
         let cell = self.cell.borrow().clone();
-        let cell = cell.ok_or_else(|| {
-            Error::new(NOT_READY, Class::Unreachable, "this node has no session with the cell")
-                .hint("Try again in a moment, or ask another node.")
-        })?;
+        let cell = cell.ok_or_else(no_session)?;
         for _ in 0..ATTEMPTS {
             let Some(file) = cell.read(PATH).await? else { break };
-            let mut kept = Kept::of(&file)?;
+            let before = Kept::of(&file)?;
+            let mut kept = before.clone();
             change(&mut kept);
+            if kept == before {
+                return Ok(kept);
+            }
             match cell.write_if(PATH, kept.bytes(), file.stat().content_generation).await {
                 Ok(_) => return Ok(kept),
                 Err(error) if error.class == Class::Refused => {}

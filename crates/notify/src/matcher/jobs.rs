@@ -201,7 +201,11 @@ impl Matcher {
         };
         let page = Page::of_rows(self.incarnation(), object, rows);
         if from.is_none() {
-            self.known.learn(object, mark, &page);
+            let unmarked = self.options.mutant == Some(Mutant::PageUnmarked);
+            let mark = if unmarked { self.known.mark() } else { mark };
+            // A version that was stored since the page was read is the object's next job.
+            let latest = self.latest_under_way(object);
+            self.known.learn(object, mark, latest, &page);
         }
         self.take(now, object, from.is_none(), page, out);
     }

@@ -84,10 +84,12 @@ impl Known {
         self.now
     }
 
-    /// Remembers an object from its only page, unless something was answered since that was asked for.
-    pub fn learn(&mut self, object: &ObjectKey, mark: Mark, page: &Page) {
+    /// Remembers an object from its only page, unless something was answered since that was asked for, or a later version
+    /// is on its way.
+    pub fn learn(&mut self, object: &ObjectKey, mark: Mark, latest: u64, page: &Page) {
         if let (true, None, Some((version, source))) = (mark == self.now, &page.next, &page.version)
             && page.clients.len() <= MAX_CLIENTS
+            && latest <= *version
         {
             let clients = page.clients.iter().map(|(client, seqno, source)| (client.clone(), (*seqno, source.clone())));
             let known = Object { version: *version, source: source.clone(), clients: clients.collect() };
@@ -154,21 +156,23 @@ mod tests {
         let mut known = Known::new();
         let mark = known.mark();
         known.registered(&object(), &client(2), 5, Some(Bytes::new()));
-        known.learn(&object(), mark, &page(&[(1, 3)]));
+        known.learn(&object(), mark, 7, &page(&[(1, 3)]));
         assert_eq!(clients(&mut known), None);
         let mark = known.mark();
-        known.learn(&object(), mark, &page(&[(1, 3), (2, 5)]));
+        known.learn(&object(), mark, 8, &page(&[(1, 3), (2, 5)]));
+        assert_eq!(clients(&mut known), None, "version 8 has come since");
+        known.learn(&object(), mark, 7, &page(&[(1, 3), (2, 5)]));
         assert_eq!(clients(&mut known), Some(vec![3, 5]));
         known.forget();
         assert_eq!(clients(&mut known), None);
-        known.learn(&object(), mark, &page(&[(1, 3)]));
+        known.learn(&object(), mark, 7, &page(&[(1, 3)]));
         assert_eq!(clients(&mut known), None, "it was read under other leases");
     }
 
     #[test]
     fn later_numbers_win_and_crowds_are_read() {
         let mut known = Known::new();
-        known.learn(&object(), known.mark(), &page(&[(1, 3)]));
+        known.learn(&object(), known.mark(), 7, &page(&[(1, 3)]));
         known.registered(&object(), &client(1), 2, None);
         assert_eq!(clients(&mut known), Some(vec![3]));
         known.registered(&object(), &client(1), 4, None);

@@ -11,6 +11,9 @@
 
 mod jobs;
 mod known;
+mod surface;
+
+pub use surface::{Input, Options, Output};
 
 use crate::held::{Held, HeldRange};
 use crate::mutant::Mutant;
@@ -23,7 +26,7 @@ use known::{Known, Page};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::bounded::BoundedMap;
-use tidings_base::{KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
+use tidings_base::{KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
 use tidings_wire::v1;
 
 /// Rows of a page of the scan for markers.
@@ -31,132 +34,10 @@ const RECOVERY_PAGE: u32 = 256;
 /// After a scan that failed, and until jobs that were dropped are looked for.
 const RESCAN_PAUSE: Duration = Duration::from_millis(500);
 
+/// Objects whose clients the fast path reads at a time; beyond it versions are told when they are stable.
+const MAX_HINTING: usize = 1_024;
 /// Objects whose early hints are remembered, so that they are not hinted again when they are stable.
 const MAX_HINTED: usize = 16_384;
-
-/// How a matcher behaves.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Random: pauses come from it.
-    pub seed: u64,
-    /// Objects that are being propagated at a time; beyond it jobs are dropped and found again by their markers.
-    pub max_jobs: usize,
-    /// Whether clients are told before the version is stable (the fast path), at the price of one more scan.
-    pub hints: bool,
-    #[doc(hidden)]
-    pub mutant: Option<Mutant>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { seed: 0, max_jobs: 16_384, hints: true, mutant: None }
-    }
-}
-
-/// What a matcher hears.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// F3: the realm. Another one than before means that everything is gone.
-    Realm(Realm),
-    /// A range is held from now on.
-    Gained {
-        /// The range.
-        range: KeyRange,
-        /// Its lease.
-        lease: LeaseNumber,
-    },
-    /// A range is held no more.
-    Lost {
-        /// The range.
-        range: KeyRange,
-    },
-    /// F6: a registrar's call.
-    Register {
-        /// Names it to the driver.
-        request: RequestId,
-        /// The lease under which the key was held when it arrived.
-        lease: LeaseNumber,
-        /// What it says.
-        call: Box<v1::MatchRegistration>,
-    },
-    /// A bridge's call.
-    Publish {
-        /// Names it to the driver.
-        request: RequestId,
-        /// The lease under which the key was held when it arrived.
-        lease: LeaseNumber,
-        /// What it says.
-        call: Box<v1::MatchPublication>,
-    },
-    /// The fast path of a publication that is not stable yet, nor perhaps ever (N2 asks only that it was called for);
-    /// `Publish` follows once it is. Nobody is answered.
-    Hint {
-        /// The lease under which the key was held when it arrived.
-        lease: LeaseNumber,
-        /// As it will lie in the feed.
-        publication: Box<v1::Publication>,
-    },
-    /// A registrar's answer, or that there is none; with `NotRegistered`, as of which number.
-    Notified {
-        /// The call.
-        id: CallId,
-        /// How it ended.
-        outcome: Outcome,
-    },
-    /// The store's answer.
-    Stored {
-        /// The request.
-        id: StoreId,
-        /// The answer.
-        result: StoreResult,
-    },
-}
-
-/// What a matcher wants.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Output {
-    /// Answer a call. With a guard, the driver first checks that the lease has held all the time, and says `Moved`
-    /// if it has not (F1).
-    Answer {
-        /// The call.
-        request: RequestId,
-        /// What the answer stands on.
-        guard: Option<Guard>,
-        /// How it ended.
-        outcome: Outcome,
-        /// To a registration: the version, 0 if none is known.
-        version: u64,
-    },
-    /// Take this to the registrar that owns the key. Drivers batch what goes to one owner.
-    ToRegistrar {
-        /// Comes back with the answer; hints have none.
-        id: CallId,
-        /// Whose it is.
-        key: KeyHash,
-        /// What to say.
-        notify: Box<v1::ClientNotify>,
-    },
-    /// A version was published after a later one, and is ignored: to be counted.
-    Behind {
-        /// The object.
-        object: ObjectKey,
-        /// What was published.
-        version: u64,
-        /// What is known.
-        latest: u64,
-        /// Where it was when.
-        times: Option<v1::NotifyTimes>,
-    },
-    /// Ask the store. With a guard, only if the lease has held all the time; otherwise the answer is an error.
-    Store {
-        /// Comes back with the answer.
-        id: StoreId,
-        /// What the request stands on (F1): something that is remembered, and not read.
-        guard: Option<Guard>,
-        /// What.
-        request: StoreRequest,
-    },
-}
 
 /// What a request to the store is a step of.
 #[derive(Clone, Debug)]
@@ -216,6 +97,8 @@ pub struct Matcher {
     known: Known,
     /// The latest version of an object that was told by the fast path before it was stable.
     hinted: BoundedMap<ObjectKey, u64>,
+    /// How many objects the fast path reads.
+    hinting: usize,
     calls: BTreeMap<CallId, (ObjectKey, ClientKey)>,
     /// Objects whose versions are being written: how many, and the latest.
     arriving: BTreeMap<ObjectKey, (usize, u64)>,
@@ -235,6 +118,7 @@ impl Matcher {
             jobs: BTreeMap::new(),
             known: Known::new(),
             hinted: BoundedMap::new(MAX_HINTED),
+            hinting: 0,
             calls: BTreeMap::new(),
             arriving: BTreeMap::new(),
             next_id: 0,
@@ -372,27 +256,33 @@ impl Matcher {
     /// The fast path begins with the publication's call; whatever is wrong with it is told by `Publish`.
     fn hint_early(&mut self, now: Now, lease: LeaseNumber, mut publication: v1::Publication, out: &mut Outbox<Output>) {
         let object = ObjectKey::new(&publication.app, publication.generation, &publication.object);
-        let realm = v1::NotifyRealm { incarnation: self.incarnation(), generation: publication.generation };
+        let v1::Publication { incarnation, generation, version, .. } = publication;
+        let realm = v1::NotifyRealm { incarnation, generation };
         if is_sound(&publication) && self.admit(&publication.app, Some(&realm), &object, lease).is_some() {
             publication.times.get_or_insert_default().matcher_us = now.wall.0;
-            let before = self.hinted.get(&object).map_or(0, |latest| *latest);
-            self.hinted.insert(object.clone(), before.max(publication.version));
-            self.read_to_hint(object, publication, out);
+            if self.read_to_hint(object.clone(), publication, out) {
+                let before = self.hinted.get(&object).map_or(0, |latest| *latest);
+                self.hinted.insert(object, before.max(version));
+            }
         }
     }
 
-    /// The fast path reads who is to be told.
-    fn read_to_hint(&mut self, object: ObjectKey, publication: v1::Publication, out: &mut Outbox<Output>) {
+    /// The fast path reads who is to be told, if there is room; whether it does.
+    fn read_to_hint(&mut self, object: ObjectKey, publication: v1::Publication, out: &mut Outbox<Output>) -> bool {
         if !self.options.hints {
-            return;
+            return false;
         }
-        match self.known.page(&object) {
-            Some(page) => self.hint(&object, &publication, page, out),
-            None => {
-                let span = Span::of_object(self.incarnation(), &object);
-                self.store(Step::Hinting { object, publication }, rows::scan(MATCHER, span, jobs::PAGE, &[]), out);
-            }
+        if let Some(page) = self.known.page(&object) {
+            self.hint(&object, &publication, page, out);
+            return true;
         }
+        if self.hinting >= MAX_HINTING {
+            return false;
+        }
+        self.hinting += 1;
+        let span = Span::of_object(self.incarnation(), &object);
+        self.store(Step::Hinting { object, publication }, rows::scan(MATCHER, span, jobs::PAGE, &[]), out);
+        true
     }
 
     /// A version was written, or could not be.
@@ -487,6 +377,7 @@ impl Matcher {
                     self.arrived(&object);
                     self.refuse(waiter.request, Outcome::Moved, out);
                 }
+                Some(Step::Hinting { .. }) => self.hinting -= 1,
                 // The rest of a range that was cut is still to be scanned.
                 Some(Step::Recovering(held)) if !range.covers(held.range) => {
                     self.timers.set(Timer::Rescan, Mono(0));
@@ -549,14 +440,17 @@ impl Matcher {
                 self.arrived(&object);
                 self.refuse(waiter.request, Outcome::Failed, out);
             }
-            (Step::Hinting { object, publication }, Ok(StoreReply::Rows(rows))) => {
-                let page = Page::of_rows(self.incarnation(), &object, rows);
-                self.hint(&object, &publication, page, out);
+            (Step::Hinting { object, publication }, result) => {
+                self.hinting -= 1;
+                if let Ok(StoreReply::Rows(rows)) = result {
+                    let page = Page::of_rows(self.incarnation(), &object, rows);
+                    self.hint(&object, &publication, page, out);
+                }
             }
             (Step::Paging(object, mark), result) => self.paged(now, &object, mark, result, out),
             (Step::Clearing(object), result) => self.cleared(now, &object, result, out),
             (Step::Recovering(held), result) => self.recovered(now, held, result, out),
-            (Step::Hinting { .. } | Step::Tidying, _) => {}
+            (Step::Tidying, _) => {}
         }
     }
 }

@@ -47,7 +47,9 @@ impl Registrar {
         reg.version = reg.version.max(notify.version);
         if !notify.hint {
             let waits = notify.version > reg.acked.max(reg.logged) && client.channel.is_some();
+            let sent = waits && self.is(Mutant::SentIsDone);
             match waits && client.unlogged.len() < MAX_UNLOGGED && !self.options.log_after.is_zero() {
+                _ if sent => out.put(Output::Notified { request, guard: Some(guard), outcome: Outcome::Done }),
                 true => self.log_later(now, key, client, late),
                 false => self.log(client, object, &late, out),
             }
@@ -156,20 +158,21 @@ impl Registrar {
         for (object, news) in all {
             let id = AskId(self.id());
             let object = Bytes::copy_from_slice(self.names.name(object));
-            self.asks.insert(id, Ask { client: key.clone(), object: object.clone(), news: Some(news) });
+            self.asks.insert(id, Ask { client: key.clone(), channel, object: object.clone(), news: Some(news) });
             out.put(Output::Authorize { id, client: key.clone(), channel, object, sending: true });
         }
         self.wait(now, key, client);
     }
 
     pub(super) fn authorized(&mut self, now: Now, id: AskId, verdict: Verdict, out: &mut Outbox<Output>) {
-        let Some(Ask { client: key, object, news }) = self.asks.remove(&id) else { return };
+        let Some(Ask { client: key, channel, object, news }) = self.asks.remove(&id) else { return };
         let Some(news) = news else {
             return self.authorized_registration(now, &key, id, object, verdict, out);
         };
         let Some(mut client) = self.clients.remove(&key) else { return };
-        let ready = client.state == State::Ready;
-        let known = self.names.find(&object).filter(|object| client.reg(*object).is_some() && ready);
+        // What one connection's token allows says nothing of another's: whoever came by another was asked about anew.
+        let meant = client.state == State::Ready && client.channel == Some(channel);
+        let known = self.names.find(&object).filter(|object| client.reg(*object).is_some() && meant);
         match (known, verdict) {
             (Some(id), Verdict::Yes) => {
                 let notifications = self.notifications(&client, id, news);

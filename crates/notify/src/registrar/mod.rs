@@ -84,6 +84,8 @@ enum Timer {
 #[derive(Clone, Debug)]
 struct Ask {
     client: ClientKey,
+    /// The connection that it is about.
+    channel: Channel,
     object: Bytes,
     /// What is to be sent if it may be; `None` = it is about a registration.
     news: Option<deliver::News>,

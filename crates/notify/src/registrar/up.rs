@@ -60,7 +60,7 @@ impl Registrar {
         for object in names {
             let id = AskId(self.id());
             asking.waiting.insert(id);
-            self.asks.insert(id, Ask { client: key.clone(), object: object.clone(), news: None });
+            self.asks.insert(id, Ask { client: key.clone(), channel, object: object.clone(), news: None });
             out.put(Output::Authorize { id, client: key.clone(), channel, object, sending: false });
         }
         client.asking = Some(Box::new(asking));

@@ -4,13 +4,18 @@ use crate::desk::{Desk, channel};
 use bytes::Bytes;
 use tidings_base::KeyRange;
 use tidings_notify::Outcome;
+use tidings_notify::mutant::Mutant;
 use tidings_notify::names::ClientKey;
 use tidings_notify::registrar::{Input, Options, Output, Registrar};
 use tidings_wire::v1;
 
 /// A client that has registered `x` and has acknowledged version 5 of it.
 fn online() -> (Desk<Registrar>, v1::NotifyGrant, ClientKey) {
-    let mut desk = Desk::registrar(Options::default());
+    online_without(None)
+}
+
+fn online_without(mutant: Option<Mutant>) -> (Desk<Registrar>, v1::NotifyGrant, ClientKey) {
+    let mut desk = Desk::registrar(Options { mutant, ..Default::default() });
     let grant = desk.hello(1, 11, &Bytes::new()).unwrap();
     desk.register(&grant, 1, 1, b"x");
     desk.match_all(5);
@@ -57,6 +62,14 @@ fn what_is_not_acknowledged_is_logged_before_the_matcher_hears_that_it_is_done()
     assert_eq!(came_of_it(&mut desk), (vec![], false), "it is not stable yet");
     desk.release_all();
     assert_eq!(came_of_it(&mut desk), (vec![Outcome::Done], true));
+}
+
+#[test]
+fn what_was_only_sent_is_not_done() {
+    for (mutant, answered) in [(None, None), (Some(Mutant::SentIsDone), Some(Outcome::Done))] {
+        let (mut desk, _, key) = online_without(mutant);
+        assert_eq!(desk.notify(&key, b"x", 6, false), answered);
+    }
 }
 
 #[test]

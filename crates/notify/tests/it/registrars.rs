@@ -440,6 +440,33 @@ fn a_hook_that_hangs_holds_up_no_news_of_other_objects() {
     assert_eq!(desk.match_all(0)[0].object, b"x"[..]);
 }
 
+/// What one connection's token allows says nothing of the next one's.
+#[test]
+fn a_verdict_about_one_connection_is_none_about_another() {
+    for verdict in [Verdict::Yes, Verdict::No] {
+        let mut desk = Desk::registrar(Options { hooks: Hooks::All, ..Default::default() });
+        let grant = desk.hello(1, 11, &none()).unwrap();
+        desk.register(&grant, 1, 1, b"x");
+        judge(&mut desk, Verdict::Yes);
+        desk.match_all(1);
+        judge(&mut desk, Verdict::Yes);
+        desk.downs();
+        let key = desk.key_of(&grant);
+        desk.notify(&key, b"x", 5, false);
+        let about_the_first = desk.take();
+        // The client comes by another connection.
+        desk.ack(&grant, 2, b"x", 1, 0);
+        let about_the_second = desk.take();
+        desk.out = about_the_first;
+        assert_eq!(judge(&mut desk, verdict), 1);
+        let (told, unregistered) = (notifications(desk.downs()), desk.match_all(0).len());
+        assert_eq!((told, unregistered), (vec![], 0), "{verdict:?}");
+        desk.out = about_the_second;
+        assert_eq!(judge(&mut desk, Verdict::Yes), 1);
+        assert_eq!(notifications(desk.downs()), [(5, false)]);
+    }
+}
+
 #[test]
 fn what_rides_along_waits_for_the_hook_and_is_dropped_with_a_later_version() {
     let mut desk =

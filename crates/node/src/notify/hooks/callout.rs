@@ -2,7 +2,7 @@
 //!
 //! `POST` with `{"app", "principal", "object", "action": "register" | "send"}`. A status of 200 with `{"allow": true}` or
 //! `{"allow": false}`, or one of 403, is an answer and remembered for a while; whatever else comes, or nothing within the
-//! deadline, is none. Who asks the same while an answer is on its way waits for that one.
+//! deadline, is none. Who asks the same while an answer is on its way waits for that one, unless none is remembered.
 
 use super::way::{Way, way};
 use super::{Hook, Question};
@@ -82,9 +82,13 @@ impl CallOut {
         if let Some(verdict) = self.known(now, &key) {
             return verdict;
         }
-        let turn = self.asking.lock().entry(key.clone()).or_default().clone();
+        // Where nothing is remembered there is nothing to wait for: each asks for itself.
+        let turn = (!self.remember.is_zero()).then(|| self.asking.lock().entry(key.clone()).or_default().clone());
         let asked = async {
-            let _turn = turn.lock().await;
+            let _turn = match &turn {
+                Some(turn) => Some(turn.lock().await),
+                None => None,
+            };
             if let Some(verdict) = self.known(now, &key) {
                 return Some(verdict);
             }
@@ -94,7 +98,9 @@ impl CallOut {
             Some(verdict)
         };
         let verdict = tokio::time::timeout(self.deadline, asked).await;
-        self.asked(&key, turn);
+        if let Some(turn) = turn {
+            self.asked(&key, turn);
+        }
         let reason = match verdict {
             Ok(Some(verdict)) => return verdict,
             Ok(None) => "no_answer",
@@ -223,5 +229,33 @@ mod tests {
             assert_eq!(callout.judge(Mono(1), "ann", &question).await, Verdict::Unsure);
         }
         assert_eq!(asked.load(Ordering::SeqCst), 1, "nothing is said to a stranger");
+    }
+
+    /// An application that answers nobody before it was asked so often.
+    async fn crowd(many: usize) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/may", listener.local_addr().unwrap());
+        let all = Arc::new(tokio::sync::Barrier::new(many));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let all = all.clone();
+                tokio::spawn(async move {
+                    let mut read = [0; 4_096];
+                    stream.read(&mut read).await.ok()?;
+                    all.wait().await;
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{\"allow\": true}").await.ok()
+                });
+            }
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn where_nothing_is_remembered_each_asks_for_itself_and_nobody_waits_for_another() {
+        let hook = Hook { remember: crate::config::Time::seconds(0), ..hook(None) };
+        let callout = CallOut::new("shop", &crowd(3).await, &hook).unwrap();
+        let question = question();
+        let judge = || callout.judge(Mono(1), "ann", &question);
+        assert_eq!(tokio::join!(judge(), judge(), judge()), (Verdict::Yes, Verdict::Yes, Verdict::Yes));
     }
 }

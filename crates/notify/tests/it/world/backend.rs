@@ -28,6 +28,7 @@ impl World {
             version,
             source: maker.map(|at| self.devices[at].source.clone()).unwrap_or_default(),
             generation: self.realm.generation(APP),
+            incarnation: self.realm.incarnation,
             ..Default::default()
         };
         self.called.insert((object.clone(), version));

@@ -20,6 +20,8 @@ struct Under {
     publication: Publication,
     /// The device that made it, as an installation.
     source: Bytes,
+    /// F3: the incarnation that it is called for under.
+    incarnation: u64,
 }
 
 /// The backend's process.
@@ -117,7 +119,8 @@ impl Backend {
 
     fn call(&mut self, now: Now, publication: Publication, source: Bytes, out: &mut Out) {
         out.put(Effect::Fact(Fact::Calls(publication).into()));
-        self.publish(now, Under { publication, source }, out);
+        let incarnation = self.shared.realm().incarnation;
+        self.publish(now, Under { publication, source, incarnation }, out);
     }
 
     fn publish(&mut self, now: Now, under: Under, out: &mut Out) {
@@ -128,6 +131,7 @@ impl Backend {
             version,
             source: under.source.clone(),
             generation,
+            incarnation: under.incarnation,
             ..Default::default()
         };
         self.hint(entry.clone(), out);
@@ -156,7 +160,8 @@ impl Backend {
             _ => {
                 let again = self.calm || self.rng.one_in(2);
                 if again && under.publication.generation == self.shared.generation() {
-                    self.publish(now, under, out);
+                    let incarnation = self.shared.realm().incarnation;
+                    self.publish(now, Under { incarnation, ..under }, out);
                 }
             }
         }

@@ -139,6 +139,9 @@ pub enum Table {
         /// How to print them
         #[arg(long, value_enum, default_value_t = Format::Ndjson)]
         format: Format,
+        /// Print also whom each record is shown to: for the table's own application and operators
+        #[arg(long, conflicts_with = "format")]
+        audiences: bool,
         #[command(flatten)]
         remote: Remote,
     },
@@ -151,7 +154,7 @@ pub enum Table {
         /// How it is written
         #[arg(long, value_enum, default_value_t = Format::Ndjson)]
         format: Format,
-        /// Whom the records are shown to
+        /// Whom the records are shown to that do not say so themselves
         #[arg(long, value_name = "PREDICATE")]
         audience: Option<String>,
         #[command(flatten)]
@@ -228,6 +231,10 @@ pub struct Condition {
     /// Only if the record has this version; 0 = only if there is none
     #[arg(long, value_name = "VERSION")]
     pub if_version: Option<u64>,
+    /// The name of this write, by which it has its effect once however often it is repeated, and is waited for by readers:
+    /// 32 random hexadecimal digits for whoever writes, and a number from 1
+    #[arg(long, value_name = "NETID/SEQ[/ACKED[/AFTER]]")]
+    pub operation: Option<String>,
 }
 
 #[derive(Args)]
@@ -258,6 +265,9 @@ pub struct Read {
     /// Any committed state that is not older than what was read before, rather than the latest
     #[arg(long)]
     pub committed: bool,
+    /// The same, once this write has its outcome (see `--operation`); may be given several times
+    #[arg(long, value_name = "NETID/SEQ/KEY", conflicts_with = "committed")]
+    pub pending: Vec<String>,
     #[command(flatten)]
     pub remote: Remote,
 }

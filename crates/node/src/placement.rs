@@ -10,6 +10,7 @@
 //! of the platform's own, [`APP`], which no application can have.
 
 mod errands;
+pub(crate) mod joining;
 mod managing;
 pub mod sidecar;
 mod standing;

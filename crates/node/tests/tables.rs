@@ -253,3 +253,65 @@ async fn live_queries_follow_their_readers_data_and_go_on_from_cursors() {
     tokio::time::timeout(Duration::from_secs(20), four).await.expect("a, b, e and y are counted");
     town.node.shutdown().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_that_is_refused_costs_nothing() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "cars", json!({ "cuts": ["m"] })).await;
+    let config = ClientConfig { credential: Some(shop), ..ClientConfig::in_process(town.node.door()) };
+    let tables = Tables::connect(config).await.unwrap();
+    let terms = async || {
+        // Whoever wrote was answered by the owner of the part.
+        for key in ["a", "n"] {
+            tables.table("cars").put(key, [("place", Cell::Int(1))]).await.unwrap();
+        }
+        let info = tables.stat("cars").await.unwrap();
+        info.partitions.iter().map(|part| (part.number, part.term)).collect::<Vec<_>>()
+    };
+    let before = terms().await;
+    for (at, code) in [("m", "tables.invalid"), (&*"x".repeat(2_000), "tables.bad_key")] {
+        assert_eq!(tables.split("cars", at.into()).await.unwrap_err().code, code);
+    }
+    assert_eq!(terms().await, before);
+    town.node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_application_is_told_what_it_alone_may_know() {
+    let town = Town::start().await;
+    let (shop, ann) = (town.app("shop").await, town.user("ann"));
+    town.create(&shop, "cars", json!({ "cuts": ["m"] })).await;
+    // Where it is cut are keys.
+    let bounds = async |who: &str, path: &str| {
+        let said = town.ask(who, READ, path, NONE).await.json();
+        let parts = if path == "tables" { said["tables"][0]["partitions"].clone() } else { said["partitions"].clone() };
+        (parts[0]["end"].clone(), parts[1]["start"].clone())
+    };
+    for path in ["tables", "tables/cars"] {
+        assert_eq!(bounds(&shop, path).await, (json!("m"), json!("m")), "{path}");
+        assert_eq!(bounds(&ann, path).await, (Value::Null, Value::Null), "{path}");
+    }
+    // Audiences come with an export, and go with an import.
+    let path = "tables/cars/records/a?audience=reader.place%20!%3D%201%20%7C%7C%20true";
+    assert_eq!(town.ask(&shop, Method::PUT, path, json!({ "n": 1 })).await.status, 200);
+    let export = town.ask(&shop, READ, "tables/cars/export?audiences=true", NONE).await.text();
+    assert!(export.contains("reader.place != 1 || true"), "{export}");
+    assert!(!town.ask(&shop, READ, "tables/cars/export", NONE).await.text().contains("reader.place"));
+    let denied = town.ask(&ann, READ, "tables/cars/export?audiences=true", NONE).await;
+    assert_eq!(denied.error(), (403, "tables.audiences".into()));
+
+    // What is wrong with a live query is told as such, and every mistake with what to do.
+    let wrong = town.ask(&shop, READ, "tables/cars/watch?predicate=n%20%3E", NONE).await;
+    assert_eq!(wrong.error(), (400, "tables.predicate_syntax".into()));
+    assert!(wrong.json()["hint"].as_str().is_some_and(|hint| !hint.is_empty()), "{}", wrong.text());
+    let wrong = town.ask(&shop, READ, "tables/cars/watch?predicate=now()%20%3E%20n", NONE).await;
+    assert_eq!(wrong.error(), (400, "tables.predicate_not_live".into()));
+    let wrong = town.ask(&shop, READ, "tables/cars/watch?cursor=AAAA", NONE).await;
+    assert_eq!(wrong.error(), (400, "tables.bad_cursor".into()));
+
+    // No rows are no rows.
+    let none = town.ask(&shop, READ, "tables/cars/records?limit=0", NONE).await.json();
+    assert_eq!(none["rows"], json!([]));
+    town.node.shutdown().await.unwrap();
+}

@@ -15,7 +15,7 @@ use std::cmp::Ordering;
 use std::fmt;
 
 /// The steps that one evaluation may take unless told otherwise: an operation is one, and one more for each 16 bytes it
-/// looks at.
+/// looks at, or for each field that stands before the one it looks for.
 pub const STEPS: u32 = 200_000;
 const BYTES_A_STEP: usize = 16;
 
@@ -102,32 +102,37 @@ impl<'a> Scope<'a> {
     }
 
     /// The bytes that begin with the value at `fields` under `root`.
-    fn find(&self, root: Root, fields: &[Box<str>]) -> Result<&'a [u8], Fault> {
+    fn find(&self, root: Root, fields: &[Box<str>], passed: &mut usize) -> Result<&'a [u8], Fault> {
         let mut at = self.root(root).ok_or(Fault::Missing)?;
         for name in fields {
             let contents = packed::map_contents(at).ok_or(Fault::WrongKind)?;
-            at = packed::field(contents, name).ok_or(Fault::Missing)?;
+            at = packed::field_after(contents, name, passed).ok_or(Fault::Missing)?;
         }
         Ok(at)
     }
 
     /// The value at a path.
     pub(crate) fn load(&self, path: &Path) -> Result<Val<'a>, Fault> {
+        self.load_after(path, &mut 0)
+    }
+
+    /// The same; `passed` grows by the number of fields that were passed on the way.
+    fn load_after(&self, path: &Path, passed: &mut usize) -> Result<Val<'a>, Fault> {
         match path {
             Path::Key => self.key.map(Key::as_val).ok_or(Fault::Missing),
             Path::Field(root, fields) => {
-                let at = self.find(*root, fields)?;
+                let at = self.find(*root, fields, passed)?;
                 packed::read(at).map(|(value, _)| value).ok_or(Fault::Missing)
             }
         }
     }
 
     /// Whether there is something at a path whose last field's holder exists.
-    fn has(&self, path: &Path) -> Result<bool, Fault> {
+    fn has(&self, path: &Path, passed: &mut usize) -> Result<bool, Fault> {
         let Path::Field(root, fields) = path else { return Err(Fault::WrongKind) };
         let (last, holder) = fields.split_last().ok_or(Fault::WrongKind)?;
-        let contents = packed::map_contents(self.find(*root, holder)?).ok_or(Fault::WrongKind)?;
-        Ok(packed::field(contents, last).is_some())
+        let contents = packed::map_contents(self.find(*root, holder, passed)?).ok_or(Fault::WrongKind)?;
+        Ok(packed::field_after(contents, last, passed).is_some())
     }
 }
 
@@ -195,12 +200,13 @@ impl<'a> Machine<'a, '_> {
     fn step(&mut self, at: usize) -> Result<usize, Fault> {
         self.spend(1)?;
         let program = self.program;
+        let mut passed = 0;
         let result = match &program.ops[at] {
             Op::Constant(slot) => program.constants.get(*slot).ok_or(Fault::Missing),
-            Op::Load(path) => self.scope.load(&program.paths[*path as usize]),
-            Op::Has(path) => self.scope.has(&program.paths[*path as usize]).map(Val::Bool),
-            Op::Select(name) => self.pop().and_then(|holder| select(&holder, &program.names[*name as usize])),
-            Op::HasField(name) => self.pop().and_then(|holder| match holder {
+            Op::Load(path) => self.scope.load_after(&program.paths[*path as usize], &mut passed),
+            Op::Has(path) => self.scope.has(&program.paths[*path as usize], &mut passed).map(Val::Bool),
+            Op::Select(name) => self.pop_one()?.and_then(|holder| select(&holder, &program.names[*name as usize])),
+            Op::HasField(name) => self.pop_one()?.and_then(|holder| match holder {
                 Val::Map(contents) => Ok(Val::Bool(packed::field(&contents, &program.names[*name as usize]).is_some())),
                 _ => Err(Fault::WrongKind),
             }),
@@ -237,6 +243,7 @@ impl<'a> Machine<'a, '_> {
             },
             Op::Jump(end) => return Ok(*end as usize),
         };
+        self.spend(passed)?;
         self.stack.push(result);
         Ok(at + 1)
     }

@@ -7,6 +7,7 @@ use crate::value::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// How deep lists and maps may stand in one another.
 pub const MAX_VALUE_DEPTH: usize = 64;
@@ -40,9 +41,9 @@ pub(crate) enum Val<'a> {
     Span(i64),
 }
 
-/// One value in packed form, known to be well-formed.
+/// One value in packed form, known to be well-formed. Clones share the bytes: a record with many watchers is in memory once.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Packed(Box<[u8]>);
+pub struct Packed(Arc<[u8]>);
 
 /// Why bytes or a value cannot be packed data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl Packed {
 
     /// A map without entries: reader data of somebody who gave none.
     pub fn empty() -> Packed {
-        Packed(Box::new([MAP, 0]))
+        Packed(Arc::new([MAP, 0]))
     }
 
     /// Takes bytes from outside, if they are one packed value of the kinds that columns have.
@@ -99,6 +100,12 @@ impl Packed {
     /// The value in its own right.
     pub fn unpack(&self) -> Value {
         read(&self.0).map_or(Value::Null, |(value, _)| value.to_value())
+    }
+}
+
+impl AsRef<[u8]> for Packed {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -262,7 +269,18 @@ pub(crate) fn entries(mut contents: &[u8]) -> impl Iterator<Item = (&[u8], &[u8]
 
 /// The bytes that begin with the value of `name` in a map's contents.
 pub(crate) fn field<'a>(contents: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    entries(contents).find(|(found, _)| *found == name.as_bytes()).map(|(_, value)| value)
+    field_after(contents, name, &mut 0)
+}
+
+/// The same; `passed` grows by the number of fields that stand before it.
+pub(crate) fn field_after<'a>(contents: &'a [u8], name: &str, passed: &mut usize) -> Option<&'a [u8]> {
+    for (found, value) in entries(contents) {
+        if found == name.as_bytes() {
+            return Some(value);
+        }
+        *passed += 1;
+    }
+    None
 }
 
 /// The contents of a map that lies at the beginning of `bytes`.

@@ -35,6 +35,24 @@ impl Wrong {
             Wrong::Full => "tables.predicate_full",
         }
     }
+
+    /// What to do about it.
+    fn hint(self) -> &'static str {
+        match self {
+            Wrong::Syntax => "Correct the text where the caret is; text stands in quotes, and `==` compares.",
+            Wrong::Name => {
+                "Columns stand by their names, a reader's data under `reader.`, claims under `user.`; see the page on predicates."
+            }
+            Wrong::Type => "Compare values of one kind; `has(column)` asks whether there is one.",
+            Wrong::TooLarge => "Shorten it: a text has at most 64 KiB, and parts nested 64 deep.",
+            Wrong::NotLive => {
+                "Leave out `now()`, look-ups and functions that are not pure, or read instead of watching."
+            }
+            Wrong::Full => {
+                "Compare a column with a value (`==`, `<`, `startsWith`) so that the index can find it, or end other queries."
+            }
+        }
+    }
 }
 
 /// A predicate that was refused, with all a person needs to correct it.
@@ -109,6 +127,6 @@ impl From<Refusal> for Error {
             Wrong::Full => Class::Refused,
             _ => Class::Invalid,
         };
-        Error::new(refusal.wrong.code(), class, refusal.to_string())
+        Error::new(refusal.wrong.code(), class, refusal.to_string()).hint(refusal.wrong.hint())
     }
 }

@@ -3,6 +3,7 @@
 use crate::names::{NetId, OperationId, Position};
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use tidings_base::{Mono, Wall};
 use tidings_predicate::query::{Ask, Row};
 use tidings_predicate::{Key, Packed};
@@ -177,6 +178,8 @@ pub struct Visible {
     pub time: Wall,
     /// The user who wrote it, or the application; empty if unknown.
     pub writer: String,
+    /// Whom it is shown to; empty = everybody. The shell tells it to whoever may copy the table, and to nobody else.
+    pub audience: Arc<str>,
     /// Its columns.
     pub columns: Packed,
 }

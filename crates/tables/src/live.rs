@@ -1,7 +1,7 @@
 //! Live queries between gateway and processor: what is installed, and what comes back (R3, R4).
 
 use crate::calls::{Access, Visible};
-use crate::names::{Endpoint, PartitionId, Position, QueryId};
+use crate::names::{Endpoint, PartitionId, Position, QueryId, Term};
 use crate::refusal::Refusal;
 use tidings_base::Wall;
 use tidings_predicate::query::Ask;
@@ -59,6 +59,8 @@ pub enum From {
 pub struct Frame {
     /// The partition.
     pub partition: PartitionId,
+    /// R1: the term of the owner that says it: what an earlier owner had installed is gone, whatever the lease.
+    pub term: Term,
     /// The installation that it belongs to.
     pub installation: u64,
     /// The reader's data epoch that visibility was decided with.
@@ -107,6 +109,8 @@ pub enum Change {
 pub struct Progress {
     /// The partition.
     pub partition: PartitionId,
+    /// R1: the term of the owner that says it: queries that an earlier one answered are not installed there.
+    pub term: Term,
     /// The position of the progress frame before this one. Another one was lost: ask for all queries again.
     pub previous: Position,
     /// Every query that is not named below has heard everything up to here.

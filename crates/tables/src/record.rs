@@ -2,10 +2,11 @@
 
 use crate::calls::{MAX_KEY, MAX_RECORD, Visible};
 use crate::directory::Schema;
-use crate::names::Position;
+use crate::names::{NetId, OperationId, Position};
 use crate::refusal::Refusal;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tidings_base::Wall;
 use tidings_predicate::{Key, Kinds, Packed, Value, is_reserved};
 
@@ -16,12 +17,16 @@ pub(crate) struct Record {
     pub time: Wall,
     pub writer: String,
     /// The writer's predicate; empty = everybody.
-    pub predicate: String,
+    pub predicate: Arc<str>,
+    /// R6: the operation that made it: it is known longer than the operation's outcome.
+    pub op: Option<OperationId>,
     /// None: deleted.
     pub columns: Option<Packed>,
 }
 
-const FORMAT: u8 = 1;
+/// The first format knew no operations.
+const UNNAMED: u8 = 1;
+const FORMAT: u8 = 2;
 const LIVE: u8 = 0;
 const DELETED: u8 = 1;
 
@@ -32,13 +37,18 @@ impl Record {
     }
 
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(32 + self.writer.len() + self.size());
+        let mut out = BytesMut::with_capacity(56 + self.writer.len() + self.size());
         out.put_u8(FORMAT);
         out.put_u8(if self.columns.is_some() { LIVE } else { DELETED });
         out.put_u64(self.time.0);
-        for text in [&self.writer, &self.predicate] {
+        for text in [&*self.writer, &*self.predicate] {
             out.put_u32(text.len() as u32);
             out.put_slice(text.as_bytes());
+        }
+        // Operations are numbered from 1.
+        out.put_u64(self.op.map_or(0, |op| op.seq));
+        if let Some(op) = self.op {
+            out.put_slice(&op.netid.0);
         }
         if let Some(columns) = &self.columns {
             out.put_slice(columns.as_bytes());
@@ -49,8 +59,8 @@ impl Record {
     /// Reads what lies in the store; none if it is of a newer format or damaged.
     pub fn decode(version: u64, mut bytes: &[u8]) -> Option<Record> {
         let version = Position::from_u64(version)?;
-        let kind = match (bytes.len() >= 10).then(|| (bytes.get_u8(), bytes.get_u8()))? {
-            (FORMAT, kind @ (LIVE | DELETED)) => kind,
+        let (format, kind) = match (bytes.len() >= 10).then(|| (bytes.get_u8(), bytes.get_u8()))? {
+            (format @ (UNNAMED | FORMAT), kind @ (LIVE | DELETED)) => (format, kind),
             _ => return None,
         };
         let time = Wall(bytes.get_u64());
@@ -58,16 +68,21 @@ impl Record {
             let length = bytes.split_off(..4).map(|mut length| length.get_u32())?;
             String::from_utf8(bytes.split_off(..length as usize)?.to_vec()).ok()
         };
-        let (writer, predicate) = (text()?, text()?);
+        let (writer, predicate) = (text()?, text()?.into());
+        let seq = if format == UNNAMED { 0 } else { bytes.split_off(..8)?.get_u64() };
+        let op = match seq {
+            0 => None,
+            seq => Some(OperationId { netid: NetId(bytes.split_off(..16)?.try_into().ok()?), seq }),
+        };
         let columns = if kind == LIVE { Some(Packed::parse(bytes).ok()?) } else { None };
-        Some(Record { version, time, writer, predicate, columns })
+        Some(Record { version, time, writer, predicate, op, columns })
     }
 
     /// The record as a reader sees it who may.
     pub fn visible(&self, key: &Key) -> Option<Visible> {
         let columns = self.columns.clone()?;
-        let writer = self.writer.clone();
-        Some(Visible { key: key.clone(), version: self.version, time: self.time, writer, columns })
+        let (writer, audience) = (self.writer.clone(), self.predicate.clone());
+        Some(Visible { key: key.clone(), version: self.version, time: self.time, writer, audience, columns })
     }
 }
 
@@ -138,16 +153,25 @@ mod tests {
     #[test]
     fn records_come_back_and_damage_is_noticed() {
         let columns = Packed::columns([("a", Value::Int(1)), ("b", Value::Null)]).unwrap();
-        for columns in [Some(columns), None] {
+        let op = OperationId { netid: NetId([3; 16]), seq: 9 };
+        for (columns, op) in [(Some(columns), Some(op)), (None, None)] {
             let (version, time) = (Position::from_u64(77).unwrap(), Wall(5));
-            let record =
-                Record { version, time, writer: "ann".to_owned(), predicate: "reader.x == 1".to_owned(), columns };
+            let (writer, predicate) = ("ann".to_owned(), "reader.x == 1".into());
+            let record = Record { version, time, writer, predicate, op, columns };
             let bytes = record.encode();
             assert_eq!(Record::decode(77, &bytes).as_ref(), Some(&record));
-            for cut in 0..20 {
+            for cut in 0..28 {
                 assert_ne!(Record::decode(77, &bytes[..cut]).as_ref(), Some(&record));
             }
         }
+    }
+
+    #[test]
+    fn records_of_the_first_format_are_read() {
+        let columns = Packed::columns([("a", Value::Int(1))]).unwrap();
+        let old = [&[1, 0], &5u64.to_be_bytes()[..], &3u32.to_be_bytes(), b"ann", &[0; 4], columns.as_bytes()].concat();
+        let record = Record::decode(77, &old).unwrap();
+        assert_eq!((record.writer.as_str(), record.op, record.columns), ("ann", None, Some(columns)));
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub enum Refusal {
     Access,
     /// Only the application that made the table may do this.
     NotYours,
+    /// The table is not as it was expected to be.
+    Changed,
     /// The partition is, or may be, somebody else's: look again, with the same operation id.
     Moved,
     /// Too much is waiting.
@@ -89,6 +91,12 @@ impl From<Refusal> for Error {
                 Class::Refused,
                 "Only the application that made a table may alter or drop it.",
                 "Ask with that application's key.",
+            ),
+            Refusal::Changed => (
+                "tables.wrong_generation",
+                Class::Refused,
+                "The table was changed meanwhile.",
+                "Look at it again and decide anew.",
             ),
             Refusal::Moved => (
                 "tables.moved",

@@ -1,10 +1,10 @@
 //! How a table lies in the store: one group, its rows in four kinds.
 //!
 //! ```text
-//!   r · key                  record = columns, predicate, writer, time @ version      (or the mark of a deletion)
+//!   r · key                  record = columns, predicate, writer, time, op @ version  (or the mark of a deletion)
 //!   o · key · netid · seq    outcome = hash, outcome @ position                       R6: with the record, by its key
 //!   w · netid                acked = acknowledged through @ that + 1                  the largest wins, whoever writes it
-//!   p · partition            meta = records, bytes @ position                         with every commit
+//!   p · partition            meta = records, bytes, counted? @ position               with every commit
 //! ```
 //! All are written under the fence (partition, lease · term); a split moves nothing, since children read the same rows.
 
@@ -62,6 +62,15 @@ pub(crate) fn key_of(row: &[u8]) -> Option<Key> {
         [b'r', STRING, text @ ..] => Some(Key::String(String::from_utf8(text.to_vec()).ok()?)),
         _ => None,
     }
+}
+
+/// The shortest beginning of a key that stands behind another.
+pub(crate) fn between(left: &Key, right: &Key) -> Key {
+    let beginnings: Vec<Key> = match right {
+        Key::Bytes(bytes) => (1..bytes.len()).map(|end| Key::from(&bytes[..end])).collect(),
+        Key::String(text) => text.char_indices().skip(1).map(|(end, _)| Key::from(&text[..end])).collect(),
+    };
+    beginnings.into_iter().find(|beginning| beginning > left).unwrap_or_else(|| right.clone())
 }
 
 /// Where records of these keys stand.
@@ -151,6 +160,11 @@ mod tests {
             assert!(start <= outcome(&two[0], op) && outcome(&two[0], op) < end && end <= outcome(&two[1], op));
         }
         assert!(keys.iter().all(|key| key_of(&record(key)).as_ref() == Some(key)));
+        for (left, right, at) in [("ann", "bob", "b"), ("ann", "anna", "anna"), ("éa", "éb", "éb"), ("a", "é", "é")]
+        {
+            assert_eq!(between(&left.into(), &right.into()), Key::from(at));
+        }
+        assert_eq!(between(&Key::from(&[1u8, 2][..]), &Key::from(&[1u8, 3, 4][..])), Key::from(&[1u8, 3][..]));
         assert_eq!(operation_of(&outcome(&keys[3], op)), Some(op));
     }
 }

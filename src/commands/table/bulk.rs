@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use tidings_base::Error;
-use tidings_client::tables::{Ask, Columns, Key, ReadOptions, Table, Write, csv, form, shown as told};
+use tidings_client::tables::form::Line;
+use tidings_client::tables::{Ask, ReadOptions, Table, Write, csv, form, shown as told};
 use tidings_predicate::json::Form;
 
 /// Writes that are under way at a time.
 const AT_ONCE: usize = 256;
 
-pub fn export(table: &str, predicate: String, format: Format, remote: &Remote) -> Result<(), Error> {
+pub fn export(table: &str, predicate: String, format: Format, audiences: bool, remote: &Remote) -> Result<(), Error> {
     let ask = Ask { predicate, ..Ask::default() };
     with_tables(remote, async |tables| {
         let table = tables.table(table);
@@ -24,7 +25,8 @@ pub fn export(table: &str, predicate: String, format: Format, remote: &Remote) -
             Format::Ndjson => None,
             Format::Csv => Some(heading(&table, &ask).await?),
         };
-        let mut rows = table.rows(&ask, &ReadOptions::default())?;
+        let options = ReadOptions { audiences, ..ReadOptions::default() };
+        let mut rows = table.rows(&ask, &options)?;
         while let Some(record) = rows.next().await? {
             match (&writer, &record.key) {
                 (Some(writer), Some(key)) => output::line(writer.record(key, &record.columns).trim_end()),
@@ -65,7 +67,7 @@ pub fn import(
         if format == Format::Csv {
             let mut text = String::new();
             input.read_to_string(&mut text).map_err(failed)?;
-            return write(&table, &audience, csv::read(&text)?).await;
+            return write(&table, &audience, csv::read(&text)?.into_iter().map(Line::from).collect()).await;
         }
         let (mut count, mut batch) = (0, Vec::new());
         for (number, line) in (1..).zip(BufReader::new(input).lines()) {
@@ -91,7 +93,7 @@ pub fn import(
     Ok(())
 }
 
-async fn write(table: &Table, audience: &str, records: Vec<(Key, Columns)>) -> Result<usize, Error> {
+async fn write(table: &Table, audience: &str, records: Vec<Line>) -> Result<usize, Error> {
     let count = records.len();
     let mut records = records.into_iter();
     loop {
@@ -99,7 +101,8 @@ async fn write(table: &Table, audience: &str, records: Vec<(Key, Columns)>) -> R
         if some.is_empty() {
             return Ok(count);
         }
-        try_join_all(some.into_iter().map(|(key, columns)| async {
+        try_join_all(some.into_iter().map(|Line { key, columns, audience: own }| async {
+            let audience = own.unwrap_or_else(|| audience.to_owned());
             table.write(Write::put(key, columns).audience(audience)).await?.committed()
         }))
         .await?;

@@ -48,7 +48,9 @@ pub fn run(command: Table) -> Result<(), Error> {
         Table::Get { record, context, remote } => records::get(&record, context.as_deref(), &remote),
         Table::Read(args) => read::run(&args),
         Table::Watch(args) => watch::run(&args),
-        Table::Export { table, predicate, format, remote } => bulk::export(&table, predicate, format, &remote),
+        Table::Export { table, predicate, format, audiences, remote } => {
+            bulk::export(&table, predicate, format, audiences, &remote)
+        }
         Table::Import { table, file, format, audience, remote } => {
             bulk::import(&table, &file, format, audience, &remote)
         }

@@ -4,12 +4,17 @@ use super::{context, records, with_tables};
 use crate::cli::table::Read;
 use crate::output;
 use tidings_base::Error;
-use tidings_client::tables::{Aggregate, Ask, Direction, ReadLevel, ReadOptions};
+use tidings_client::tables::{Aggregate, Ask, Direction, Key, ReadLevel, ReadOptions, RecordOperation, form};
 
 pub fn run(args: &Read) -> Result<(), Error> {
     let ask = ask(args)?;
-    let level = if args.committed { ReadLevel::Committed } else { ReadLevel::Latest };
-    let options = ReadOptions { level, reader: context(args.context.as_deref())?, ..ReadOptions::default() };
+    let level = match (args.committed, args.pending.is_empty()) {
+        (true, _) => ReadLevel::Committed,
+        (false, true) => ReadLevel::Latest,
+        (false, false) => ReadLevel::CommittedWio,
+    };
+    let pending = args.pending.iter().map(|text| pending(text)).collect::<Result<_, Error>>()?;
+    let options = ReadOptions { level, reader: context(args.context.as_deref())?, pending, ..ReadOptions::default() };
     with_tables(&args.remote, async |tables| {
         let mut rows = tables.table(args.table.as_str()).rows(&ask, &options)?;
         while let Some(row) = rows.next().await? {
@@ -17,6 +22,15 @@ pub fn run(args: &Read) -> Result<(), Error> {
         }
         Ok(())
     })
+}
+
+/// A write to wait for: its name, and the key that it is on.
+fn pending(text: &str) -> Result<(RecordOperation, Key), Error> {
+    let mut parts = text.splitn(3, '/');
+    let (Some(netid), Some(seq), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(output::usage(format!("`{text}` names no write of a record")).hint("Write NETID/SEQ/KEY."));
+    };
+    Ok((form::operation_of(&format!("{netid}/{seq}"))?, key.into()))
 }
 
 fn ask(args: &Read) -> Result<Ask, Error> {

@@ -7,7 +7,7 @@ use crate::commands::remote::content;
 use crate::output;
 use serde_json::json;
 use tidings_base::{Class, Error};
-use tidings_client::tables::{Key, ReadOptions, Record, Write, shown as told};
+use tidings_client::tables::{Key, ReadOptions, Record, Write, form, shown as told};
 use tidings_predicate::json::Form;
 
 pub fn put(
@@ -39,6 +39,10 @@ pub fn rm(record: &Keyed, condition: &Condition, remote: &Remote) -> Result<(), 
 fn written(record: &Keyed, write: Write, condition: &Condition, remote: &Remote) -> Result<(), Error> {
     let write = match condition.if_version {
         Some(version) => write.if_version(version),
+        None => write,
+    };
+    let write = match &condition.operation {
+        Some(name) => write.operation(form::operation_of(name)?),
         None => write,
     };
     let outcome = with_tables(remote, async |tables| tables.table(record.table.as_str()).write(write).await)?;

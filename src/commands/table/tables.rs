@@ -76,6 +76,22 @@ pub fn stat(table: &str, remote: &Remote) -> Result<(), Error> {
     if !properties.may_write.is_empty() {
         output::line(format_args!("may_write: {}", properties.may_write));
     }
+    for (name, value, said) in [
+        ("max_records", properties.max_records, properties.max_records > 0),
+        ("max_bytes", properties.max_bytes, properties.max_bytes > 0),
+        ("tombstones_s", properties.tombstones_s, true),
+    ] {
+        if said {
+            output::line(format_args!("{name}: {value}"));
+        }
+    }
+    for (what, said) in
+        [("lossy: clients may leave writes unsent", properties.lossy), ("closed: no other columns", properties.closed)]
+    {
+        if said {
+            output::line(what);
+        }
+    }
     for column in &properties.columns {
         let required = if column.required { ", required" } else { "" };
         output::line(format_args!("column {}: {}{required}", column.name, column.kinds.join(" or ")));

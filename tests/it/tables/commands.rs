@@ -62,10 +62,25 @@ fn conditions_conflicts_and_mistakes_are_told() {
     let properties = &altered["properties"];
     assert_eq!((&properties["level"], &properties["closed"]), (&json!("public"), &json!(true)), "{altered}");
     assert_eq!(properties["max_records"], 5, "{altered}");
+    let text = table(&server, &["stat", "notes"]).out;
+    for line in ["max_records: 5", "max_bytes: 100000", "tombstones_s: 86400", "closed: no other columns"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
     let first = put("a", r#"{"text": "one"}"#, &["--if-version", "0", "--json"]).json();
     let version = first["version"].to_string();
     put("a", r#"{"text": "two"}"#, &["--if-version", "0"]).failed(4, "the record has version");
     assert_eq!(put("a", r#"{"text": "two"}"#, &["--if-version", &version]).code, 0);
+    // R6: a write by a name of the caller's own is done once, and can be waited for.
+    let name = format!("{}/1", "0f".repeat(16));
+    let named = |text: &str| put("c", text, &["--operation", &name, "--json"]);
+    let once = named(r#"{"text": "c"}"#).json();
+    assert_eq!(named(r#"{"text": "c"}"#).json(), once);
+    named(r#"{"text": "d"}"#).failed(4, "Another operation had this id.");
+    let after = table(&server, &["read", "notes", "--pending", &format!("{name}/c"), "--limit", "1", "--json"]).out;
+    assert_eq!(keys(&lines(&after)), ["a"]);
+    server.run(&["table", "read", "notes", "--pending", "x/1/c"]).failed(2, "names no operation");
+    assert_eq!(table(&server, &["read", "notes", "--limit", "0", "--json"]).out, "");
+    table(&server, &["rm", "notes", "c"]);
     put("b", r#"{"text": 3}"#, &[]).failed(2, "text");
     put("b", r#"{"text": "x", "more": 1}"#, &[]).failed(2, "more");
     put("b", "[]", &[]).failed(2, "JSON object");

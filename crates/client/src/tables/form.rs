@@ -1,5 +1,6 @@
 //! Keys, columns and records as messages carry them.
 
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use tidings_base::{Class, Error};
 use tidings_predicate::json::{self, BadJson};
@@ -25,15 +26,17 @@ pub struct Record {
     pub writer: String,
     /// When, in microseconds since 1970.
     pub time_us: u64,
+    /// Whom it is shown to, where that was asked for; empty = everybody.
+    pub audience: String,
 }
 
 impl TryFrom<v1::Record> for Record {
     type Error = Error;
 
     fn try_from(record: v1::Record) -> Result<Record, Error> {
-        let v1::Record { key, version, data, writer, time_us } = record;
+        let v1::Record { key, version, data, writer, time_us, audience } = record;
         let columns = data.as_ref().map(columns).transpose()?.unwrap_or_default();
-        Ok(Record { key: key.and_then(key_of), version, columns, writer, time_us })
+        Ok(Record { key: key.and_then(key_of), version, columns, writer, time_us, audience })
     }
 }
 
@@ -88,7 +91,7 @@ pub fn data_to(columns: &Columns) -> Result<v1::RecordData, Error> {
 
 /// Packed columns for a message.
 pub fn data_of(packed: &Packed) -> v1::RecordData {
-    v1::RecordData { form: Some(Form::Packed(packed.as_bytes().to_vec().into())) }
+    v1::RecordData { form: Some(Form::Packed(Bytes::from_owner(packed.clone()))) }
 }
 
 /// The columns of a message as JSON, if they are not already.
@@ -127,7 +130,7 @@ pub fn query_to(ask: &Ask) -> v1::RecordQuery {
         predicate: ask.predicate.clone(),
         project: named(&ask.project),
         order: order.collect(),
-        limit: ask.limit.map_or(0, |limit| limit as u64),
+        limit: ask.limit.map(|limit| limit as u64),
         group_by: named(&ask.group_by),
         aggregates: aggregates.collect(),
         lookup,
@@ -164,7 +167,7 @@ pub fn query_of(query: &v1::RecordQuery) -> Result<Ask, Error> {
         }),
         project: named(&query.project),
         order: query.order.iter().map(|part| (part.expression.clone(), direction(part.descending))).collect(),
-        limit: (query.limit > 0).then(|| usize::try_from(query.limit).unwrap_or(usize::MAX)),
+        limit: query.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
         group_by: named(&query.group_by),
         aggregates: aggregates.collect::<Result<_, Error>>()?,
     })
@@ -180,12 +183,53 @@ fn aggregation(aggregate: Aggregate) -> v1::QueryAggregation {
     }
 }
 
-/// A record of an export: a JSON object with `key` and `columns`; whatever else it has is ignored.
-pub fn line_of(line: &str) -> Result<(Key, Columns), Error> {
+/// A record of an export: a JSON object with `key`, `columns` and, unless it is shown to everybody, `audience`; whatever else
+/// it has is ignored.
+pub fn line_of(line: &str) -> Result<Line, Error> {
     let json: serde_json::Value = serde_json::from_str(line).map_err(|e| bad_data(format!("it is no JSON: {e}")))?;
     let key = json::read_key(&json["key"]).map_err(bad_json)?;
     let columns = json::read_columns(&json["columns"]).map_err(bad_json)?;
-    Ok((key, columns))
+    let audience = match &json["audience"] {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(audience) => Some(audience.clone()),
+        _ => return Err(bad_data("`audience` is the text of a predicate")),
+    };
+    Ok(Line { key, columns, audience })
+}
+
+/// A record that is to be written, as an import has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Its key.
+    pub key: Key,
+    /// Its columns.
+    pub columns: Columns,
+    /// Whom it is shown to, if the line says so.
+    pub audience: Option<String>,
+}
+
+impl From<(Key, Columns)> for Line {
+    fn from((key, columns): (Key, Columns)) -> Line {
+        Line { key, columns, audience: None }
+    }
+}
+
+/// R6: an operation as people write it: `NETID/SEQ[/ACKED[/AFTER]]`, the netid as 32 hexadecimal digits.
+pub fn operation_of(text: &str) -> Result<v1::RecordOperation, Error> {
+    let parse = || {
+        let mut parts = text.split('/');
+        let netid = parts.next().filter(|netid| netid.len() == 32 && netid.is_ascii())?;
+        let netid = (0..16).map(|at| u8::from_str_radix(&netid[2 * at..2 * at + 2], 16).ok());
+        let netid = netid.collect::<Option<Vec<u8>>>()?.into();
+        let seq = parts.next()?.parse().ok()?;
+        let mut number = || parts.next().map_or(Some(0), |number| number.parse().ok());
+        let (acked_through, after) = (number()?, number()?);
+        parts.next().is_none().then_some(v1::RecordOperation { netid, seq, acked_through, after })
+    };
+    parse().ok_or_else(|| {
+        Error::new("tables.invalid", Class::Invalid, format!("`{text}` names no operation"))
+            .hint("Write NETID/SEQ, NETID/SEQ/ACKED or NETID/SEQ/ACKED/AFTER, the netid as 32 hexadecimal digits.")
+    })
 }
 
 /// JSON that is no data of a record.
@@ -195,4 +239,29 @@ pub fn bad_json(bad: BadJson) -> Error {
 
 fn bad_data(why: impl Into<String>) -> Error {
     Error::new("tables.bad_data", Class::Invalid, why).hint("Columns are an object of names and values.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_read_as_people_write_them() {
+        let netid = "00112233445566778899aabbccddeeff";
+        let operation = operation_of(&format!("{netid}/7/5/6")).unwrap();
+        assert_eq!((operation.seq, operation.acked_through, operation.after), (7, 5, 6));
+        assert_eq!((operation.netid.len(), operation.netid[15]), (16, 0xff));
+        assert_eq!(operation_of(&format!("{netid}/7")).unwrap().acked_through, 0);
+        for bad in [
+            "",
+            "7",
+            netid,
+            &format!("{netid}/x"),
+            &format!("{netid}/1/2/3/4"),
+            "é/1",
+            &format!("{}/1", "é".repeat(16)),
+        ] {
+            assert_eq!(operation_of(bad).unwrap_err().code, "tables.invalid", "{bad}");
+        }
+    }
 }

@@ -25,7 +25,7 @@ pub use read::{ReadOptions, Rows};
 pub use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction};
 pub use tidings_predicate::{Key, Value};
 pub use tidings_wire::v1::{
-    PartitionInfo, PartitionSize, ReadLevel, TableColumn, TableInfo, TableLevel, TableProperties,
+    PartitionInfo, PartitionSize, ReadLevel, RecordOperation, TableColumn, TableInfo, TableLevel, TableProperties,
 };
 pub use watch::{Event, Watch, WatchOptions, event_of};
 pub use write::{Conflict, Outcome, Write};

@@ -14,7 +14,8 @@ use tidings_wire::v1::tables_message::Message;
 /// How to read.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
-    /// How fresh it must be. The default is `Latest`: linearizable.
+    /// How fresh it must be. The default is `Latest`: linearizable. `CommittedWio` waits for the writes that this client has
+    /// begun before.
     pub level: ReadLevel,
     /// What writers' predicates see as `reader`.
     pub reader: Columns,
@@ -24,6 +25,10 @@ pub struct ReadOptions {
     pub from: Option<Key>,
     /// See `from`.
     pub before: Option<Key>,
+    /// With `CommittedWio`: operations of other processes under these names that are waited for as well.
+    pub pending: Vec<(v1::RecordOperation, Key)>,
+    /// Whether whole records come with their audiences: for the table's own application and operators.
+    pub audiences: bool,
 }
 
 impl Default for ReadOptions {
@@ -34,6 +39,8 @@ impl Default for ReadOptions {
             floors: BTreeMap::new(),
             from: None,
             before: None,
+            pending: Vec::new(),
+            audiences: false,
         }
     }
 }
@@ -46,6 +53,7 @@ impl ReadOptions {
             level: self.level.into(),
             reader: Some(form::data_to(&self.reader)?),
             floors: floors.collect(),
+            audiences: self.audiences,
             ..Default::default()
         })
     }
@@ -59,7 +67,14 @@ impl Table {
 
     /// The same, as the options say.
     pub async fn get_with(&self, key: impl Into<Key>, options: &ReadOptions) -> Result<Option<Record>, Error> {
-        let read = v1::RecordRead { key: Some(form::key_to(key.into())), ..options.message(self)? };
+        let key = key.into();
+        let mut pending = self.pending(options, |of| *of == key);
+        let last = pending.pop();
+        let read = v1::RecordRead { key: Some(form::key_to(key)), ..options.message(self)? };
+        for earlier in pending {
+            self.tables.ask_again(Message::Read(after(read.clone(), Some(earlier)))).await?;
+        }
+        let read = after(read, last);
         match self.tables.ask_again(Message::Read(read)).await? {
             Message::Rows(rows) => rows.rows.into_iter().next().map(Record::try_from).transpose(),
             _ => Err(unexpected()),
@@ -80,14 +95,48 @@ impl Table {
     pub fn rows(&self, ask: &Ask, options: &ReadOptions) -> Result<Rows, Error> {
         let (from, before) = (options.from.clone().map(form::key_to), options.before.clone().map(form::key_to));
         let query = Some(v1::RecordQuery { from, before, ..form::query_to(ask) });
-        let next = Some(v1::RecordRead { query, ..options.message(self)? });
-        Ok(Rows { table: self.clone(), next, page: VecDeque::new(), positions: BTreeMap::new(), left: ask.limit })
+        let within = |key: &Key| {
+            options.from.as_ref().is_none_or(|from| from <= key)
+                && options.before.as_ref().is_none_or(|before| key < before)
+        };
+        let mut pending = self.pending(options, within);
+        let next = Some(after(v1::RecordRead { query, ..options.message(self)? }, pending.pop()));
+        let (page, positions) = (VecDeque::new(), BTreeMap::new());
+        Ok(Rows { table: self.clone(), next, waits: pending, page, positions, left: ask.limit })
     }
+
+    /// With `committed_wio`: this client's own operations on these keys that are not finished, by the names they have.
+    fn pending(&self, options: &ReadOptions, within: impl Fn(&Key) -> bool) -> Vec<Pending> {
+        if options.level != ReadLevel::CommittedWio {
+            return Vec::new();
+        }
+        let mut pending = self.tables.operations.pending(&self.name);
+        for (operation, key) in &options.pending {
+            if let Ok(netid) = operation.netid.as_ref().try_into() {
+                pending.push((netid, vec![(key.clone(), operation.seq)]));
+            }
+        }
+        pending.iter_mut().for_each(|(_, open)| open.retain(|(key, _)| within(key)));
+        pending.retain(|(_, open)| !open.is_empty());
+        pending
+    }
+}
+
+/// Operations that are not finished, and the name they have.
+type Pending = ([u8; 16], Vec<(Key, u64)>);
+
+/// The same read, once these are finished.
+fn after(read: v1::RecordRead, pending: Option<Pending>) -> v1::RecordRead {
+    let Some((netid, open)) = pending else { return read };
+    let pending = open.into_iter().map(|(key, seq)| v1::PendingOperation { key: Some(form::key_to(key)), seq });
+    v1::RecordRead { netid: netid.to_vec().into(), pending: pending.collect(), ..read }
 }
 
 /// Rows of an answer.
 pub struct Rows {
     table: Table,
+    /// Operations to wait for first: a read names those of one name.
+    waits: Vec<Pending>,
     /// What to ask next; none after the last page.
     next: Option<v1::RecordRead>,
     page: VecDeque<v1::Record>,
@@ -106,16 +155,24 @@ impl Rows {
                 self.left = self.left.map(|left| left - 1);
                 return Record::try_from(record).map(Some);
             }
-            let Some(read) = self.next.take() else { return Ok(None) };
+            let Some(read) = self.next.clone() else { return Ok(None) };
+            while let Some(earlier) = self.waits.pop() {
+                let query = Some(v1::RecordQuery { limit: Some(0), ..read.query.clone().unwrap_or_default() });
+                let read = after(v1::RecordRead { query, ..read.clone() }, Some(earlier));
+                self.table.tables.ask_again(Message::Read(read)).await?;
+            }
+            self.next = None;
             let rows = match self.table.tables.ask_again(Message::Read(read.clone())).await? {
                 Message::Rows(rows) => rows,
                 _ => return Err(unexpected()),
             };
             self.positions.extend(rows.positions.iter().map(|at| (at.partition, at.position)));
             self.page = rows.rows.into();
-            self.next = Some(rows.cursor)
-                .filter(|cursor: &Bytes| !cursor.is_empty())
-                .map(|cursor| v1::RecordRead { cursor, ..read });
+            self.next = Some(rows.cursor).filter(|cursor: &Bytes| !cursor.is_empty()).map(|cursor| v1::RecordRead {
+                cursor,
+                pending: Vec::new(),
+                ..read
+            });
         }
     }
 

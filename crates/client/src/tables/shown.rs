@@ -20,6 +20,9 @@ pub fn record(record: &Record, form: Form) -> Json {
         json["writer"] = record.writer.as_str().into();
         json["time_us"] = record.time_us.into();
     }
+    if !record.audience.is_empty() {
+        json["audience"] = record.audience.as_str().into();
+    }
     json
 }
 

@@ -19,6 +19,7 @@ pub struct Write {
     key: Key,
     what: What,
     expected: Option<u64>,
+    operation: Option<v1::RecordOperation>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,18 +33,17 @@ impl Write {
     /// Replaces a whole record.
     pub fn put<N: Into<String>>(key: impl Into<Key>, columns: impl IntoIterator<Item = (N, Value)>) -> Write {
         let columns = named(columns);
-        Write { key: key.into(), what: What::Put { columns, audience: String::new() }, expected: None }
+        Write::new(key, What::Put { columns, audience: String::new() })
     }
 
     /// Sets some columns of a record and keeps the others. A record that the writer cannot see cannot be patched.
     pub fn patch<N: Into<String>>(key: impl Into<Key>, columns: impl IntoIterator<Item = (N, Value)>) -> Write {
-        let what = What::Patch { columns: named(columns), remove: Vec::new() };
-        Write { key: key.into(), what, expected: None }
+        Write::new(key, What::Patch { columns: named(columns), remove: Vec::new() })
     }
 
     /// Deletes a record.
     pub fn delete(key: impl Into<Key>) -> Write {
-        Write { key: key.into(), what: What::Delete, expected: None }
+        Write::new(key, What::Delete)
     }
 
     /// The same record, for those readers alone for whom this predicate holds.
@@ -59,6 +59,17 @@ impl Write {
         if let What::Patch { remove, .. } = &mut self.what {
             remove.push(column.into());
         }
+        self
+    }
+
+    fn new(key: impl Into<Key>, what: What) -> Write {
+        Write { key: key.into(), what, expected: None, operation: None }
+    }
+
+    /// The same under a name of the caller's own (R6), rather than one of this library's: whoever repeats it later, from
+    /// wherever, hears what became of it.
+    pub fn operation(mut self, operation: v1::RecordOperation) -> Write {
+        self.operation = Some(operation);
         self
     }
 
@@ -82,6 +93,7 @@ impl Write {
         Ok(v1::RecordWrite {
             table: table.to_owned(),
             key: Some(form::key_to(self.key.clone())),
+            operation: self.operation.clone(),
             condition,
             change: Some(change),
             ..Default::default()
@@ -159,8 +171,14 @@ impl Table {
     /// Writes, once, however often it has to be sent.
     pub async fn write(&self, write: Write) -> Result<Outcome, Error> {
         let message = write.message(&self.name)?;
+        if message.operation.is_some() {
+            return match self.tables.ask_again(Message::Write(message)).await? {
+                Message::Written(written) => written.try_into(),
+                _ => Err(unexpected()),
+            };
+        }
         for _ in 0..FORKS {
-            let begun = self.tables.operations.begin().await;
+            let begun = self.tables.operations.begin(self.name.clone(), write.key.clone()).await?;
             let message = v1::RecordWrite { operation: Some(begun.operation()), ..message.clone() };
             match self.tables.ask_again(Message::Write(message)).await {
                 Ok(Message::Written(written)) => return written.try_into(),

@@ -2,18 +2,13 @@
 
 use super::NAMESPACE;
 use super::hub::Hub;
+use crate::placement::joining::{Member, Pool};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{KeyHash, KeyRange, LeaseNumber};
-use tidings_client::placement::{Lookup, NamespaceConfig, Owner, OwnerOptions, Placement};
+use tidings_client::placement::Owner;
 use tidings_notify::{matcher, registrar};
-
-/// The pause before another attempt to begin.
-const AGAIN: Duration = Duration::from_millis(250);
-
-/// Points of the ring that an owner begins with: each range it gains is looked through by two machines.
-const VIRTUAL_NODES: u32 = 16;
 
 /// What the machines were told that they hold. A call that came before its range is known to the machines would be lost on
 /// them, and whoever sent it would wait: it is refused instead, and tried again in a moment.
@@ -77,49 +72,19 @@ pub(super) async fn follow(hub: Arc<Hub>) {
     }
 }
 
-/// Makes the namespace if it is not there; none if this node owns nothing.
+/// Begins to look up, and to own if this node serves.
 async fn begin(hub: &Arc<Hub>) -> Option<Owner> {
-    let placement = Placement::new(hub.through.clone());
-    let config = NamespaceConfig {
-        lease_ms: millis(hub.told.config.lease.into()),
-        renew_ms: millis(hub.told.config.renew.into()),
-        virtual_nodes: VIRTUAL_NODES,
-        ..NamespaceConfig::default()
+    let told = &hub.told;
+    let pool = Pool {
+        part: "notify",
+        namespace: NAMESPACE,
+        lease_ms: millis(told.config.lease.into()),
+        renew_ms: millis(told.config.renew.into()),
+        through: hub.through.clone(),
     };
-    let mut warned = false;
-    loop {
-        match placement.create(NAMESPACE, config.clone()).await {
-            Ok(()) => break,
-            Err(error) if error.code == "placement.namespace_exists" => break,
-            Err(error) if !warned => {
-                warned = true;
-                tracing::info!(%error, "notify: no ranges yet");
-            }
-            Err(error) => tracing::debug!(%error, "notify: no ranges yet"),
-        }
-        tokio::time::sleep(AGAIN).await;
-    }
-    match Lookup::start(hub.through.clone(), NAMESPACE) {
-        Ok(lookup) => {
-            let _: Result<(), Lookup> = hub.lookup.set(lookup);
-        }
-        Err(error) => tracing::error!(%error, "notify: this node cannot look up ranges"),
-    }
-    if !hub.told.serves {
-        return None;
-    }
-    // Members could not send what is for its clients.
-    while hub.stored().is_ok_and(|stored| stored.is_outside()) {
-        tokio::time::sleep(AGAIN).await;
-    }
-    let options = OwnerOptions::new(NAMESPACE, format!("node-{}", hub.told.node), hub.told.address.clone());
-    match Owner::start(hub.through.clone(), options.data_dir(hub.told.data.clone())) {
-        Ok(owner) => Some(owner),
-        Err(error) => {
-            tracing::error!(%error, "notify: this node cannot own ranges");
-            None
-        }
-    }
+    let member =
+        told.serves.then(|| Member { node: told.node, address: told.address.clone(), data: told.data.clone() });
+    pool.join(&hub.lookup, member, || hub.stored()).await
 }
 
 impl Hub {

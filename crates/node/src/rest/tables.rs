@@ -1,7 +1,8 @@
 //! Tables, over HTTP: tables and records as JSON, live queries as server-sent events, exports and imports line by line.
 //!
 //! A key in a path is text; with `?bytes=true` it is bytes. Versions are told as `ETag`, and `If-Match: "version"` or
-//! `If-None-Match: *` make a write conditional.
+//! `If-None-Match: *` make a write conditional. `X-Tidings-Operation: NETID/SEQ[/ACKED[/AFTER]]` names a write (R6), and
+//! `level=committed_wio` with `pending=NETID/SEQ[/KEY]` is a read that waits for such.
 
 mod bulk;
 mod query;
@@ -15,8 +16,10 @@ use super::answer::{ErrorBody, Refusal};
 use super::extract::{JsonBody, Query, Segments, bad_path};
 use super::{App, Caller, call, unexpected};
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -232,7 +235,8 @@ fn expected(headers: &HeaderMap) -> Result<Option<u64>, Error> {
 #[utoipa::path(get, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_get", tag = "tables",
     params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
         ("bytes" = Option<bool>, Query, description = "The key is bytes, not text"),
-        ("level" = Option<String>, Query, description = "`latest` (the default) or `committed`"),
+        ("level" = Option<String>, Query, description = "`latest` (the default), `committed` or `committed_wio`"),
+        ("pending" = Option<Vec<String>>, Query, description = "With `committed_wio`: NETID/SEQ of writes to wait for"),
         ("reader" = Option<String>, Query, description = "What writers' predicates see as `reader`: a JSON object")),
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
         (status = "5XX", body = ErrorBody)
@@ -244,10 +248,11 @@ pub(super) async fn get(
     mut query: Query,
 ) -> Result<Response, Refusal> {
     let (table, key) = (path.text(TABLE)?, key_of(&path, &mut query)?);
-    let (level, reader) = (level_of(&mut query)?, reader_of(&mut query)?);
+    let (level, reader) = (level_of(text_of(&mut query, "level")?.as_deref())?, reader_of(&mut query)?);
+    let (netid, pending) = pending_of(&mut query, Some(&key))?;
     query.finish()?;
-    let read =
-        v1::RecordRead { table, key: Some(form::key_to(key)), level: level.into(), reader, ..Default::default() };
+    let (level, key) = (level.into(), Some(form::key_to(key)));
+    let read = v1::RecordRead { table, key, level, reader, netid, pending, ..Default::default() };
     let rows = match ask(&app, &caller, Message::Read(read)).await? {
         Message::Rows(rows) => rows,
         answer => return Err(Refusal(other(answer))),
@@ -263,37 +268,54 @@ pub(super) async fn get(
     Ok((tag, Json(shown::record(&record, Form::Plain))).into_response())
 }
 
-/// Writes one record, as its change says.
-async fn write(
-    app: &App,
-    caller: &Caller,
-    path: &Segments,
-    mut query: Query,
-    headers: &HeaderMap,
-    change: Change,
-) -> Result<Response, Refusal> {
-    let (table, key, reader) = (path.text(TABLE)?, key_of(path, &mut query)?, reader_of(&mut query)?);
-    query.finish()?;
-    let condition =
-        expected(headers)?.map(|version| v1::RecordCondition { expected: Some(Expected::Version(version)) });
-    let write = v1::RecordWrite {
-        table,
-        key: Some(form::key_to(key)),
-        condition,
-        change: Some(change),
-        reader,
-        ..Default::default()
-    };
-    let outcome = match ask(app, caller, Message::Write(write)).await? {
-        Message::Written(written) => Outcome::try_from(written)?,
-        answer => return Err(Refusal(other(answer))),
-    };
-    match outcome {
-        Outcome::Committed(version) => {
-            let tag = [(header::ETAG, format!("\"{version}\""))];
-            Ok((tag, Json(json!({ "version": shown::version(version) }))).into_response())
+/// A request to write a record: whose it is, which record, and under which condition.
+pub(super) struct Writing {
+    app: App,
+    caller: Caller,
+    path: Segments,
+    query: Query,
+    headers: HeaderMap,
+}
+
+impl FromRequestParts<App> for Writing {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Writing, Response> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let path = Segments::from_request_parts(parts, app).await.map_err(IntoResponse::into_response)?;
+        let query = Query::from_request_parts(parts, app).await.map_err(IntoResponse::into_response)?;
+        Ok(Writing { app: app.clone(), caller, path, query, headers: parts.headers.clone() })
+    }
+}
+
+impl Writing {
+    /// Writes one record, as its change says.
+    async fn write(self, change: Change) -> Result<Response, Refusal> {
+        let Writing { app, caller, path, mut query, headers } = self;
+        let (table, key, reader) = (path.text(TABLE)?, key_of(&path, &mut query)?, reader_of(&mut query)?);
+        query.finish()?;
+        let condition =
+            expected(&headers)?.map(|version| v1::RecordCondition { expected: Some(Expected::Version(version)) });
+        let write = v1::RecordWrite {
+            table,
+            key: Some(form::key_to(key)),
+            operation: operation_of(&headers)?,
+            condition,
+            change: Some(change),
+            reader,
+            ..Default::default()
+        };
+        let outcome = match ask(&app, &caller, Message::Write(write)).await? {
+            Message::Written(written) => Outcome::try_from(written)?,
+            answer => return Err(Refusal(other(answer))),
+        };
+        match outcome {
+            Outcome::Committed(version) => {
+                let tag = [(header::ETAG, format!("\"{version}\""))];
+                Ok((tag, Json(json!({ "version": shown::version(version) }))).into_response())
+            }
+            Outcome::Conflict(conflict) => Ok(conflicting(conflict)),
         }
-        Outcome::Conflict(conflict) => Ok(conflicting(conflict)),
     }
 }
 
@@ -324,17 +346,10 @@ fn columns_of(body: &Value) -> Result<v1::RecordData, Error> {
     responses((status = 200, body = serde_json::Value), (status = 412, body = serde_json::Value),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
-pub(super) async fn put(
-    State(app): State<App>,
-    caller: Caller,
-    path: Segments,
-    mut query: Query,
-    headers: HeaderMap,
-    JsonBody(body): JsonBody<Value>,
-) -> Result<Response, Refusal> {
-    let audience = text_of(&mut query, "audience")?.unwrap_or_default();
+pub(super) async fn put(mut writing: Writing, JsonBody(body): JsonBody<Value>) -> Result<Response, Refusal> {
+    let audience = text_of(&mut writing.query, "audience")?.unwrap_or_default();
     let change = Change::Put(v1::RecordPut { data: Some(columns_of(&body)?), audience });
-    write(&app, &caller, &path, query, &headers, change).await
+    writing.write(change).await
 }
 
 /// Sets some columns of one record and keeps the others.
@@ -347,17 +362,11 @@ pub(super) async fn put(
     responses((status = 200, body = serde_json::Value), (status = 412, body = serde_json::Value),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
-pub(super) async fn patch(
-    State(app): State<App>,
-    caller: Caller,
-    path: Segments,
-    mut query: Query,
-    headers: HeaderMap,
-    JsonBody(body): JsonBody<Value>,
-) -> Result<Response, Refusal> {
-    let remove = std::iter::from_fn(|| text_of(&mut query, "remove").transpose()).collect::<Result<_, Error>>()?;
+pub(super) async fn patch(mut writing: Writing, JsonBody(body): JsonBody<Value>) -> Result<Response, Refusal> {
+    let remove = std::iter::from_fn(|| text_of(&mut writing.query, "remove").transpose());
+    let remove = remove.collect::<Result<_, Error>>()?;
     let change = Change::Patch(v1::RecordPatch { data: Some(columns_of(&body)?), remove });
-    write(&app, &caller, &path, query, &headers, change).await
+    writing.write(change).await
 }
 
 /// Deletes one record, whether there is one or not.
@@ -367,14 +376,8 @@ pub(super) async fn patch(
     responses((status = 200, body = serde_json::Value), (status = 412, body = serde_json::Value),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
-pub(super) async fn delete(
-    State(app): State<App>,
-    caller: Caller,
-    path: Segments,
-    query: Query,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    write(&app, &caller, &path, query, &headers, Change::Delete(v1::RecordDelete {})).await
+pub(super) async fn delete(writing: Writing) -> Result<Response, Refusal> {
+    writing.write(Change::Delete(v1::RecordDelete {})).await
 }
 
 fn text_of(query: &mut Query, name: &str) -> Result<Option<String>, Error> {
@@ -382,10 +385,40 @@ fn text_of(query: &mut Query, name: &str) -> Result<Option<String>, Error> {
     text.transpose().map_err(|_| bad_path(format!("`{name}` is not UTF-8")))
 }
 
-fn level_of(query: &mut Query) -> Result<v1::ReadLevel, Error> {
-    match text_of(query, "level")?.as_deref() {
+fn level_of(name: Option<&str>) -> Result<v1::ReadLevel, Error> {
+    match name {
         None | Some("latest") => Ok(v1::ReadLevel::Latest),
         Some("committed") => Ok(v1::ReadLevel::Committed),
-        Some(_) => Err(bad_path("`level` is `latest` or `committed`")),
+        Some("committed_wio") => Ok(v1::ReadLevel::CommittedWio),
+        Some(_) => Err(bad_path("`level` is `latest`, `committed` or `committed_wio`")),
     }
+}
+
+/// R6: the name of a write, if its caller gives it one.
+fn operation_of(headers: &HeaderMap) -> Result<Option<v1::RecordOperation>, Error> {
+    headers.get("x-tidings-operation").map(|name| form::operation_of(name.to_str().unwrap_or("?"))).transpose()
+}
+
+/// R6: the operations that a read waits for: `NETID/SEQ` on the key that is read, or `NETID/SEQ/KEY`, all of one client.
+fn pending_of(query: &mut Query, key: Option<&Key>) -> Result<(Bytes, Vec<v1::PendingOperation>), Error> {
+    let (mut netid, mut pending) = (Bytes::new(), Vec::new());
+    while let Some(text) = text_of(query, "pending")? {
+        let mut parts = text.splitn(3, '/');
+        let name = format!("{}/{}", parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let key = parts.next().map(Key::from).or(key.cloned());
+        let key = key.ok_or_else(|| bad_path("an operation in `pending` lacks its key"))?;
+        add_pending(&mut netid, &mut pending, &name, key)?;
+    }
+    Ok((netid, pending))
+}
+
+/// Adds an operation that a read waits for.
+fn add_pending(netid: &mut Bytes, pending: &mut Vec<v1::PendingOperation>, name: &str, key: Key) -> Result<(), Error> {
+    let operation = form::operation_of(name)?;
+    if !netid.is_empty() && *netid != operation.netid {
+        return Err(bad_path("`pending` names operations of one client"));
+    }
+    *netid = operation.netid;
+    pending.push(v1::PendingOperation { key: Some(form::key_to(key)), seq: operation.seq });
+    Ok(())
 }

@@ -18,6 +18,7 @@ mod leaving;
 mod peers;
 mod placed;
 mod roll_call;
+mod stored;
 
 pub use cells::Cells;
 pub(crate) use cells::Way;
@@ -25,6 +26,7 @@ pub(crate) use ground::Ground;
 pub use peers::Peers;
 pub use placed::Placed;
 pub(crate) use placed::Through;
+pub use stored::Stored;
 
 use crate::apps::Apps;
 use crate::cell::CellGroup;
@@ -32,7 +34,7 @@ use crate::clock::Clock;
 use crate::connection::{Requests, Responder};
 use crate::gate::{Answers, Services};
 use crate::group::{Refused, StoreGroup};
-use crate::hindrance::{Hindered, Hindrance};
+use crate::hindrance::Hindrance;
 use crate::notify::{self, Notify, Seat};
 use crate::placement::{Placement, Told};
 use crate::principal::{AppName, Principal};
@@ -45,27 +47,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::Role;
-use tidings_base::{Class, Error, GroupId, NodeId};
+use tidings_base::{Class, Error, GroupId};
 use tidings_consensus::{Group, Missed, Standing};
-use tidings_store::front::{Reply, Request};
-use tidings_store::read::join_frames;
 use tidings_wire::error;
+use tidings_wire::v1;
 use tidings_wire::v1::admin_message::Message as Admin;
 use tidings_wire::v1::cell_message::Message as CellMessage;
 use tidings_wire::v1::frame::Body;
-use tidings_wire::v1::store_command::Command;
-use tidings_wire::v1::store_message::Message as StoreMessage;
-use tidings_wire::v1::{self, feed_message};
-use tokio::time::Instant;
-
-/// A consumer's wait comes on top of this when its deadline is set: time for the answer itself.
-const ANSWER_SLACK: Duration = Duration::from_secs(10);
-
-/// How long another node may take to answer a forwarded request, beside what it waits for: longer than an election.
-const FORWARD: Duration = Duration::from_secs(10);
-
-/// The pause before a request is tried again that found nobody who leads.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The longest that the cell holds a request, and some: a KeepAlive of the longest lease. Whoever asks has a deadline of
 /// its own.
@@ -101,7 +89,7 @@ impl NodeServices {
     /// Services on these members' cell and store.
     pub fn new(cell: CellGroup, store: StoreGroup, peers: Arc<Peers>, clock: Arc<dyn Clock>) -> NodeServices {
         let cells = Cells::new(cell, peers.clone());
-        let stored = Stored { store, peers, hindered: None };
+        let stored = Stored::new(store, peers);
         let apps = Apps::new(Arc::new(stored.clone()), clock.clone());
         let made = Mutex::default();
         let (placed, notify, tables, watchers) = (None, None, None, Vec::new());
@@ -145,7 +133,8 @@ impl NodeServices {
         Ok(self)
     }
 
-    fn tables(&self) -> Result<&Tables, Error> {
+    /// Tables on this node.
+    pub(crate) fn tables_here(&self) -> Result<&Tables, Error> {
         self.tables.as_ref().ok_or_else(error::unsupported)
     }
 
@@ -293,15 +282,15 @@ impl Services for NodeServices {
             }
             Body::Placement(message) => self.placed_answer(self.placed()?.here().request(message).await),
             Body::Notify(message) => self.notify()?.call(message).await.map(Body::Notify),
-            Body::Tables(message) => NodeServices::tables(self)?.call(message).await.map(Body::Tables),
-            request => one(self.stored.here_unless_leaving(request).await?),
+            Body::Tables(message) => self.tables_here()?.call(message).await.map(Body::Tables),
+            request => stored::one(self.stored.here_unless_leaving(request).await?),
         }
     }
 
     async fn call_anywhere(&self, caller: &Principal, request: Body) -> Result<Body, Error> {
         match request {
             Body::Store(_) | Body::Feed(_) => {
-                one(self.stored.unless_leaving(waits(&request), self.stored.anywhere(request)).await?)
+                stored::one(self.stored.unless_leaving(stored::waits(&request), self.stored.anywhere(request)).await?)
             }
             Body::Cell(message) => self.cells.anywhere(message, HELD).await.map(Body::Cell),
             Body::Placement(message) => self.placed_answer(self.placed()?.anywhere(message, HELD).await),
@@ -344,7 +333,7 @@ impl Services for NodeServices {
     }
 
     async fn tables_watch(&self, caller: v1::TablesCaller, query: v1::LiveQuery) -> Result<Watching, Error> {
-        NodeServices::tables(self)?.watch(caller, query).await
+        self.tables_here()?.watch(caller, query).await
     }
 
     async fn app_exists(&self, app: &AppName) -> Result<(), Error> {
@@ -460,226 +449,6 @@ async fn held(answer: impl Future<Output = Result<v1::CellMessage, Refused>>, re
     responder.finish(answer.map(Body::Cell).map_err(|refused| refused.error));
 }
 
-/// Store and feed wherever their leader is: here, or behind a connection to another node.
-#[derive(Clone)]
-pub struct Stored {
-    store: StoreGroup,
-    peers: Arc<Peers>,
-    /// Only where that is measured.
-    hindered: Option<Hindered>,
-}
-
-impl Stored {
-    /// Answers a request of store or feed if this node leads their group.
-    async fn here(&self, request: Body) -> Result<Vec<Body>, Refused> {
-        let patience = waits(&request).map(|wait| wait + ANSWER_SLACK);
-        let request = match request {
-            Body::Store(v1::StoreMessage { message: Some(message) }) => Request::Store(message),
-            Body::Feed(v1::FeedMessage { message: Some(message) }) => Request::Feed(message),
-            _ => {
-                let error = Error::new("control.unsupported", Class::Invalid, "this node does not take this request");
-                return Err(error.into());
-            }
-        };
-        let replies = self.store.request(request, patience).await?;
-        Ok(replies.into_iter().filter_map(body_of).collect())
-    }
-
-    /// The same for a caller that is let go when the node stops.
-    async fn here_unless_leaving(&self, request: Body) -> Result<Vec<Body>, Error> {
-        let waits = waits(&request);
-        self.unless_leaving(waits, async { self.here(request).await.map_err(|refused| refused.error) }).await
-    }
-
-    /// An answer; who waits for something to happen hears instead that the node stops, when it does. Nothing was delivered
-    /// to it then.
-    async fn unless_leaving<T>(
-        &self,
-        waits: Option<Duration>,
-        answer: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        if waits.is_none() {
-            return answer.await;
-        }
-        tokio::select! {
-            biased;
-            answer = answer => answer,
-            () = self.store.lets_go() => Err(error::going_away(None)),
-        }
-    }
-
-    /// Answers a request of store or feed, asking the leader if that is another node. What certainly was not done is asked
-    /// again of whoever leads then: a leader that has died is believed in for a lease.
-    async fn anywhere(&self, request: Body) -> Result<Vec<Body>, Error> {
-        let until = Instant::now() + FORWARD + waits(&request).unwrap_or_default();
-        let mut sent_on = None;
-        loop {
-            let answer = match self.here(request.clone()).await {
-                Err(Refused { error: Error { redirect: Some(address), .. }, leader }) => {
-                    self.there(leader, &sent_on.take().unwrap_or(address), &request, until).await
-                }
-                answer => answer.map_err(|refused| refused.error),
-            };
-            match answer {
-                Err(error) if is_nobodys(&error) && Instant::now() + ASK_AGAIN < until => {
-                    // Whoever led may know its successor before this node hears of one.
-                    sent_on = error.redirect;
-                    tokio::time::sleep(ASK_AGAIN).await;
-                }
-                answer => return answer,
-            }
-        }
-    }
-
-    /// Lets the leader answer.
-    async fn there(
-        &self,
-        leader: Option<NodeId>,
-        address: &str,
-        request: &Body,
-        until: Instant,
-    ) -> Result<Vec<Body>, Error> {
-        let left = until.saturating_duration_since(Instant::now());
-        let forwarded = self.peers.forward(address, request.clone(), left);
-        if changes_something(request) {
-            return forwarded.await;
-        }
-        // One that is deposed, or stopped without a word, has nothing to say that is worth waiting for.
-        let mut role = self.store.log().role();
-        let deposed = async {
-            match leader {
-                Some(_) => drop(role.wait_for(|role| *role != Role::Follower { leader }).await),
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            answer = forwarded => answer,
-            () = deposed => Err(error::closed()),
-        }
-    }
-
-    /// Refuses at once while the store has no majority.
-    pub(crate) fn refuse_hopeless(&self, code: &'static str) -> Result<(), Error> {
-        if self.store.log().led_outside().is_some() {
-            return Ok(());
-        }
-        admin::refuse_hopeless(self.store.log(), code)
-    }
-
-    /// Whether this node is no member.
-    pub(crate) fn is_outside(&self) -> bool {
-        self.store.log().is_outside()
-    }
-
-    /// Refuses what waits for words of other nodes, where this node is no member: members know each other's addresses alone.
-    pub(crate) fn refuse_outside(&self, code: &'static str) -> Result<(), Error> {
-        if !self.is_outside() {
-            return Ok(());
-        }
-        // Any member will do.
-        let member = self.peers.any_member().or_else(|| self.store.log().led_outside());
-        let hint =
-            member.as_ref().map_or("Ask a member.".to_owned(), |member| format!("Ask a member, such as {member}."));
-        Err(Error::new(code, Class::Unreachable, "This node is no member of the cluster.").hint(hint).redirect(member))
-    }
-
-    /// Where other nodes reach a member.
-    pub(crate) fn address_of(&self, node: NodeId) -> Option<String> {
-        self.store.log().address(node)
-    }
-
-    /// Where the other members are reached.
-    pub(crate) fn other_addresses(&self) -> Vec<String> {
-        let here = self.peers.node();
-        let members = self.store.log().status().members.into_iter();
-        members.filter(|member| member.node != here).map(|member| member.address).collect()
-    }
-
-    /// The way to the other nodes.
-    pub(crate) fn peers(&self) -> &Arc<Peers> {
-        &self.peers
-    }
-
-    /// One message to the feed, one message back.
-    pub(crate) async fn feed(&self, message: feed_message::Message) -> Result<feed_message::Message, Error> {
-        let request = Body::Feed(v1::FeedMessage { message: Some(message) });
-        match one(self.anywhere(request).await?)? {
-            Body::Feed(v1::FeedMessage { message: Some(message) }) => Ok(message),
-            _ => Err(Error::new("store.malformed", Class::Failed, "the feed's answer is none of the feed")),
-        }
-    }
-
-    /// Makes a topic forget a consumer group, if this node leads.
-    pub(crate) async fn leave(&self, topic: &[u8], group: &[u8]) -> Result<(), Error> {
-        let leave = v1::FeedLeave { topic: topic.to_vec().into(), group: group.to_vec().into() };
-        let left = self.store.request(Request::Operate(Command::FeedLeave(leave)), None).await;
-        left.map(drop).map_err(|refused| refused.error)
-    }
-
-    /// One message to the store, one message back.
-    pub(crate) async fn ask(&self, message: StoreMessage) -> Result<StoreMessage, Error> {
-        if let Some(hindered) = &self.hindered
-            && let Some(answer) = hindered.ask(&message).await
-        {
-            return answer;
-        }
-        let request = Body::Store(v1::StoreMessage { message: Some(message) });
-        match one(self.anywhere(request).await?)? {
-            Body::Store(v1::StoreMessage { message: Some(message) }) => Ok(message),
-            _ => Err(Error::new("store.malformed", Class::Failed, "the store's answer is none of the store")),
-        }
-    }
-}
-
-/// Whether nobody took a request who could answer it, which may change in a moment.
-fn is_nobodys(error: &Error) -> bool {
-    let leaderless = matches!(error.code.as_ref(), "store.not_leader" | "feed.not_leader");
-    let lost = error.code.starts_with("control.") || error.code.starts_with("client.");
-    error.class == Class::Unreachable && (leaderless || lost)
-}
-
-/// Whether a request that may have arrived must not be given up lightly.
-fn changes_something(request: &Body) -> bool {
-    use feed_message::Message::Consume;
-    match request {
-        Body::Store(v1::StoreMessage { message: Some(message) }) => {
-            !matches!(message, StoreMessage::Get(_) | StoreMessage::Scan(_) | StoreMessage::Status(_))
-        }
-        Body::Feed(v1::FeedMessage { message: Some(message) }) => !matches!(message, Consume(_)),
-        _ => true,
-    }
-}
-
-/// How long a request wants to wait for something to happen; `None` if it wants its answer at once.
-fn waits(request: &Body) -> Option<Duration> {
-    match request {
-        Body::Feed(v1::FeedMessage { message: Some(feed_message::Message::Consume(consume)) }) => {
-            Some(Duration::from_millis(consume.wait_ms.into()))
-        }
-        _ => None,
-    }
-}
-
-fn body_of(reply: Reply) -> Option<Body> {
-    match reply {
-        Reply::Store(message) => Some(Body::Store(v1::StoreMessage { message: Some(message) })),
-        Reply::Feed(message) => Some(Body::Feed(v1::FeedMessage { message: Some(message) })),
-        Reply::Operated(_) | Reply::Error { .. } => None,
-    }
-}
-
-/// The frames of an answer as one message, where its kind allows it.
-fn one(mut frames: Vec<Body>) -> Result<Body, Error> {
-    if frames.len() > 1 {
-        let rows = frames.into_iter().filter_map(|frame| match frame {
-            Body::Store(v1::StoreMessage { message: Some(StoreMessage::Rows(rows)) }) => Some(rows),
-            _ => None,
-        });
-        return Ok(Body::Store(v1::StoreMessage { message: Some(StoreMessage::Rows(join_frames(rows))) }));
-    }
-    frames.pop().ok_or_else(|| Error::new("store.malformed", Class::Failed, "the store gave no answer"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -714,15 +483,6 @@ mod tests {
             assert!(named, "{machine}: {}", failed.message);
             services.stop().await;
         }
-    }
-
-    /// A consumer may wait for longer than a forwarded request otherwise takes.
-    #[test]
-    fn only_consumers_wait() {
-        let body = |message| Body::Feed(v1::FeedMessage { message: Some(message) });
-        let consume = v1::Consume { wait_ms: 30_000, ..Default::default() };
-        assert_eq!(waits(&body(feed_message::Message::Consume(consume))), Some(Duration::from_secs(30)));
-        assert_eq!(waits(&body(feed_message::Message::Append(v1::Append::default()))), None);
     }
 
     /// Twenty thousand sessions hold a KeepAlive each: what waits for one must not hold the request itself.

@@ -148,6 +148,7 @@ pub(super) fn record_to(record: Visible) -> v1::Record {
         data: Some(data_of(&record.columns)),
         writer: record.writer,
         time_us: record.time.0,
+        audience: String::new(),
     }
 }
 
@@ -158,6 +159,7 @@ pub(super) fn record_of(record: v1::Record) -> Option<Visible> {
         version: Position::from_u64(record.version)?,
         time: Wall(record.time_us),
         writer: record.writer,
+        audience: record.audience.into(),
         columns: packed(record.data.as_ref()?).ok()?,
     })
 }
@@ -214,6 +216,8 @@ pub(super) fn read_of(
         ReadLevel::Uncommitted => Level::Uncommitted,
         ReadLevel::Committed => Level::Committed,
         ReadLevel::Latest | ReadLevel::Unspecified => Level::Latest,
+        // Nothing of the client's is under way.
+        ReadLevel::CommittedWio if read.netid.is_empty() && read.pending.is_empty() => Level::Committed,
         ReadLevel::CommittedWio => {
             let pending = read.pending.iter().map(|pending| Ok((key(&pending.key)?, pending.seq)));
             Level::CommittedWio {
@@ -245,8 +249,13 @@ pub(super) fn span_of(read: &v1::RecordRead) -> Result<Span, Error> {
     })
 }
 
-pub(super) fn page_to(partition: u32, page: Page) -> v1::RecordRows {
-    let rows = page.records.into_iter().map(record_to).chain(page.rows.into_iter().map(row_to));
+/// A piece of an answer; records come with their audiences if those are asked for.
+pub(super) fn page_to(partition: u32, page: Page, audiences: bool) -> v1::RecordRows {
+    let record = |record: Visible| match audiences {
+        true => v1::Record { audience: record.audience.to_string(), ..record_to(record) },
+        false => record_to(record),
+    };
+    let rows = page.records.into_iter().map(record).chain(page.rows.into_iter().map(row_to));
     let position = page.position.get();
     v1::RecordRows {
         rows: rows.collect(),

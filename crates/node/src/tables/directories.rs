@@ -5,13 +5,16 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidings_base::{Class, Error};
-use tidings_client::cell::{Cell, File};
+use tidings_client::cell::{Cell, File, Handle};
 use tidings_tables::directory::Directory;
 use tidings_tables::names::TableId;
 use tidings_tables::refusal::Refusal;
 
 /// The code of what this node cannot do yet, or not now.
 pub(super) const NOT_READY: &str = "tables.not_ready";
+
+/// The code of a directory that cannot be read.
+const BAD_DIRECTORY: &str = "tables.bad_directory";
 
 /// The longest name of a table.
 const MAX_NAME: usize = 128;
@@ -69,6 +72,14 @@ impl Entry {
     }
 }
 
+/// All tables that there are.
+#[derive(Default)]
+pub(super) struct Listed {
+    pub(super) entries: Vec<Arc<Entry>>,
+    /// Also of those whose directories cannot be read: they are not gone.
+    pub(super) names: BTreeSet<TableName>,
+}
+
 /// The directories as they were read last.
 #[derive(Default)]
 pub(super) struct Directories {
@@ -94,7 +105,7 @@ impl Directories {
             return Ok(known);
         }
         let directory = Directory::decode(file.contents()).map_err(|why| {
-            Error::new("tables.bad_directory", Class::Failed, format!("the directory of a table cannot be read: {why}"))
+            Error::new(BAD_DIRECTORY, Class::Failed, format!("the directory of a table cannot be read: {why}"))
                 .hint("It is the platform's own; restore the cell from a backup.")
         })?;
         let entry = Arc::new(Entry { name: name.clone(), version, directory: Arc::new(directory) });
@@ -137,19 +148,23 @@ impl Hub {
         }
     }
 
-    /// All tables as they are now.
-    pub(super) async fn tables(&self) -> Result<Vec<Arc<Entry>>, Error> {
+    /// All tables as they are now. One that cannot be read stops nobody but itself.
+    pub(super) async fn tables(&self) -> Result<Listed, Error> {
         let cell = self.the_cell()?;
-        let mut entries = Vec::new();
+        let mut listed = Listed::default();
         for child in cell.list("/").await?.iter().flat_map(|listing| listing.iter()) {
             let Some(name) = TableName::of_file(&child.name) else { continue };
             match self.table(&name).await {
-                Ok(entry) => entries.push(entry),
-                Err(error) if error.class == Class::NotFound => {}
+                Ok(entry) => listed.entries.push(entry),
+                Err(error) if error.class == Class::NotFound => continue,
+                Err(error) if error.code == BAD_DIRECTORY => {
+                    tracing::debug!(%error, app = name.app, table = name.table, "tables: a directory is left out");
+                }
                 Err(error) => return Err(error),
             }
+            listed.names.insert(name);
         }
-        Ok(entries)
+        Ok(listed)
     }
 
     /// Makes a table.
@@ -169,21 +184,19 @@ impl Hub {
     pub(super) async fn change_table<T>(
         &self,
         name: &TableName,
-        mut change: impl FnMut(&mut Directory) -> Result<T, Refusal>,
+        mut change: impl FnMut(&Entry, &mut Directory) -> Result<T, Refusal>,
     ) -> Result<(Arc<Entry>, T), Error> {
-        let cell = self.the_cell()?;
         for _ in 0..ATTEMPTS {
             let entry = self.table(name).await?;
             let mut directory = (*entry.directory).clone();
-            let changed = change(&mut directory)?;
-            match cell.write_if(&name.path(), directory.encode(), entry.version.1).await {
-                Ok(stat) => {
-                    let version = (stat.instance, stat.content_generation);
-                    let entry = Entry { name: name.clone(), version, directory: Arc::new(directory) };
+            let changed = change(&entry, &mut directory)?;
+            match self.replace(&entry, directory).await {
+                Ok(entry) => {
                     self.changed.notify_one();
                     return Ok((Arc::new(entry), changed));
                 }
-                Err(error) if error.class == Class::Refused => {}
+                // Others were quicker, or dropped it.
+                Err(error) if matches!(error.class, Class::Refused | Class::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -191,10 +204,29 @@ impl Hub {
             .hint("Try again."))
     }
 
+    /// Writes another directory in the place of one that was read, if it is still the same file with the same contents:
+    /// a name that was dropped and made again has another table, whose generations begin anew.
+    async fn replace(&self, entry: &Entry, directory: Directory) -> Result<Entry, Error> {
+        let file = self.opened_file(entry).await?;
+        let stat = file.set_contents(directory.encode(), Some(entry.version.1)).await?;
+        let version = (stat.instance, stat.content_generation);
+        Ok(Entry { name: entry.name.clone(), version, directory: Arc::new(directory) })
+    }
+
+    /// The file that a directory was read from.
+    async fn opened_file(&self, entry: &Entry) -> Result<Handle, Error> {
+        let file = self.the_cell()?.open(&entry.name.path()).write().await?;
+        match file.instance() == entry.version.0 {
+            true => Ok(file),
+            false => Err(unknown(&entry.name)),
+        }
+    }
+
     /// Drops a table: whoever serves it finds out by itself.
-    pub(super) async fn drop_table(&self, name: &TableName) -> Result<(), Error> {
-        self.the_cell()?.delete(&name.path()).await.map_err(|error| match error.code.as_ref() {
-            "cell.no_node" => unknown(name),
+    pub(super) async fn drop_table(&self, entry: &Entry) -> Result<(), Error> {
+        let dropped = async { self.opened_file(entry).await?.delete(None).await };
+        dropped.await.map_err(|error| match error.code.as_ref() {
+            "cell.no_node" => unknown(&entry.name),
             _ => error,
         })?;
         self.changed.notify_one();
@@ -211,6 +243,47 @@ fn unknown(name: &TableName) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+    use tidings_predicate::Packed;
+    use tidings_tables::calls::{Access, Caller};
+    use tidings_tables::directory::Properties;
+
+    /// A name that is dropped and made again has another table: what was decided for the first is not written into it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_late_change_does_not_reach_another_table_of_the_same_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = crate::Config::embedded(dir.path(), ([127, 0, 0, 1], 0).into());
+        let data = crate::data_dir::DataDir::open(&config.data).unwrap();
+        let (clock, hindrance) = (Arc::new(crate::SystemClock), crate::hindrance::Hindrance::default());
+        let services = crate::start_services(&config, &hindrance, &data, config.listen, clock).await.unwrap();
+        let hub = services.tables_here().unwrap().hub.clone();
+        let begun = async {
+            while hub.the_cell().is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), begun).await.expect("a session with the cell");
+        let (access, app) = (Access::App, "shop".to_owned());
+        let caller = Caller { access, app, user: String::new(), claims: Packed::empty(), expires: None };
+        let make = |id| Directory::create(TableId(id), &caller, Properties::default(), Vec::new()).unwrap();
+        let name = TableName::parse("shop", "prices").unwrap();
+        let first = hub.create_table(&name, &make(1)).await.unwrap();
+        hub.drop_table(&first).await.unwrap();
+        let second = hub.create_table(&name, &make(2)).await.unwrap();
+        // Of the file that is gone, with the generation of the one that is there.
+        let version = (first.version.0, second.version.1);
+        let stale = Entry { name: name.clone(), version, directory: first.directory.clone() };
+        assert_eq!(hub.replace(&stale, make(1)).await.unwrap_err().class, Class::NotFound);
+        assert_eq!(hub.drop_table(&stale).await.unwrap_err().class, Class::NotFound);
+        assert_eq!(hub.table(&name).await.unwrap().table(), TableId(2));
+        // A directory that nobody can read is not gone, and stops no other.
+        let broken = hub.the_cell().unwrap().open("/shop.broken").write().create_file(b"{".to_vec()).await;
+        drop(broken.unwrap());
+        let listed = hub.tables().await.unwrap();
+        assert_eq!((listed.entries.len(), listed.names.len()), (1, 2));
+        drop(hub);
+        crate::gate::Services::stop(&services).await;
+    }
 
     #[test]
     fn a_table_is_of_its_callers_application_or_of_one_that_is_named() {

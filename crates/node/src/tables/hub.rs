@@ -30,6 +30,9 @@ use tokio::sync::{mpsc, oneshot};
 /// How long a request to the store may take: longer than an election; after it the machine hears of an error.
 const STORE: Duration = Duration::from_secs(10);
 
+/// Writes whose callers gave no names that may be under way at a time; more wait.
+const WRITES: usize = 16_384;
+
 /// The machines' inputs.
 pub(super) struct Machines {
     pub(super) processor: Handle<processing::Input>,
@@ -98,7 +101,7 @@ impl Hub {
             requests: Requests::default(),
             watchers: Watchers::default(),
             lines: Lines::default(),
-            operations: Operations::new()?,
+            operations: Operations::with_room(WRITES)?,
             seal: Arc::default(),
             notify,
         };

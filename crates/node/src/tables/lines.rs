@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tidings_base::{Error, NodeId};
 use tidings_tables::names::{GatewayId, PartitionId};
@@ -19,8 +20,9 @@ use tokio::sync::mpsc;
 
 /// How long another node may take to take what it is told.
 const TAKES: Duration = Duration::from_secs(3);
-/// Items that wait for one line; what comes beyond is lost.
+/// Items, and bytes of them, that wait for one line; what comes beyond is lost.
 const WAITING: usize = 4_096;
+const WAITING_BYTES: usize = 64 << 20;
 /// Bytes of one message, apart from its last item: with one of the largest size it fits a frame of nodes.
 const BYTES: usize = 1 << 20;
 
@@ -50,9 +52,16 @@ enum To {
 /// The lines, and where gateways are.
 #[derive(Default)]
 pub(super) struct Lines {
-    lines: Mutex<BTreeMap<To, mpsc::Sender<Item>>>,
+    lines: Mutex<BTreeMap<To, Line>>,
     /// Which node a gateway is, as it has said with its queries.
     gateways: Mutex<BTreeMap<GatewayId, u64>>,
+}
+
+/// The near end of a line.
+struct Line {
+    items: mpsc::Sender<Item>,
+    /// Bytes that wait.
+    bytes: Arc<AtomicUsize>,
 }
 
 impl Lines {
@@ -84,11 +93,16 @@ impl Hub {
         let mut lines = self.lines.lines.lock();
         let line = lines.entry(to.clone()).or_insert_with(|| {
             let (sender, items) = mpsc::channel(WAITING);
-            self.spawn(run(self.clone(), to, items));
-            sender
+            let bytes = Arc::<AtomicUsize>::default();
+            self.spawn(run(self.clone(), to, items, bytes.clone()));
+            Line { items: sender, bytes }
         });
         // What finds no room is lost.
-        let _ = line.try_send(item);
+        let size = item.size();
+        let waiting = line.bytes.fetch_add(size, Ordering::Relaxed);
+        if waiting + size > WAITING_BYTES || line.items.try_send(item).is_err() {
+            line.bytes.fetch_sub(size, Ordering::Relaxed);
+        }
     }
 
     /// A gateway elsewhere asks something of partitions here.
@@ -142,7 +156,7 @@ impl Hub {
 }
 
 /// Carries what comes, in order, as much at once as fits.
-async fn run(hub: Arc<Hub>, to: To, mut items: mpsc::Receiver<Item>) {
+async fn run(hub: Arc<Hub>, to: To, mut items: mpsc::Receiver<Item>, bytes: Arc<AtomicUsize>) {
     while let Some(first) = items.recv().await {
         let mut size = first.size();
         let mut batch = vec![first];
@@ -151,6 +165,7 @@ async fn run(hub: Arc<Hub>, to: To, mut items: mpsc::Receiver<Item>) {
             size += item.size();
             batch.push(item);
         }
+        bytes.fetch_sub(size, Ordering::Relaxed);
         match hub.carry(&to, batch).await {
             Ok(true) => {}
             Ok(false) => {

@@ -4,16 +4,17 @@
 //! directory first (R1), under a term of its own.
 
 use super::NAMESPACE;
-use super::directories::{Entry, TableName};
+use super::directories::{Entry, Listed, TableName};
 use super::hub::{Hub, place};
 use crate::metrics;
+use crate::placement::joining::{Member, Pool};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Error, KeyRange, LeaseNumber};
 use tidings_client::cell::{Link, SessionOptions};
-use tidings_client::placement::{Lookup, NamespaceConfig, Owner, OwnerOptions, OwnershipChange, Placement};
+use tidings_client::placement::{Owner, OwnershipChange};
 use tidings_predicate::Key;
 use tidings_tables::directory::{Acquired, Directory, Properties};
 use tidings_tables::names::{PartitionId, TableId};
@@ -26,8 +27,6 @@ const AGAIN: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(250);
 /// How long a session with the cell may take to begin.
 const BEGIN: Duration = Duration::from_secs(10);
-/// Points of the ring that an owner begins with.
-const VIRTUAL_NODES: u32 = 16;
 
 /// What the machines were told.
 #[derive(Default)]
@@ -116,44 +115,14 @@ async fn next(changes: &mut Option<tidings_client::placement::Changes>) -> Optio
     }
 }
 
-/// Makes the namespace if it is not there; none if this node owns nothing.
+/// Begins to look up, and to own if this node serves.
 async fn begin(hub: &Arc<Hub>) -> Option<Owner> {
-    let placement = Placement::new(hub.through.clone());
-    let config = NamespaceConfig {
-        lease_ms: hub.told.lease_ms,
-        renew_ms: hub.told.renew_ms,
-        virtual_nodes: VIRTUAL_NODES,
-        ..NamespaceConfig::default()
-    };
-    loop {
-        match placement.create(NAMESPACE, config.clone()).await {
-            Ok(()) => break,
-            Err(error) if error.code == "placement.namespace_exists" => break,
-            Err(error) => tracing::debug!(%error, "tables: no partitions yet"),
-        }
-        tokio::time::sleep(AGAIN).await;
-    }
-    match Lookup::start(hub.through.clone(), NAMESPACE) {
-        Ok(lookup) => {
-            let _: Result<(), Lookup> = hub.lookup.set(lookup);
-        }
-        Err(error) => tracing::error!(%error, "tables: this node cannot look up partitions"),
-    }
-    if !hub.told.serves {
-        return None;
-    }
-    // Members could not send what is for its clients.
-    while hub.stored().is_ok_and(|stored| stored.is_outside()) {
-        tokio::time::sleep(AGAIN).await;
-    }
-    let options = OwnerOptions::new(NAMESPACE, format!("node-{}", hub.told.node), hub.told.address.clone());
-    match Owner::start(hub.through.clone(), options.data_dir(hub.told.data.clone())) {
-        Ok(owner) => Some(owner),
-        Err(error) => {
-            tracing::error!(%error, "tables: this node cannot own partitions");
-            None
-        }
-    }
+    let told = &hub.told;
+    let (lease_ms, renew_ms, through) = (told.lease_ms, told.renew_ms, hub.through.clone());
+    let pool = Pool { part: "tables", namespace: NAMESPACE, lease_ms, renew_ms, through };
+    let member =
+        told.serves.then(|| Member { node: told.node, address: told.address.clone(), data: told.data.clone() });
+    pool.join(&hub.lookup, member, || hub.stored()).await
 }
 
 impl Hub {
@@ -175,8 +144,7 @@ impl Hub {
 
     /// Looks at all directories, and tells the machines of what is other than they know.
     async fn look(&self) -> Result<(), Error> {
-        let entries = self.tables().await?;
-        let names: BTreeSet<TableName> = entries.iter().map(|entry| entry.name.clone()).collect();
+        let Listed { entries, names } = self.tables().await?;
         for gone in self.directories.keep(&names) {
             self.forget_table(gone.table()).await;
         }
@@ -249,7 +217,7 @@ impl Hub {
 
     /// R1: takes a partition over in the directory, then serves it.
     async fn acquire(&self, entry: &Entry, partition: PartitionId, lease: LeaseNumber) {
-        let acquired = self.change_table(&entry.name, |directory| match directory.table() == partition.table {
+        let acquired = self.change_table(&entry.name, |_, directory| match directory.table() == partition.table {
             true => directory.acquire(partition.number, lease),
             false => Err(Refusal::Moved),
         });
@@ -279,23 +247,24 @@ impl Hub {
         self.recut(name, &both, |directory| directory.merge(opened).map(drop)).await
     }
 
-    /// Nobody writes any more to what is cut before the directory says so; if it does not, it is acquired anew.
+    /// Nobody writes any more to what is cut before the directory says so; if it does not, it is acquired anew. What the
+    /// directory would refuse is refused before anything is lost.
     async fn recut(
         &self,
         name: &TableName,
         parents: &[PartitionId],
         mut cut: impl FnMut(&mut Directory) -> Result<(), Refusal>,
     ) -> Result<Arc<Entry>, Error> {
+        let mut recut =
+            |directory: &mut Directory| match parents.iter().all(|partition| partition.table == directory.table()) {
+                true => cut(directory),
+                false => Err(Refusal::Moved),
+            };
+        recut(&mut (*self.table(name).await?.directory).clone())?;
         for partition in parents {
             self.lose(*partition).await;
         }
-        let changed = self.change_table(name, |directory| {
-            match parents.iter().all(|partition| partition.table == directory.table()) {
-                true => cut(directory),
-                false => Err(Refusal::Moved),
-            }
-        });
-        let changed = changed.await;
+        let changed = self.change_table(name, |_, directory| recut(directory)).await;
         self.changed.notify_one();
         Ok(changed?.0)
     }

@@ -20,7 +20,11 @@ impl Perform<processor::Output> for ForProcessor {
             // R2: an answer leaves only if the lease has held until now; otherwise it says so.
             Output::Answer { request, guard, answer } => match hub.holds(guard) {
                 true => hub.requests.answer(request, answer),
-                false => hub.requests.answer(request, Err(Refusal::Moved)),
+                false => {
+                    hub.requests.answer(request, Err(Refusal::Moved));
+                    // Nobody asks for further pieces.
+                    hub.say(Said::Processor(processor::Input::Cancel { request }));
+                }
             },
             Output::Frame { query, frame } => match query.gateway == hub.gateway_id {
                 true => hub.say(Said::Gateway(gateway::Input::Frame { number: query.number, frame })),

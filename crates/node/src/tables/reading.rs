@@ -133,15 +133,15 @@ impl Course {
 
 /// Pieces of a partition's answer, here or elsewhere.
 enum Pieces {
-    Here(Asked, u32),
+    Here { asked: Asked, partition: u32, audiences: bool },
     There(Box<Answers>),
 }
 
 impl Pieces {
     async fn next(&mut self) -> Result<Option<v1::RecordRows>, Error> {
         match self {
-            Pieces::Here(asked, partition) => match asked.next().await {
-                Some(Ok(Answer::Page(page))) => Ok(Some(convert::page_to(*partition, page))),
+            Pieces::Here { asked, partition, audiences } => match asked.next().await {
+                Some(Ok(Answer::Page(page))) => Ok(Some(convert::page_to(*partition, page, *audiences))),
                 Some(Ok(_)) => Err(malformed()),
                 Some(Err(refusal)) => Err(refusal.into()),
                 None => Ok(None),
@@ -163,6 +163,14 @@ impl Hub {
         read: v1::RecordRead,
     ) -> Result<v1::RecordRows, Error> {
         let name = TableName::parse(&caller.app, &read.table)?;
+        if read.audiences && !owns(caller, &name) {
+            return Err(Error::new(
+                "tables.audiences",
+                Class::Refused,
+                "audiences are told to a table's own application",
+            )
+            .hint("Read without them, or with that application's key."));
+        }
         let ask = read.query.as_ref().map(query_of).transpose()?.unwrap_or_default();
         let query = read.query.clone().unwrap_or_default();
         let at = match read.cursor.is_empty() {
@@ -272,8 +280,13 @@ impl Hub {
         if alone && course.ask.lookup.is_none() {
             let (_, partition) = self.next_partition(course).await?;
             let mut pieces = self.pieces(course, partition, course.span(), true).await?;
+            let mut size = 0;
             while let Some(piece) = pieces.next().await? {
                 course.positions.extend(piece.positions.iter().map(|at| (at.partition, at.position)));
+                size += piece.rows.iter().map(v1::Record::encoded_len).sum::<usize>();
+                if size > PAGE {
+                    return Err(too_large(format!("the answer has more than {PAGE} bytes")));
+                }
                 course.rows.extend(piece.rows);
             }
             return Ok(());
@@ -371,7 +384,8 @@ impl Hub {
             let read = convert::read_of(&course.read, partition.number, span, whole, self.deadline())?;
             let who = convert::caller_of(&course.caller);
             let asked = self.ask(partition, who, Call::Read(Box::new(read))).await;
-            return Ok(Pieces::Here(asked, partition.number));
+            let (partition, audiences) = (partition.number, course.read.audiences);
+            return Ok(Pieces::Here { asked, partition, audiences });
         }
         let message = match &span {
             Span::Only(_) => course.read.clone(),
@@ -381,6 +395,11 @@ impl Hub {
         let left = course.until.saturating_duration_since(Instant::now());
         Ok(Pieces::There(Box::new(self.peers()?.begin(&address, body, left).await?)))
     }
+}
+
+/// Whether somebody may know of a table what its application knows: all of it but hidden records.
+pub(super) fn owns(caller: &v1::TablesCaller, name: &TableName) -> bool {
+    caller.privileged && caller.app == name.app
 }
 
 pub(super) fn too_large(message: impl Into<String>) -> Error {

@@ -57,6 +57,11 @@ impl Sealer for Sealing {
 }
 
 impl Hub {
+    /// Whether a cursor was made by this cluster; unknown ones are as long as the key is not known.
+    pub(super) fn is_sealed(&self, cursor: &[u8]) -> bool {
+        self.seal.get().is_none_or(|seal| seal.open(cursor).is_some())
+    }
+
     /// Reads the key; whoever comes first makes it.
     pub(super) async fn know_key(&self, cell: &Cell) -> Result<(), Error> {
         if self.seal.get().is_some() {

@@ -3,12 +3,14 @@
 use super::convert;
 use super::directories::{Entry, TableName};
 use super::hub::{Hub, random};
+use super::reading::owns;
 use crate::connection::Responder;
 use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error, Mono};
 use tidings_client::tables::form::{into_json, key_to};
+use tidings_predicate::Key;
 use tidings_tables::calls::{Answer, Call, Caller, Outcome};
 use tidings_tables::directory::{Directory, Partition};
 use tidings_tables::names::{PartitionId, TableId};
@@ -60,41 +62,44 @@ impl Hub {
         let cuts = create.cuts.into_iter().map(|key| convert::key(&Some(key))).collect::<Result<_, Error>>()?;
         let directory = Directory::create(TableId(random()?), &convert::caller_of(caller), properties, cuts)?;
         let entry = self.create_table(&name, &directory).await?;
-        Ok(self.info(&entry))
+        Ok(self.info(&entry, true))
     }
 
     async fn alter(&self, caller: &v1::TablesCaller, alter: v1::TableAlter) -> Result<v1::TableInfo, Error> {
         let name = self.owned(caller, &alter.table)?;
         let properties = convert::properties_of(&alter.properties.unwrap_or_default())?;
-        if alter.generation > 0 && self.table(&name).await?.version.1 != alter.generation {
-            return Err(Error::new("tables.wrong_generation", Class::Refused, "the table was changed meanwhile")
-                .hint("Look at it again and decide anew."));
-        }
         let caller = convert::caller_of(caller);
-        let changed = self.change_table(&name, |directory| directory.alter(&caller, properties.clone()));
-        Ok(self.info(&changed.await?.0))
+        let changed = self.change_table(&name, |entry, directory| {
+            if alter.generation > 0 && entry.version.1 != alter.generation {
+                return Err(Refusal::Changed);
+            }
+            directory.alter(&caller, properties.clone())
+        });
+        Ok(self.info(&changed.await?.0, true))
     }
 
     async fn discard(&self, caller: &v1::TablesCaller, table: &str) -> Result<v1::TableDropped, Error> {
         let name = self.owned(caller, table)?;
-        self.table(&name).await?.directory.may_alter(&convert::caller_of(caller))?;
-        self.drop_table(&name).await?;
+        let entry = self.table(&name).await?;
+        entry.directory.may_alter(&convert::caller_of(caller))?;
+        self.drop_table(&entry).await?;
         Ok(v1::TableDropped {})
     }
 
     async fn list(&self, caller: &v1::TablesCaller) -> Result<v1::TableListReply, Error> {
-        let entries = self.tables().await?.into_iter().filter(|entry| entry.name.app == caller.app);
-        Ok(v1::TableListReply { tables: entries.map(|entry| self.info(&entry)).collect() })
+        let entries = self.tables().await?.entries.into_iter().filter(|entry| entry.name.app == caller.app);
+        Ok(v1::TableListReply { tables: entries.map(|entry| self.info(&entry, owns(caller, &entry.name))).collect() })
     }
 
     async fn stat(self: &Arc<Self>, caller: &v1::TablesCaller, table: &str) -> Result<v1::TableInfo, Error> {
         let name = TableName::parse(&caller.app, table)?;
         let entry = self.table(&name).await?;
+        let whole = owns(caller, &name);
         let caller = convert::relative(caller, &name.app);
         if convert::caller_of(&caller).access < entry.directory.properties.access {
             return Err(Refusal::Access.into());
         }
-        let mut info = self.info(&entry);
+        let mut info = self.info(&entry, whole);
         for part in &mut info.partitions {
             let partition = entry.directory.partition_id(part.number);
             part.size = self.size(&caller, partition).await;
@@ -157,12 +162,14 @@ impl Hub {
         }
     }
 
-    fn info(&self, entry: &Entry) -> v1::TableInfo {
+    /// What a table is. Where it is cut are keys, and those of records that are hidden among them: only its application is told.
+    fn info(&self, entry: &Entry, whole: bool) -> v1::TableInfo {
+        let bound = |key: &Option<Key>| key.clone().filter(|_| whole).map(key_to);
         let part = |part: &Partition| v1::PartitionInfo {
             number: part.number,
             term: part.term.get(),
-            start: part.start.clone().map(key_to),
-            end: part.end.clone().map(key_to),
+            start: bound(&part.start),
+            end: bound(&part.end),
             owner: self.owner_of(entry.directory.partition_id(part.number)).unwrap_or_default(),
             size: None,
         };
@@ -188,7 +195,7 @@ impl Hub {
         let caller = convert::relative(caller, &name.app);
         let named = match write.operation {
             Some(_) => None,
-            None => Some(self.operations.begin().await),
+            None => Some(self.operations.begin(name.table.as_str().into(), key.clone()).await?),
         };
         if let Some(named) = &named {
             write.operation = Some(named.operation());
@@ -277,13 +284,13 @@ impl Hub {
                 Message::Split(split) => {
                     let (name, at) = (TableName::parse(&caller.app, &split.table)?, convert::key(&split.at)?);
                     let entry = self.split(&name, partition, &at).await?;
-                    Ok(Message::Info(self.info(&entry)))
+                    Ok(Message::Info(self.info(&entry, true)))
                 }
                 Message::Merge(merge) => {
                     let name = TableName::parse(&caller.app, &merge.table)?;
                     let next = self.neighbour(&name, partition).await?;
                     let entry = self.merge(&name, [partition, next]).await?;
-                    Ok(Message::Info(self.info(&entry)))
+                    Ok(Message::Info(self.info(&entry, true)))
                 }
                 _ => Err(error::unsupported()),
             }
@@ -344,6 +351,7 @@ impl Hub {
     ) {
         let prepared = convert::span_of(&read)
             .and_then(|span| convert::read_of(&read, partition.number, span, read.whole, self.deadline()));
+        let audiences = read.audiences;
         let read = match prepared {
             Ok(read) => read,
             Err(error) => return responder.fail(error),
@@ -353,7 +361,7 @@ impl Hub {
             match asked.next().await {
                 Some(Ok(Answer::Page(page))) => {
                     let last = page.last;
-                    let rows = Message::Rows(convert::page_to(partition.number, page));
+                    let rows = Message::Rows(convert::page_to(partition.number, page, audiences));
                     let body = Body::Tables(v1::TablesMessage { message: Some(rows), ..Default::default() });
                     if last {
                         return responder.reply(body);
@@ -376,7 +384,7 @@ pub(super) fn for_partition(caller: &v1::TablesCaller, partition: PartitionId, m
 }
 
 /// The partition that holds a key: every key has one.
-pub(super) fn partition_at<'a>(entry: &'a Entry, key: &tidings_predicate::Key) -> Result<&'a Partition, Error> {
+pub(super) fn partition_at<'a>(entry: &'a Entry, key: &Key) -> Result<&'a Partition, Error> {
     entry.directory.find(key).ok_or_else(|| Refusal::Moved.into())
 }
 

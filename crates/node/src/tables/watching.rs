@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidings_base::{Class, Error, Wall};
 use tidings_client::tables::form::{into_json, key_to, query_of};
+use tidings_predicate::query::Query;
 use tidings_tables::gateway::{Event, Input, Start, Watch};
 use tidings_tables::live::Change;
 use tidings_tables::names::Endpoint;
@@ -73,7 +74,7 @@ pub struct Watching {
     hub: Arc<Hub>,
     number: u64,
     events: mpsc::UnboundedReceiver<Heard>,
-    /// An event was handed out, and is taken when the next is asked for.
+    /// An event that takes room was handed out, and is taken when the next is asked for.
     handed: bool,
     /// The answer is to be read again.
     again: bool,
@@ -100,18 +101,21 @@ impl Watching {
             if std::mem::take(&mut self.handed) {
                 self.hub.say(Said::Gateway(Input::Taken { number: self.number, events: 1 }));
             }
-            let told = match self.again {
-                true => self.read().await.map(|rows| vec![Told::Rows(rows)]),
+            let (told, handed) = match self.again {
+                true => (self.read().await.map(|rows| vec![Told::Rows(rows)]), true),
                 false => match self.events.recv().await? {
                     Ok(Event::Again) => {
                         self.again = true;
                         continue;
                     }
-                    Ok(event) => Ok(told_of(event)),
+                    Ok(event) => {
+                        let handed = takes_room(&event);
+                        (Ok(told_of(event)), handed)
+                    }
                     Err(refusal) => return Some(Err(refusal.into())),
                 },
             };
-            (self.again, self.handed) = (false, true);
+            (self.again, self.handed) = (false, handed);
             match told.and_then(|told| self.framed(told)) {
                 Ok(frames) => self.waiting = frames,
                 Err(error) => return Some(Err(error)),
@@ -147,6 +151,15 @@ impl Watching {
             true => Ok(rows),
             false => Err(too_large("the answer is larger than a page")),
         }
+    }
+}
+
+/// Whether a partition waits until an event is taken. Cursors and the like come from the gateway itself: whoever takes one has
+/// made no room for changes.
+fn takes_room(event: &Event) -> bool {
+    match event {
+        Event::Reset { .. } | Event::Changes(_) | Event::Again => true,
+        Event::Settling | Event::Settled | Event::Progress { .. } => false,
     }
 }
 
@@ -251,10 +264,20 @@ impl Hub {
             true => None,
             false => Some(Endpoint { netid: convert::netid_of(&query.netid)?, app: caller.app.clone() }),
         };
+        let (caller_here, properties) = (convert::caller_of(&who), &entry.directory.properties);
+        let ask = query_of(&query.query.clone().unwrap_or_default())?;
+        // What is wrong with it is told before anything is begun.
+        if caller_here.access < properties.access {
+            return Err(Refusal::Access.into());
+        }
+        Query::compile(&ask, &properties.dialect()).and_then(|query| query.check_live()).map_err(Refusal::from)?;
+        if query.cursor.as_ref().is_some_and(|cursor| !cursor.is_empty() && !self.is_sealed(cursor)) {
+            return Err(Refusal::BadCursor.into());
+        }
         let watch = Watch {
             table: entry.table(),
-            ask: query_of(&query.query.clone().unwrap_or_default())?,
-            caller: convert::caller_of(&who),
+            ask,
+            caller: caller_here,
             data: convert::data(&query.reader)?,
             start: match &query.cursor {
                 None => Start::Everything,

@@ -1,6 +1,6 @@
 //! Groups: one tally for each aggregate of each.
 
-use super::{Aggregate, MAX_HELD, Query, Row, Trouble, by_place, placed};
+use super::{Aggregate, MAX_HELD, MAX_HELD_BYTES, Query, Row, Trouble, by_place, placed};
 use crate::compare::{as_int, sortable, sorted};
 use crate::eval::{Fault, STEPS, Scope};
 use crate::packed::{self, Packed, Val};
@@ -35,9 +35,17 @@ impl PartialEq for Name {
 
 impl Eq for Name {}
 
+impl Name {
+    fn weight(&self) -> usize {
+        self.0.iter().map(|part| part.len()).sum()
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Groups {
     groups: BTreeMap<Name, Vec<Tally>>,
+    /// What their names weigh.
+    bytes: usize,
 }
 
 impl Groups {
@@ -47,13 +55,17 @@ impl Groups {
         if query.group_by.is_empty() {
             groups.insert(Name(Vec::new()), tallies(query));
         }
-        Groups { groups }
+        Groups { groups, bytes: 0 }
     }
 
     pub(super) fn add(&mut self, query: &Query, scope: &Scope<'_>) -> Result<(), Trouble> {
         let parts = query.group_by.iter().map(|(_, part)| normal(placed(part, scope)?));
         let name = Name(parts.collect::<Result<_, Trouble>>()?);
-        let group = self.groups.entry(name).or_insert_with(|| tallies(query));
+        let weight = name.weight();
+        let group = self.groups.entry(name).or_insert_with(|| {
+            self.bytes += weight;
+            tallies(query)
+        });
         for (tally, (_, _, part)) in group.iter_mut().zip(&query.aggregates) {
             let value = match part.as_ref().map(|part| part.val(scope, &mut STEPS.clone())) {
                 None => Val::Bool(true),
@@ -69,6 +81,7 @@ impl Groups {
         for (name, theirs) in other.groups {
             match self.groups.entry(name) {
                 std::collections::btree_map::Entry::Vacant(vacant) => {
+                    self.bytes += vacant.key().weight();
                     vacant.insert(theirs);
                 }
                 std::collections::btree_map::Entry::Occupied(mut ours) => {
@@ -80,7 +93,7 @@ impl Groups {
     }
 
     fn bound(&self) -> Result<(), Trouble> {
-        if self.groups.len() > MAX_HELD { Err(Trouble::TooMany) } else { Ok(()) }
+        if self.groups.len() > MAX_HELD || self.bytes > MAX_HELD_BYTES { Err(Trouble::TooMany) } else { Ok(()) }
     }
 
     pub(super) fn finish(self, query: &Query) -> Result<Vec<Row>, Trouble> {

@@ -28,6 +28,8 @@ use std::fmt;
 pub const MAX_PARTS: usize = 64;
 /// Rows that are held to be ordered, and groups, of one query.
 pub const MAX_HELD: usize = 100_000;
+/// Bytes of rows or groups that are held until the answer is complete.
+pub const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// What is asked, as text.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +104,13 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Trouble::Fault(fault) => write!(f, "a projection, order, group or aggregate has no value: {fault}"),
-            Trouble::TooMany => write!(f, "more than {MAX_HELD} rows or groups would have to be held: add a limit"),
+            Trouble::TooMany => {
+                let mib = MAX_HELD_BYTES >> 20;
+                write!(
+                    f,
+                    "more than {MAX_HELD} rows or groups, or {mib} MiB of them, would have to be held: add a limit"
+                )
+            }
         }
     }
 }

@@ -1,15 +1,24 @@
 //! Rows in order: only as many as the answer may have.
 
-use super::{Direction, MAX_HELD, Query, Row, Trouble, by_place, placed};
+use super::{Direction, MAX_HELD, MAX_HELD_BYTES, Query, Row, Trouble, by_place, placed};
 use crate::eval::{Fault, STEPS, Scope};
 use crate::packed::Packed;
 use crate::value::Value;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+/// What it is ordered by, and the row itself.
+type Placed = (Vec<Box<[u8]>>, Row);
+
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    rows: Vec<(Vec<Box<[u8]>>, Row)>,
+    rows: Vec<Placed>,
+    bytes: usize,
+}
+
+/// What a row weighs.
+fn weight((order, row): &Placed) -> usize {
+    order.iter().map(|part| part.len()).sum::<usize>() + row.columns.as_bytes().len() + size_of::<Placed>()
 }
 
 impl Rows {
@@ -21,11 +30,13 @@ impl Rows {
         let order = query.order.iter().map(|(part, _)| placed(part, scope)).collect::<Result<_, Trouble>>()?;
         let row = Row { key: scope.key.cloned(), columns: project(query, scope)? };
         self.rows.push((order, row));
+        self.bytes += self.rows.last().map_or(0, weight);
         self.bound(query)
     }
 
     pub(super) fn absorb(&mut self, query: &Query, other: Rows) -> Result<(), Trouble> {
         self.rows.extend(other.rows);
+        self.bytes += other.bytes;
         self.bound(query)
     }
 
@@ -35,11 +46,12 @@ impl Rows {
         if limit > MAX_HELD || (query.limit.is_none() && self.rows.len() > MAX_HELD) {
             return Err(Trouble::TooMany);
         }
-        if self.rows.len() > 2 * limit.max(16) {
+        if self.rows.len() > 2 * limit.max(16) || self.bytes > MAX_HELD_BYTES {
             self.rows.sort_by(|left, right| compare(query, left, right));
             self.rows.truncate(limit);
+            self.bytes = self.rows.iter().map(weight).sum();
         }
-        Ok(())
+        if self.bytes > MAX_HELD_BYTES { Err(Trouble::TooMany) } else { Ok(()) }
     }
 
     pub(super) fn finish(mut self, query: &Query) -> Vec<Row> {
@@ -48,7 +60,7 @@ impl Rows {
     }
 }
 
-fn compare(query: &Query, left: &(Vec<Box<[u8]>>, Row), right: &(Vec<Box<[u8]>>, Row)) -> Ordering {
+fn compare(query: &Query, left: &Placed, right: &Placed) -> Ordering {
     let by_order = query.order.iter().zip(left.0.iter().zip(&right.0)).map(|((_, direction), (left, right))| {
         let order = by_place(left, right);
         if *direction == Direction::Ascending { order } else { order.reverse() }

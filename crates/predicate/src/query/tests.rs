@@ -125,6 +125,14 @@ fn what_has_no_order_is_refused_and_what_is_held_is_bounded() {
     assert_eq!(by("a", f64::NAN.into(), None), Err(Trouble::Fault(Fault::NotANumber)));
     assert_eq!(by("a", vec![1].into(), None), Err(Trouble::Fault(Fault::WrongKind)));
     assert_eq!(by("a", 1.into(), Some(MAX_HELD + 1)), Err(Trouble::TooMany));
+    let large = packed([("a", "x".repeat(1 << 20).as_str().into())]);
+    let held = |limit| {
+        let ask = Ask { order: vec![(text("key"), Direction::Ascending)], limit, ..ask() };
+        let query = Query::compile(&ask, &dialect()).expect("a query");
+        let mut collector = Collector::new(&query);
+        (0..100).try_for_each(|number| collector.add(&Scope::record(&Key::String(format!("{number:02}")), &large)))
+    };
+    assert_eq!((held(None), held(Some(90)), held(Some(20))), (Err(Trouble::TooMany), Err(Trouble::TooMany), Ok(())));
     let query = Query::compile(&Ask { limit: Some(3), ..ask() }, &dialect()).expect("a query");
     let mut collector = Collector::new(&query);
     for number in 0..100 {

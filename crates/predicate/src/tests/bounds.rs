@@ -50,6 +50,17 @@ fn an_evaluation_ends_when_its_steps_are_spent() {
     assert_eq!(predicate(&text).evaluate(&scope, &mut 200_000), Err(Fault::TooSlow));
     assert_eq!(predicate("s + s + s + s == s").evaluate(&scope, &mut 200_000), Err(Fault::TooSlow));
     assert_eq!(predicate("s.contains('y')").evaluate(&scope, &mut 200_000), Ok(false));
+    // Looking for a field costs what stands before it.
+    let names = (0..50_000).map(|number| format!("c{number:05}")).chain(["z".to_owned()]);
+    let wide = Packed::columns(names.map(|name| (name, Value::Int(1)))).unwrap();
+    let wide = Scope::record(&key, &wide);
+    let text = |count: usize| vec!["z == 2"; count].join(" || ");
+    assert_eq!(predicate(&text(3)).evaluate(&wide, &mut 200_000), Ok(false));
+    assert_eq!(predicate(&text(5)).evaluate(&wide, &mut 200_000), Err(Fault::TooSlow));
+    assert_eq!(
+        predicate("has(a) || has(b) || has(c) || has(d) || has(s)").evaluate(&wide, &mut 200_000),
+        Err(Fault::TooSlow)
+    );
     let mut steps = 2;
     assert_eq!(predicate("s == 'x'").evaluate(&scope, &mut steps), Err(Fault::TooSlow));
 }
@@ -127,4 +138,10 @@ proptest! {
         prop_assert_eq!(format!("{:?}", packed.unpack()), format!("{value:?}"));
         prop_assert_eq!(Packed::parse(packed.as_bytes()), Ok(packed));
     }
+}
+
+#[test]
+fn a_record_with_many_watchers_is_in_memory_once() {
+    let columns = packed([("s", "x".repeat(1 << 10).as_str().into())]);
+    assert!(std::ptr::eq(columns.as_bytes(), columns.clone().as_bytes()));
 }

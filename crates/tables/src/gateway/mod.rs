@@ -14,10 +14,10 @@ mod watched;
 pub use messages::{Event, Input, Options, Output, Sealer, Start, Watch};
 
 use crate::calls::Access;
-use crate::directory::Directory;
+use crate::directory::{Directory, Partition};
 use crate::live::{Frame, Progress, Reader};
 use crate::mutant::{self, Mutant};
-use crate::names::{PartitionId, Position, QueryId, TableId};
+use crate::names::{PartitionId, Position, QueryId, TableId, Term};
 use crate::refusal::Refusal;
 use cursor::Cursor;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,8 +48,8 @@ pub struct Gateway {
     queries: BTreeMap<u64, Watched>,
     /// Queries by the partitions they hear.
     listeners: BTreeMap<PartitionId, BTreeSet<u64>>,
-    /// The position of the last progress frame of each partition.
-    progress: BTreeMap<PartitionId, Position>,
+    /// The term and position of the last progress frame of each partition.
+    progress: BTreeMap<PartitionId, (Term, Position)>,
     timers: Timers<Timer>,
 }
 
@@ -135,6 +135,7 @@ impl Gateway {
 
     /// Brings a query to all partitions of its table, and takes it from those that are no more.
     fn spread(&mut self, now: Now, number: u64, out: &mut Outbox<Output>) {
+        let reinstalls = !self.is(Mutant::NoReinstall);
         let Some(watched) = self.queries.get_mut(&number) else { return };
         let Some(directory) = self.directories.get(&watched.watch.table) else { return };
         let old = std::mem::take(&mut watched.parts);
@@ -148,8 +149,12 @@ impl Gateway {
         let id = |partition: u32| directory.partition_id(partition);
         let gone: Vec<PartitionId> =
             old.keys().filter(|old| !watched.parts.contains_key(*old)).map(|old| id(*old)).collect();
-        let new: Vec<PartitionId> =
-            watched.parts.keys().filter(|new| !old.contains_key(*new)).map(|new| id(*new)).collect();
+        // R1: what is acquired anew has forgotten its queries, whatever its lease is.
+        let anew = |entry: &&Partition| match (old.get(&entry.number), watched.parts.get(&entry.number)) {
+            (None, _) => true,
+            (Some(_), part) => reinstalls && part.is_some_and(|part| part.live && part.term < entry.term),
+        };
+        let new: Vec<PartitionId> = directory.partitions.iter().filter(anew).map(|new| id(new.number)).collect();
         gone.into_iter().for_each(|partition| self.unlisten(number, partition));
         for partition in new {
             self.listeners.entry(partition).or_default().insert(number);
@@ -241,6 +246,7 @@ impl Gateway {
                     None => out.put(Output::Taken { partition, query, frames: 1 }),
                 }
                 self.settle(number, out);
+                self.first_cursor(number, out);
             }
         }
     }
@@ -258,14 +264,17 @@ impl Gateway {
     fn heard_progress(&mut self, now: Now, progress: &Progress, out: &mut Outbox<Output>) {
         let partition = progress.partition;
         let Some(listeners) = self.listeners.get(&partition).cloned() else { return };
-        let last = self.progress.get(&partition).copied().unwrap_or_default();
-        // R1: positions grow from owner to owner. This one came late, or from an owner that was deposed and does not know.
-        if progress.position < last {
+        let (term, last) = self.progress.get(&partition).copied().unwrap_or_default();
+        // R1: terms and positions grow. This one came late, or from an owner that was deposed and does not know.
+        if progress.term < term || progress.position < last {
             return;
         }
-        self.progress.insert(partition, progress.position);
+        // An owner begins with what it says of itself.
+        let last = if progress.term > term { Position::ZERO } else { last };
+        self.progress.insert(partition, (progress.term, progress.position));
         let ignored = self.is(Mutant::TailIgnored);
         let lost = last != progress.previous && !ignored;
+        let reinstalls = !self.is(Mutant::NoReinstall);
         for number in listeners {
             let query = self.id(number);
             let sent = progress.sent.binary_search_by_key(&query, |(query, _)| *query);
@@ -274,11 +283,12 @@ impl Gateway {
             let Some(watched) = self.queries.get_mut(&number) else { continue };
             let untaken = watched.taking.contains(&partition);
             let Some(part) = watched.parts.get_mut(&partition.number) else { continue };
-            if !part.live {
+            if !part.live || part.term > progress.term {
                 continue;
             }
             let missed = sent.is_some_and(|sent| part.cursor.is_none_or(|cursor| cursor < sent));
-            if lost || missed && !ignored {
+            // What an earlier owner has answered is not installed here, though the lease may be the same.
+            if lost || missed && !ignored || part.term < progress.term && reinstalls {
                 self.install(now, number, partition, out);
                 continue;
             }
@@ -313,6 +323,14 @@ impl Gateway {
         }
         if !self.queries.is_empty() {
             self.timers.set(Timer::Silence, now.mono + patience / 8);
+        }
+    }
+
+    fn first_cursor(&mut self, number: u64, out: &mut Outbox<Output>) {
+        let open = self.is(Mutant::CursorOpen);
+        if let Some(cursor) = self.queries.get_mut(&number).and_then(Watched::first_cursor) {
+            let cursor = cursor.seal(&*self.sealer, open);
+            out.put(Output::Event { number, event: Event::Progress { cursor } });
         }
     }
 

@@ -4,7 +4,7 @@ use super::cursor::{Cursor, hash_of_ask, hash_of_reader};
 use super::{Event, Watch};
 use crate::directory::Partition;
 use crate::live::{Body, Frame, From, Install, Reader};
-use crate::names::{PartitionId, Position, QueryId};
+use crate::names::{PartitionId, Position, QueryId, Term};
 use crate::refusal::Refusal;
 use std::collections::{BTreeMap, VecDeque};
 use tidings_base::{Mono, Now};
@@ -36,6 +36,8 @@ pub(super) struct Part {
     installation: u64,
     /// Whether the owner has answered the last installation.
     pub live: bool,
+    /// R1: the term of the owner that did.
+    pub term: Term,
     pub asked: Mono,
     pub heard: Mono,
     /// What comes in pieces: its two positions and epoch, and the next piece.
@@ -108,6 +110,7 @@ impl Watched {
             epoch: self.reader.epoch,
             installation: 0,
             live: false,
+            term: Term::default(),
             asked: Mono(0),
             heard: Mono(0),
             pieces: None,
@@ -156,6 +159,10 @@ impl Watched {
         if frame.epoch < part.epoch || frame.epoch > self.reader.epoch {
             return Heard::Nothing;
         }
+        // One installation that two owners answer, since it came twice: only one of them goes on.
+        if part.live && frame.term != part.term {
+            return if frame.term > part.term { Heard::Gap } else { Heard::Nothing };
+        }
         let reset = matches!(frame.body, Body::Snapshot(_));
         let newer = frame.epoch > part.epoch;
         if gaps {
@@ -176,8 +183,7 @@ impl Watched {
                 return if part.live { Heard::Gap } else { Heard::Nothing };
             }
         }
-        part.heard = now.mono;
-        part.live = true;
+        (part.heard, part.live, part.term) = (now.mono, true, frame.term);
         let first = frame.piece == 0;
         match frame.more {
             true => part.pieces = Some((frame.previous, frame.position, frame.epoch, frame.piece + 1)),
@@ -197,6 +203,11 @@ impl Watched {
             Body::Dirty => Some(Event::Again),
             Body::Ended(_) => None,
         })
+    }
+
+    /// The first cursor, as soon as every partition has answered: whoever begins with nothing could not go on without it.
+    pub fn first_cursor(&mut self) -> Option<Cursor> {
+        if self.given.is_empty() { self.cursor() } else { None }
     }
 
     /// A cursor, if the client has been told something since the last.

@@ -46,10 +46,11 @@ impl Rows {
         }
     }
 
-    /// A row in the middle of those that are remembered and are of this kind.
-    pub fn middle(&self, kind: u8) -> Option<Bytes> {
+    /// The two rows in the middle of those that are remembered and are of this kind.
+    pub fn middle(&self, kind: u8) -> Option<[&Bytes; 2]> {
         let rows: Vec<&Bytes> = self.rows.iter().map(|(row, _)| row).filter(|row| row.first() == Some(&kind)).collect();
-        rows.get(rows.len() / 2).map(|row| (*row).clone())
+        let right = rows.len() / 2;
+        Some([*rows.get(right.checked_sub(1)?)?, *rows.get(right)?])
     }
 }
 

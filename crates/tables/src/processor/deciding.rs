@@ -38,7 +38,7 @@ pub(super) struct Decider<'a> {
 }
 
 /// A record as a change leaves it.
-type Next = Option<(Packed, String)>;
+type Next = Option<(Packed, Arc<str>)>;
 
 impl Decider<'_> {
     pub fn decide(mut self, waiting: &Waiting) -> Verdict {
@@ -109,8 +109,13 @@ impl Decider<'_> {
 
     /// The record as it is, if there is one.
     fn current(&mut self, write: &Write) -> Option<Arc<Record>> {
+        self.there(write).filter(|record| record.columns.is_some()).map(Arc::new)
+    }
+
+    /// What lies there: a record, or the mark of its deletion.
+    fn there(&mut self, write: &Write) -> Option<Record> {
         let (version, value) = self.cell(&rows::record(&write.key))?;
-        Record::decode(version, &value).filter(|record| record.columns.is_some()).map(Arc::new)
+        Record::decode(version, &value)
     }
 
     fn shown(&mut self, waiting: &Waiting, record: &Record) -> bool {
@@ -132,26 +137,33 @@ impl Decider<'_> {
     /// Whether the condition of a write holds; otherwise why not.
     fn condition(&mut self, waiting: &Waiting, current: Option<&Record>) -> Result<(), Conflict> {
         let version = current.map_or(Position::ZERO, |current| current.version);
-        let wanted = match (waiting.write.condition, &waiting.write.op) {
-            (Condition::Blind, _) => version,
-            (Condition::Version(wanted), _) => wanted,
-            (Condition::Operation(seq), Some(op)) => {
-                let id = OperationId { seq, ..op.id };
-                match self.recorded(waiting, id).map(|recorded| recorded.what) {
-                    Some(Told::Done(version)) => version,
-                    // R6: what depends on something that failed fails as well.
-                    _ => return Err(Conflict::Predecessor),
-                }
-            }
+        let holds = match (waiting.write.condition, waiting.write.op) {
+            (Condition::Blind, _) => true,
+            (Condition::Version(wanted), _) => wanted == version,
+            (Condition::Operation(seq), Some(op)) => self.made(waiting, op, seq)?,
             (Condition::Operation(_), None) => return Err(Conflict::Predecessor),
         };
-        if wanted != version {
+        if !holds {
             return Err(self.conflict(waiting, current));
         }
         match (&waiting.write.change, current) {
             (Update::Patch { .. }, None) => Err(Conflict::Absent),
             (Update::Patch { .. }, Some(current)) if !self.shown(waiting, current) => Err(Conflict::Hidden),
             _ => Ok(()),
+        }
+    }
+
+    /// R6: whether the record is as an earlier operation of the same client left it, be that its deletion.
+    fn made(&mut self, waiting: &Waiting, op: Operation, seq: u64) -> Result<bool, Conflict> {
+        let id = OperationId { seq, ..op.id };
+        let there = self.there(&waiting.write);
+        match self.recorded(waiting, id).map(|recorded| recorded.what) {
+            Some(Told::Done(version)) => Ok(there.is_some_and(|there| there.version == version)),
+            // What depends on something that failed fails as well.
+            Some(_) => Err(Conflict::Predecessor),
+            // Its outcome was acknowledged and forgotten: the record itself says who made it.
+            None if seq <= op.acked_through.max(self.acked(op)) => Ok(there.is_some_and(|there| there.op == Some(id))),
+            None => Err(Conflict::Predecessor),
         }
     }
 
@@ -191,11 +203,11 @@ impl Decider<'_> {
     /// The record after the change, if the table's rules allow it.
     fn next(&mut self, waiting: &Waiting, current: Option<&Record>) -> Result<Next, Refusal> {
         let next: Next = match &waiting.write.change {
-            Update::Put { columns, predicate } => Some((columns.clone(), predicate.clone())),
+            Update::Put { columns, predicate } => Some((columns.clone(), predicate.as_str().into())),
             Update::Patch { set, unset } => {
                 let old = current.and_then(|current| current.columns.as_ref());
                 let columns = record::patched(old.unwrap_or(&Packed::empty()), set, unset)?;
-                let predicate = current.map(|current| current.predicate.clone()).unwrap_or_default();
+                let predicate = current.map_or_else(|| Arc::from(""), |current| current.predicate.clone());
                 record::check_columns(&columns, &predicate)?;
                 Some((columns, predicate))
             }
@@ -242,9 +254,10 @@ impl Decider<'_> {
         let writer = if caller.user.is_empty() { caller.app.clone() } else { caller.user.clone() };
         let (columns, predicate) = match next {
             Some((columns, predicate)) => (Some(columns), predicate),
-            None => (None, String::new()),
+            None => (None, Arc::from("")),
         };
-        let after = Record { version: position, time: self.now.wall, writer, predicate, columns };
+        let op = waiting.write.op.map(|op| op.id);
+        let after = Record { version: position, time: self.now.wall, writer, predicate, op, columns };
         let commit = &mut *self.commit;
         commit.records =
             (commit.records + u64::from(after.columns.is_some())).saturating_sub(u64::from(before.is_some()));
@@ -270,9 +283,9 @@ impl Decider<'_> {
             return;
         }
         self.commit.rows.insert(rows::acked(op.id.netid), (op.acked_through + 1, Some(Bytes::new())));
-        let Some(known) = self.partition.outcomes.get_mut(&op.id.netid) else { return };
+        let Some(client) = self.partition.clients.get_mut(&op.id.netid) else { return };
         for _ in 0..PRUNED {
-            match known.first_entry() {
+            match client.outcomes.first_entry() {
                 Some(first) if *first.key() <= op.acked_through => {
                     self.commit.rows.insert(first.remove(), (position.get(), None));
                 }

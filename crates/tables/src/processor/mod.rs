@@ -9,6 +9,7 @@
 //! that is remembered may be forgotten: outcomes, positions and records are in the store.
 
 mod cache;
+mod counting;
 mod deciding;
 mod log;
 mod opening;
@@ -227,6 +228,8 @@ enum Step {
     Committing(PartitionId, Position),
     /// Outcomes that nobody may remember are looked for.
     Sweeping(PartitionId),
+    /// Records are counted.
+    Counting(PartitionId),
     /// A page of a read.
     Reading(RequestId),
     /// A page of a live query's snapshot or difference.
@@ -240,7 +243,7 @@ impl Step {
         match self {
             Step::Fencing(id) | Step::Loading(id) | Step::Founding(id) | Step::Committing(id, _) => Some(*id),
             Step::Sealing(id, _) | Step::Inheriting(id, _) | Step::Row(id, _) => Some(*id),
-            Step::Sweeping(id) | Step::Catching(id, _) | Step::Aside(id) => Some(*id),
+            Step::Sweeping(id) | Step::Counting(id) | Step::Catching(id, _) | Step::Aside(id) => Some(*id),
             Step::Reading(_) => None,
         }
     }
@@ -386,7 +389,8 @@ impl Processor {
             Step::Committing(partition, position) => self.committed(now, partition, position, result, out),
             Step::Reading(request) => self.page(now, request, result, out),
             Step::Catching(partition, query) => self.caught(partition, query, id, result, out),
-            Step::Sweeping(partition) => self.swept(partition, result, out),
+            Step::Sweeping(partition) => self.swept(now, partition, result, out),
+            Step::Counting(partition) => self.counted(now, partition, result, out),
             Step::Aside(_) => {}
             opening => self.opening(now, opening, result, out),
         }

@@ -3,7 +3,6 @@
 use super::partition::{Parents, Partition, State};
 use super::tables::Table;
 use super::{Output, Processor, Step, StoreReply, StoreRequest, StoreResult, Timer};
-use crate::calls::Stat;
 use crate::directory::Acquired;
 use crate::mutant::Mutant;
 use crate::names::{PartitionId, Position};
@@ -13,19 +12,37 @@ use tidings_base::{Now, Outbox};
 use tidings_wire::v1;
 
 /// What a partition's row says.
-pub(super) fn meta(records: u64, bytes: u64) -> Bytes {
-    let mut out = BytesMut::with_capacity(16);
-    out.put_u64(records);
-    out.put_u64(bytes);
-    out.freeze()
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Meta {
+    pub position: Position,
+    pub records: u64,
+    pub bytes: u64,
+    /// Whether records and bytes were never counted.
+    pub estimated: bool,
 }
 
-fn read_meta(reply: &StoreReply) -> Option<(Position, Stat)> {
-    let StoreReply::Row(Some(row)) = reply else { return None };
-    let (position, mut value) = rows::found(row)?;
-    let position = Position::from_u64(position)?;
-    (value.len() >= 16)
-        .then(|| (position, Stat { records: value.get_u64(), bytes: value.get_u64(), position, queries: 0 }))
+impl Meta {
+    pub fn of(partition: &Partition) -> Meta {
+        let Partition { position, records, bytes, estimated, .. } = *partition;
+        Meta { position, records, bytes, estimated }
+    }
+
+    pub fn cell(&self) -> v1::Cell {
+        let mut out = BytesMut::with_capacity(17);
+        out.put_u64(self.records);
+        out.put_u64(self.bytes);
+        out.put_u8(self.estimated.into());
+        rows::cell(self.position.get(), Some(out.freeze()))
+    }
+
+    fn read(reply: &StoreReply) -> Option<Meta> {
+        let StoreReply::Row(Some(row)) = reply else { return None };
+        let (position, value) = rows::found(row)?;
+        let (mut value, position) = (&value[..], Position::from_u64(position)?);
+        let (mut records, mut bytes) = (value.split_off(..8)?, value.split_off(..8)?);
+        let (records, bytes) = (records.get_u64(), bytes.get_u64());
+        Some(Meta { position, records, bytes, estimated: value.first() == Some(&1) })
+    }
 }
 
 impl Processor {
@@ -61,6 +78,7 @@ impl Processor {
         if partition.commit.as_ref().is_some_and(|commit| commit.failed) {
             self.commit_again(id, out);
         }
+        self.count_on(id, out);
         self.wio_load(id, out);
         self.pump(now, id, out);
     }
@@ -78,8 +96,8 @@ impl Processor {
                 let request = partition.get(rows::meta(id.number));
                 self.shared.store(Step::Loading(id), request, out);
             }
-            Step::Loading(_) => match read_meta(&reply) {
-                Some((position, stat)) => self.opens(now, id, position, stat, out),
+            Step::Loading(_) => match Meta::read(&reply) {
+                Some(meta) => self.opens(now, id, meta, out),
                 None => self.inherit(now, id, out),
             },
             Step::Sealing(_, parent) => {
@@ -87,12 +105,12 @@ impl Processor {
                 self.shared.store(Step::Inheriting(id, parent), request, out);
             }
             Step::Inheriting(_, parent) => {
-                parents.insert(parent, read_meta(&reply).unwrap_or_default());
+                parents.insert(parent, Meta::read(&reply).unwrap_or_default());
                 self.inherit(now, id, out);
             }
             _ => {
-                let (position, stat) = (partition.position, partition.stat());
-                self.opens(now, id, position, stat, out);
+                let meta = Meta::of(partition);
+                self.opens(now, id, meta, out);
             }
         }
     }
@@ -114,30 +132,34 @@ impl Processor {
             self.shared.store(step, request, out);
             return;
         }
-        // How a parent's records are shared out is not known: two halves, for what it is used for.
+        // How a parent's records are shared out is not known: two halves, until they are counted.
         let share = if parents.len() == 1 { 2 } else { 1 };
         partition.origin =
-            known.iter().map(|(number, (position, _))| (PartitionId { number: *number, ..id }, *position)).collect();
-        partition.position = known.values().map(|(position, _)| *position).max().unwrap_or_default();
-        partition.records = known.values().map(|(_, stat)| stat.records).sum::<u64>() / share;
-        partition.bytes = known.values().map(|(_, stat)| stat.bytes).sum::<u64>() / share;
-        let (position, stat) = (partition.position, partition.stat());
-        if position == Position::ZERO {
-            return self.opens(now, id, position, stat, out);
+            known.iter().map(|(number, meta)| (PartitionId { number: *number, ..id }, meta.position)).collect();
+        let meta = Meta {
+            position: known.values().map(|meta| meta.position).max().unwrap_or_default(),
+            records: known.values().map(|meta| meta.records).sum::<u64>() / share,
+            bytes: known.values().map(|meta| meta.bytes).sum::<u64>() / share,
+            estimated: share > 1 || known.values().any(|meta| meta.estimated),
+        };
+        if meta.position == Position::ZERO {
+            return self.opens(now, id, Meta::default(), out);
         }
+        (partition.position, partition.estimated) = (meta.position, meta.estimated);
+        (partition.records, partition.bytes) = (meta.records, meta.bytes);
         // Its own children will look here.
-        let cell = rows::cell(position.get(), Some(meta(partition.records, partition.bytes)));
-        let row = v1::RowWrite { row: rows::meta(id.number), cells: vec![cell] };
+        let row = v1::RowWrite { row: rows::meta(id.number), cells: vec![meta.cell()] };
         let request = partition.apply(vec![row], !self.shared.is(Mutant::NoFence));
         self.shared.store(Step::Founding(id), request, out);
     }
 
-    fn opens(&mut self, now: Now, id: PartitionId, position: Position, stat: Stat, out: &mut Outbox<Output>) {
+    fn opens(&mut self, now: Now, id: PartitionId, meta: Meta, out: &mut Outbox<Output>) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         partition.state = State::Open;
         let again = self.shared.is(Mutant::TermIgnored);
-        partition.position = if again { Position::ZERO } else { position };
-        (partition.records, partition.bytes) = (stat.records, stat.bytes);
+        partition.position = if again { Position::ZERO } else { meta.position };
+        (partition.records, partition.bytes) = (meta.records, meta.bytes);
+        (partition.estimated, partition.looked) = (meta.estimated, now.mono);
         partition.log = super::log::Log::after(partition.position);
         let (start, end) = (partition.owned.entry.start.as_ref(), partition.owned.entry.end.as_ref());
         let (start, end) = rows::outcomes(start, end);
@@ -145,6 +167,7 @@ impl Processor {
         let waiting = std::mem::take(&mut partition.waiting);
         self.shared.store(Step::Sweeping(id), request, out);
         self.shared.timers.set(Timer::Progress(id), now.mono + self.shared.options.progress);
+        self.count(id, out);
         waiting.into_iter().for_each(|asked| self.request(now, asked, out));
     }
 }

@@ -37,6 +37,8 @@ pub struct Options {
     pub coalesce: Duration,
     /// How long operations that name no deadline wait for those they follow.
     pub patience: Duration,
+    /// R6: how long outcomes are kept of a client that is not heard of any more.
+    pub outcomes: Duration,
     /// The pause before the store is asked again after it failed.
     pub retry: Duration,
     /// Bytes from which on a partition should be cut.
@@ -70,6 +72,8 @@ impl Default for Options {
             progress: Duration::from_secs(1),
             coalesce: Duration::from_millis(100),
             patience: Duration::from_secs(10),
+            // A device that was away for a day still learns what became of what it sent.
+            outcomes: Duration::from_secs(24 * 3600),
             retry: Duration::from_millis(50),
             grown: 1 << 30,
             index: tidings_predicate::index::Limits::default(),

@@ -1,10 +1,12 @@
 //! One partition as its owner has it.
 
 use super::cache::Rows;
+use super::counting::Counting;
 use super::log::Log;
+use super::opening::Meta;
 use super::progress::Told;
 use super::sending::Feed;
-use super::writing::{Commit, Waiting};
+use super::writing::{Client, Commit, Waiting};
 use super::{Asked, Guard, Options, StoreRequest};
 use crate::calls::Stat;
 use crate::directory::Acquired;
@@ -14,11 +16,12 @@ use crate::rows;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use tidings_base::Mono;
 use tidings_predicate::Key;
 use tidings_wire::v1;
 
-/// What is known of the parents while a child opens: the last position of each.
-pub(super) type Parents = BTreeMap<u32, (Position, Stat)>;
+/// What is known of the parents while a child opens.
+pub(super) type Parents = BTreeMap<u32, Meta>;
 
 /// How far a partition is.
 #[derive(Debug)]
@@ -39,6 +42,9 @@ pub(super) struct Partition {
     pub origin: Vec<(PartitionId, Position)>,
     pub records: u64,
     pub bytes: u64,
+    /// Whether the two are only believed: half of what was before a cut.
+    pub estimated: bool,
+    pub counting: Option<Counting>,
     /// Requests that wait for it to open.
     pub waiting: Vec<Asked>,
     pub rows: Rows,
@@ -47,8 +53,11 @@ pub(super) struct Partition {
     /// Operations that wait for those they follow.
     pub parked: Vec<Waiting>,
     pub commit: Option<Commit>,
-    /// Outcomes that may be forgotten when their client acknowledges them: rows by client and number.
-    pub outcomes: BTreeMap<NetId, BTreeMap<u64, Bytes>>,
+    /// Clients with outcomes that may be forgotten when they acknowledge them, or are not heard of any more.
+    pub clients: BTreeMap<NetId, Client>,
+    /// Those of them that were not heard of for long, and when that was looked at last.
+    pub gone: Vec<NetId>,
+    pub looked: Mono,
     pub log: Log,
     pub feeds: BTreeMap<QueryId, Feed>,
     /// Queries that have something to be sent.
@@ -70,13 +79,17 @@ impl Partition {
             origin: Vec::new(),
             records: 0,
             bytes: 0,
+            estimated: false,
+            counting: None,
             waiting: Vec::new(),
             rows: Rows::new(options.rows, options.row_bytes),
             loading: BTreeSet::new(),
             queue: VecDeque::new(),
             parked: Vec::new(),
             commit: None,
-            outcomes: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            gone: Vec::new(),
+            looked: Mono(0),
             log: Log::default(),
             feeds: BTreeMap::new(),
             busy: BTreeSet::new(),

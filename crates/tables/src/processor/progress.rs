@@ -6,7 +6,8 @@ use crate::live::Progress;
 use crate::mutant::Mutant;
 use crate::names::{GatewayId, PartitionId, Position, QueryId};
 use std::collections::BTreeMap;
-use tidings_base::{Now, Outbox};
+use std::time::Duration;
+use tidings_base::{Mono, Now, Outbox};
 
 /// What one gateway was told of a partition.
 #[derive(Debug, Default)]
@@ -35,6 +36,15 @@ impl Partition {
         }
     }
 
+    /// R6: looks now and then which clients were not heard of for long.
+    fn look_for_gone(&mut self, now: Mono, keep: Duration) {
+        if now.since(self.looked) > keep / 8 {
+            self.looked = now;
+            let gone = self.clients.iter().filter(|(_, client)| now.since(client.heard) > keep);
+            self.gone = gone.map(|(netid, _)| *netid).collect();
+        }
+    }
+
     /// A query came.
     pub fn joined(&mut self, query: QueryId) {
         let told = self.gateways.entry(query.gateway).or_default();
@@ -58,9 +68,10 @@ impl Processor {
     pub(super) fn progress(&mut self, now: Now, id: PartitionId, out: &mut Outbox<Output>) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         partition.log.trim(now.mono, &self.shared.options);
+        partition.look_for_gone(now.mono, self.shared.options.outcomes);
         self.shared.timers.set(Timer::Progress(id), now.mono + self.shared.options.progress);
         let silent = self.shared.is(Mutant::TailIgnored);
-        let position = partition.position;
+        let (term, position) = (partition.owned.entry.term, partition.position);
         let mut behind: BTreeMap<GatewayId, Vec<QueryId>> = BTreeMap::new();
         for query in &partition.busy {
             behind.entry(query.gateway).or_default().push(*query);
@@ -71,7 +82,7 @@ impl Processor {
             let sent = if previous == position { told.sent.clone() } else { std::mem::take(&mut told.sent) };
             let sent = sent.into_iter().filter(|_| !silent).collect();
             let behind = behind.remove(gateway).unwrap_or_default();
-            let progress = Progress { partition: id, previous, position, sent, behind };
+            let progress = Progress { partition: id, term, previous, position, sent, behind };
             out.put(Output::Progress { gateway: *gateway, progress: Box::new(progress) });
         }
         partition.gateways.retain(|_, told| told.feeds > 0);

@@ -11,6 +11,7 @@ use crate::record::{Record, check_key};
 use crate::refusal::Refusal;
 use crate::rows;
 use bytes::Bytes;
+use std::sync::Arc;
 use tidings_base::{Mono, Now, Outbox};
 use tidings_predicate::Key;
 use tidings_predicate::query::{Query, Row};
@@ -89,7 +90,9 @@ impl Processor {
         let (next, end) = range(&read.span, &partition.owned.entry)?.unzip();
         let pending = match &read.level {
             Level::CommittedWio { netid, pending } => {
-                pending.iter().map(|(key, seq)| outcome_row(key, *netid, *seq)).collect()
+                // What is pending elsewhere is waited for there.
+                let here = pending.iter().filter(|(key, _)| partition.contains(key));
+                here.map(|(key, seq)| outcome_row(key, *netid, *seq)).collect()
             }
             _ => Vec::new(),
         };
@@ -174,6 +177,16 @@ impl Processor {
         let keep = self.tables.get(&reading.partition.table).map(|table| table.properties.tombstones());
         for row in &found.rows {
             let Some((key, record)) = rows::key_of(&row.row).zip(decode(row)) else { continue };
+            // A commit that is under way may be in the store already. Whoever is answered from memory has not heard of it:
+            // until it is committed here nobody has.
+            let record = Arc::new(record);
+            let image = match partition.image_at(&key, Some(record.clone()), partition.position) {
+                Ok(image) => image,
+                Err(()) if reading.read.level == Level::Latest => return Err(Refusal::Moved),
+                // Somebody else writes already: for a reader who asks for no more it is committed.
+                Err(()) => Some(record),
+            };
+            let Some(record) = image else { continue };
             if record.columns.is_none() {
                 let old = now.wall.0.saturating_sub(record.time.0);
                 if keep.is_some_and(|keep| u128::from(old) > keep.as_micros()) && partition.expired.len() < EXPIRED {
@@ -189,7 +202,6 @@ impl Processor {
                 continue;
             }
             let Some(visible) = record.visible(&key) else { continue };
-            // A commit that is under way may be in the store already.
             reading.position = reading.position.max(record.version);
             reading.size += record.size();
             reading.found += 1;
@@ -215,8 +227,8 @@ impl Processor {
         if empty && !last {
             return self.scan(request, out);
         }
-        // Linearizable only under a lease that held while it was read.
-        let latest = reading.read.level == Level::Latest && last;
+        // Each piece is linearizable only under a lease that held while it was read.
+        let latest = reading.read.level == Level::Latest;
         let guard = self
             .partitions
             .get(&reading.partition)

@@ -147,6 +147,7 @@ pub(super) fn frame(
 ) -> Frame {
     Frame {
         partition: partition.id,
+        term: partition.owned.entry.term,
         installation: feed.installation,
         epoch: subscription.reader.epoch,
         previous_epoch: feed.epoch,
@@ -172,8 +173,9 @@ fn piece(
     };
     let (piece, more) = (catching.piece, catching.next.is_some() || !catching.changes.is_empty());
     (catching.piece, catching.size) = (piece + 1, 0);
-    let (partition, epoch, position) = (partition.id, subscription.reader.epoch, catching.at);
-    Frame { partition, installation, epoch, previous_epoch, previous, position, piece, more, body }
+    let (partition, term) = (partition.id, partition.owned.entry.term);
+    let (epoch, position) = (subscription.reader.epoch, catching.at);
+    Frame { partition, term, installation, epoch, previous_epoch, previous, position, piece, more, body }
 }
 
 /// The first changes, as many as fit a frame.

@@ -8,6 +8,7 @@ use crate::names::{Endpoint, PartitionId, QueryId};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use tidings_base::Wall;
 use tidings_base::bounded::BoundedMap;
 use tidings_predicate::index::{Index, SubscriptionId};
@@ -129,7 +130,7 @@ pub(super) enum Writer<'a> {
 #[derive(Debug)]
 pub(super) struct Writers {
     dialect: Dialect,
-    compiled: BoundedMap<String, Option<Predicate>>,
+    compiled: BoundedMap<Arc<str>, Option<Predicate>>,
 }
 
 impl Writers {

@@ -36,8 +36,10 @@ impl Processor {
             let body = Body::Ended(refusal);
             let installation = install.installation;
             let (previous, position) = (end, end);
+            let term = self.partitions.get(&id).map(|partition| partition.owned.entry.term).unwrap_or_default();
             let frame = Frame {
                 partition: id,
+                term,
                 installation,
                 epoch,
                 previous_epoch: epoch,

@@ -2,7 +2,7 @@
 
 use super::deciding::{Decider, Verdict};
 use super::log::Changed;
-use super::opening::meta;
+use super::opening::Meta;
 use super::partition::Partition;
 use super::{Output, Processor, Shared, Step, StoreReply, StoreResult, Timer, answer};
 use crate::calls::{Answer, Caller, Condition, Update, Write};
@@ -14,6 +14,7 @@ use crate::rows;
 use bytes::{BufMut, Bytes};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use tidings_base::{Class, Mono, Now, Outbox};
 use tidings_predicate::{Key, Predicate};
 use tidings_wire::v1;
@@ -24,6 +25,8 @@ const REMEMBERED: usize = 2 * crate::calls::MAX_OUTSTANDING as usize;
 const CLIENTS: usize = 100_000;
 /// Marks of deletions that are removed with one commit.
 const COLLECTED: usize = 256;
+/// Outcomes of clients that are gone that are removed with one commit, apart from the last client's.
+const FORGOTTEN: usize = 256;
 
 /// A write that waits for its turn.
 #[derive(Debug)]
@@ -36,13 +39,25 @@ pub(super) struct Waiting {
     pub deadline: Mono,
 }
 
+/// A client of a partition.
+#[derive(Debug, Default)]
+pub(super) struct Client {
+    /// The rows of its outcomes, by their numbers.
+    pub outcomes: BTreeMap<u64, Bytes>,
+    /// When it was heard of last.
+    pub heard: Mono,
+}
+
 /// Operations that are decided and written together.
 #[derive(Debug, Default)]
 pub(super) struct Commit {
     /// Rows as they are after it, with the timestamp of the change; none = gone.
     pub rows: BTreeMap<Bytes, (u64, Option<Bytes>)>,
-    /// Those of them that are marks of deletions, taken away if nothing was written over them.
+    /// Those of them that the store may have otherwise by now: marks of deletions that are taken away if nothing was written
+    /// over them, watermarks of clients that are gone.
     pub collected: BTreeSet<Bytes>,
+    /// Outcomes of clients that are gone, among them.
+    pub forgotten: usize,
     pub changes: Vec<Changed>,
     pub answers: Vec<(RequestId, Result<Answer, Refusal>)>,
     pub outcomes: Vec<(OperationId, Bytes)>,
@@ -182,6 +197,7 @@ impl Processor {
             return;
         }
         collect(partition, &mut commit);
+        forget(partition, &mut commit, now.mono, self.shared.options.outcomes);
         partition.commit = Some(commit);
         self.commit_again(id, out);
     }
@@ -199,7 +215,8 @@ impl Processor {
             let is_apart = self.shared.is(Mutant::OutcomeApart) && row.first() == Some(&b'o');
             if is_apart { apart.push(write) } else { writes.push(write) }
         }
-        let cell = rows::cell(position.get(), Some(meta(commit.records, commit.bytes)));
+        let (records, bytes, estimated) = (commit.records, commit.bytes, partition.estimated);
+        let cell = Meta { position, records, bytes, estimated }.cell();
         writes.push(v1::RowWrite { row: rows::meta(id.number), cells: vec![cell] });
         let fenced = !self.shared.is(Mutant::NoFence);
         let request = partition.apply(writes, fenced);
@@ -225,6 +242,7 @@ impl Processor {
             // It can never happen as it is: nothing has changed.
             Err(error) if error.class == Class::Invalid => {
                 let commit = partition.commit.take().unwrap_or_default();
+                partition.correct();
                 let refusal = Refusal::Store(error.to_string());
                 commit.answers.into_iter().for_each(|(request, _)| answer(request, Err(refusal.clone()), out));
                 return self.pump(now, id, out);
@@ -238,6 +256,7 @@ impl Processor {
         let Some(commit) = partition.commit.take() else { return };
         partition.position = commit.position;
         (partition.records, partition.bytes) = (commit.records, commit.bytes);
+        partition.correct();
         if !commit.changes.is_empty() {
             partition.origin.clear();
         }
@@ -249,7 +268,7 @@ impl Processor {
             }
         }
         for (op, row) in commit.outcomes {
-            remember(&mut partition.outcomes, op, row);
+            remember(&mut partition.clients, now.mono, op, row);
         }
         let guard = self.shared.guard(partition);
         for (request, answer) in commit.answers {
@@ -275,12 +294,12 @@ impl Processor {
     }
 
     /// Outcomes that former owners wrote: they are forgotten when their clients acknowledge them.
-    pub(super) fn swept(&mut self, id: PartitionId, result: StoreResult, out: &mut Outbox<Output>) {
+    pub(super) fn swept(&mut self, now: Now, id: PartitionId, result: StoreResult, out: &mut Outbox<Output>) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let Ok(StoreReply::Rows(found)) = result else { return };
         for row in &found.rows {
             if let Some(op) = rows::operation_of(&row.row) {
-                remember(&mut partition.outcomes, op, row.row.clone());
+                remember(&mut partition.clients, now.mono, op, row.row.clone());
             }
         }
         if let Some(next) = found.next {
@@ -295,12 +314,12 @@ impl Processor {
         if partition.grown || partition.bytes < self.shared.options.grown {
             return;
         }
-        // The middle of what is used: splits follow size and load.
-        let middle = partition.rows.middle(b'r').and_then(|row| rows::key_of(&row));
-        // Nothing lies before its first key.
-        if let Some(at) = middle.filter(|at| partition.owned.entry.start.as_ref() != Some(at)) {
+        // The middle of what is used: splits follow size and load. Bounds are told to more than may read the record behind
+        // one: they are no longer than they must be.
+        let middle = partition.rows.middle(b'r').and_then(|[left, right]| rows::key_of(left).zip(rows::key_of(right)));
+        if let Some((left, right)) = middle {
             partition.grown = true;
-            out.put(Output::Grown { partition: id, at });
+            out.put(Output::Grown { partition: id, at: rows::between(&left, &right) });
         }
     }
 }
@@ -332,13 +351,36 @@ pub(super) fn load(shared: &mut Shared, partition: &mut Partition, row: Bytes, o
     }
 }
 
-fn remember(outcomes: &mut BTreeMap<NetId, BTreeMap<u64, Bytes>>, op: OperationId, row: Bytes) {
-    if outcomes.len() >= CLIENTS && !outcomes.contains_key(&op.netid) {
+fn remember(clients: &mut BTreeMap<NetId, Client>, now: Mono, op: OperationId, row: Bytes) {
+    if clients.len() >= CLIENTS && !clients.contains_key(&op.netid) {
         return;
     }
-    let of = outcomes.entry(op.netid).or_default();
-    if of.len() < REMEMBERED {
-        of.insert(op.seq, row);
+    let client = clients.entry(op.netid).or_default();
+    client.heard = now;
+    if client.outcomes.len() < REMEMBERED {
+        client.outcomes.insert(op.seq, row);
+    }
+}
+
+/// Outcomes of clients that are gone go with the next commit. R6: what they might still repeat is below their watermark from
+/// then on, and never new.
+fn forget(partition: &mut Partition, commit: &mut Commit, now: Mono, keep: Duration) {
+    while commit.forgotten < FORGOTTEN {
+        let Some(netid) = partition.gone.pop() else { return };
+        let back = commit.outcomes.iter().any(|(op, _)| op.netid == netid);
+        let gone = |client: &Client| !back && now.since(client.heard) > keep;
+        let Some(client) = partition.clients.get_mut(&netid).filter(|client| gone(client)) else { continue };
+        let outcomes = std::mem::take(&mut client.outcomes);
+        partition.clients.remove(&netid);
+        let Some((last, _)) = outcomes.last_key_value() else { continue };
+        let acked = rows::acked(netid);
+        // Others may have written a larger number, which stays: what the row is then is not known here.
+        commit.collected.insert(acked.clone());
+        commit.rows.entry(acked).or_insert((last + 1, Some(Bytes::new())));
+        commit.forgotten += outcomes.len();
+        for row in outcomes.into_values() {
+            commit.rows.entry(row).or_insert((commit.position.get(), None));
+        }
     }
 }
 

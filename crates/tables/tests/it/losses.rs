@@ -65,7 +65,8 @@ fn what_goes_on_from_an_earlier_picture_is_a_gap() {
     world.deaf = false;
     let (body, epoch) = (Body::Changes(Vec::new()), 1);
     let (previous_epoch, piece, more) = (epoch, 0, false);
-    let frame = Frame { partition, installation, epoch, previous_epoch, previous, position, piece, more, body };
+    let term = world.directory.partitions[0].term;
+    let frame = Frame { partition, term, installation, epoch, previous_epoch, previous, position, piece, more, body };
     world.tell_gateway(gateway::Input::Frame { number: 1, frame: Box::new(frame) });
     world.run(5_000);
     agrees(&mut world, 1, &Packed::empty(), "").unwrap();
@@ -212,4 +213,30 @@ fn an_owner_that_was_deposed_and_does_not_know_disturbs_nobody() {
     assert_eq!(world.installs.len(), installs);
     agrees(&mut world, 1, &Packed::empty(), "").unwrap();
     assert_eq!(folded(&world, 1).rows.get(&Key::from("l9")).map(|_| ()), Some(()));
+}
+
+#[test]
+fn what_is_acquired_again_under_the_same_lease_has_forgotten_its_queries() {
+    // Whether or not the directory is told of: the lease is the same, and there is nothing yet that could be missed.
+    for told in [false, true] {
+        let mut world = World::calm(None, public());
+        let ann = user("ann");
+        world.watch(1, everything(&ann, &Packed::empty(), ""));
+        world.run(3_000);
+        let (partition, (node, lease)) = (world.id(0), world.owners[&0]);
+        let acquired = world.directory.acquire(0, lease).unwrap();
+        world.tell_processor(node, Input::Lost { partition });
+        world.tell_processor(node, Input::Gained(Box::new(acquired)));
+        world.run(100);
+        if told {
+            world.directory_changed();
+        } else {
+            // Another query of the same gateway: it hears that all is well.
+            world.watch(2, everything(&ann, &Packed::empty(), ""));
+        }
+        world.run(1_500);
+        version(write(&mut world, 0, &ann, put("k", "a", 1)));
+        world.run(if told { 200 } else { 3_000 });
+        agrees(&mut world, 1, &Packed::empty(), "").unwrap();
+    }
 }

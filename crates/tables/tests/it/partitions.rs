@@ -1,11 +1,11 @@
 //! Tables of several partitions: where they are cut, and how their answers come together.
 
-use crate::client::{columns, pages, put, read, shown_to, version, write};
+use crate::client::{columns, delete, pages, put, read, shown_to, version, write};
 use crate::holding::public;
 use crate::world::{World, data, user};
 use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction, Row};
 use tidings_predicate::{Key, Packed, Value};
-use tidings_tables::calls::{Level, Read, Span};
+use tidings_tables::calls::{Answer, Call, Level, Read, Span, Stat};
 use tidings_tables::gather::{Gather, Reading};
 
 fn growing(grown: u64) -> World {
@@ -53,6 +53,48 @@ fn nothing_is_cut_before_its_first_key() {
     version(write(&mut world, 0, &ann, put("l", "a", 3)));
     assert_eq!(world.grown, [(world.id(right), Key::from("l"))]);
     assert!(world.split(right, &"l".into()).is_some());
+}
+
+/// What the owner says of a partition.
+fn stat(world: &mut World, number: u32) -> Stat {
+    let request = world.ask(0, number, user("ann"), Call::Stat);
+    world.run(100);
+    match world.answer(request) {
+        Some(Ok(Answer::Stat(stat))) => stat,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_was_cut_is_counted_anew_while_it_is_written() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    for n in 0..12 {
+        version(write(&mut world, 0, &ann, put(&format!("k{n:02}"), "a", n)));
+    }
+    let all = stat(&mut world, 0);
+    let [left, right] = world.split(0, &"k11".into()).unwrap();
+    world.plan.slow = 20;
+    for child in [left, right] {
+        world.lease(child, 0);
+    }
+    // While pages of the count come: one more, one less, one other.
+    for (n, late) in
+        [put("k115", "a", 1), delete("k02"), put("k03", "abc", 1), put("k01", "a", 1)].into_iter().enumerate()
+    {
+        let number = if n == 0 { right } else { left };
+        world.ask_later(0, number, ann.clone(), Call::Write(Box::new(late)), 20_000_000 * n as u64);
+    }
+    world.run(2_000);
+    world.plan.slow = 0;
+    let (one, two) = (stat(&mut world, left), stat(&mut world, right));
+    assert_eq!((one.records, two.records), (10, 2));
+    assert_eq!(one.bytes + two.bytes, all.bytes + 2);
+    // What was counted is what the next owner begins with, and what is joined is their sum.
+    version(write(&mut world, 0, &ann, put("k04", "a", 1)));
+    let other = world.lease(left, 0);
+    world.run(200);
+    assert_eq!((world.owners[&left].1, stat(&mut world, left).records), (other, 10));
 }
 
 /// All rows of an answer whose records come from several partitions.

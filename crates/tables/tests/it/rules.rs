@@ -33,10 +33,10 @@ fn r1_positions_grow_from_owner_to_owner() {
             world.lease(0, other);
             world.run(100);
             let third = version(write(&mut world, other, &ann, put("k", "a", 3)));
+            held(first < second && second < third, || format!("{first} {second} {third}"))?;
             let found = value(&mut world, other, "k", Level::Committed).unwrap();
             let scanned = fresh(&mut world, &ann, &Packed::empty(), &Ask::default());
             let scanned = scanned.get(&Key::from("k")).map(|(version, _)| *version);
-            held(first < second && second < third, || format!("{first} {second} {third}"))?;
             held(found == Some(columns("a", 3)) && scanned == Some(third), || format!("{found:?} {scanned:?}"))
         },
         &[Mutant::TermIgnored],
@@ -91,6 +91,52 @@ fn r2_answers_stand_on_a_lease_that_held() {
         },
         &[Mutant::LeaseIgnored],
     );
+}
+
+#[test]
+fn r2_every_piece_of_the_latest_stands_on_a_lease_that_held() {
+    let mut world = World::tuned(None, public(), |options| options.page_bytes = 1);
+    let ann = user("ann");
+    for n in 0..9 {
+        version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", n)));
+    }
+    let all = read(Span::All, Level::Latest, &Packed::empty());
+    let request = world.ask(0, 0, ann.clone(), Call::Read(Box::new(all)));
+    world.run(100);
+    assert!(matches!(world.answer(request), Some(Ok(Answer::Page(page))) if !page.last && page.records.len() == 3));
+    let other = world.node();
+    world.lease(0, other);
+    world.run(100);
+    version(write(&mut world, other, &ann, put("k3", "a", 30)));
+    world.tell_processor(0, tidings_tables::processor::Input::Pull { request });
+    world.run(100);
+    assert_eq!(world.answer(request), Some(Err(Refusal::Moved)));
+}
+
+#[test]
+fn a_scan_shows_nothing_that_is_not_committed_here() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    for key in ["gone", "k"] {
+        version(write(&mut world, 0, &ann, put(key, "a", 1)));
+    }
+    // Three changes in one commit, behind another.
+    world.hold = true;
+    for late in [put("gone", "a", 1), put("k", "a", 2), delete("gone"), put("new", "a", 1)] {
+        world.ask(0, 0, ann.clone(), Call::Write(Box::new(late)));
+        world.run(50);
+    }
+    let (node, life, id, request) = world.held.remove(0);
+    world.perform(node, life, id, &request);
+    world.run(50);
+    // The store has done it, and its owner has not heard so.
+    world.store.perform(&world.held[0].3.clone()).unwrap();
+    assert_eq!((world.held.len(), versions_of(&world, "new")), (1, 1));
+    let scanned = fresh(&mut world, &ann, &Packed::empty(), &Ask::default());
+    let scanned: Vec<(Key, Packed)> = scanned.into_iter().map(|(key, (_, columns))| (key, columns)).collect();
+    assert_eq!(scanned, [("gone".into(), columns("a", 1)), ("k".into(), columns("a", 1))]);
+    // Whoever reads afterwards sees nothing older.
+    assert_eq!(value(&mut world, 0, "k", Level::Latest), Ok(Some(columns("a", 1))));
 }
 
 #[test]
@@ -237,6 +283,49 @@ fn r6_what_depends_on_a_failed_operation_fails() {
     let on = Condition::Operation(3);
     let fourth = write(&mut world, 0, &ann, named(Write { condition: on, ..put("l", "a", 2) }, 4, 0, Some(3)));
     assert!(version(third) < version(fourth));
+}
+
+#[test]
+fn r6_a_condition_on_an_operation_outlives_its_outcome() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    let on = |seq, write: Write| Write { condition: Condition::Operation(seq), ..write };
+    version(write(&mut world, 0, &ann, named(put("k", "a", 1), 1, 0, None)));
+    version(write(&mut world, 0, &ann, named(delete("k"), 2, 0, Some(1))));
+    // Acknowledged, and its outcome forgotten.
+    version(write(&mut world, 0, &ann, named(put("l", "a", 1), 3, 2, None)));
+    version(write(&mut world, 0, &ann, named(on(2, put("k", "a", 2)), 4, 2, Some(2))));
+    version(write(&mut world, 0, &ann, named(put("l", "a", 2), 6, 4, None)));
+    version(write(&mut world, 0, &ann, named(on(4, put("k", "a", 3)), 5, 3, Some(4))));
+    // Somebody else's since.
+    version(write(&mut world, 0, &ann, put("k", "b", 4)));
+    version(write(&mut world, 0, &ann, named(put("l", "a", 3), 8, 6, None)));
+    let late = write(&mut world, 0, &ann, named(on(5, put("k", "a", 5)), 7, 6, Some(5)));
+    assert!(matches!(conflict(late), Some(Conflict::Theirs(_))));
+}
+
+#[test]
+fn r6_outcomes_of_clients_that_are_gone_are_collected_and_never_new() {
+    let mut world = World::tuned(None, public(), |options| options.outcomes = std::time::Duration::from_secs(60));
+    let (ann, bob) = (user("ann"), user("bob"));
+    let outcomes = |world: &World| {
+        let rows = world.store.rows.values().flatten();
+        rows.filter(|(row, cells)| row.first() == Some(&b'o') && cells.values().any(|(_, cell)| cell.is_some())).count()
+    };
+    for seq in 1..4 {
+        version(write(&mut world, 0, &ann, named(put("k", "a", seq as i64), seq, 0, None)));
+    }
+    world.run(30_000);
+    version(write(&mut world, 0, &bob, put("l", "a", 1)));
+    assert_eq!(outcomes(&world), 3);
+    // Nobody has heard of her for long, whoever serves the partition.
+    world.run(80_000);
+    version(write(&mut world, 0, &bob, put("l", "a", 2)));
+    assert_eq!(outcomes(&world), 0);
+    let late = write(&mut world, 0, &ann, named(put("k", "a", 3), 3, 0, None));
+    assert_eq!(late, Some(Err(Refusal::OutcomeUnknown)));
+    version(write(&mut world, 0, &ann, named(put("k", "a", 4), 4, 3, None)));
+    assert_eq!((versions_of(&world, "k"), outcomes(&world)), (4, 1));
 }
 
 #[test]

@@ -358,3 +358,19 @@ fn children_go_on_where_their_parent_ended() {
     world.run(200);
     assert_eq!(world.answer(late), Some(Err(Refusal::Moved)));
 }
+
+#[test]
+fn r4_whoever_begins_with_nothing_can_go_on_at_once() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    version(write(&mut world, 0, &ann, put("old", "a", 1)));
+    world.watch(1, gateway::Watch { start: Start::Nothing, ..everything(&ann, &Packed::empty(), "") });
+    world.run(50);
+    let cursor = folded(&world, 1).cursor.expect("a cursor before anything happened");
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    version(write(&mut world, 0, &ann, put("new", "a", 1)));
+    world.watch(2, gateway::Watch { start: Start::Cursor(cursor), ..everything(&ann, &Packed::empty(), "") });
+    world.run(100);
+    let told = folded(&world, 2);
+    assert_eq!((told.resets, told.rows.into_keys().collect::<Vec<_>>()), (0, vec![Key::from("new")]));
+}

@@ -15,8 +15,8 @@ use http::header;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use tidings_base::Error;
-use tidings_client::tables::{Columns, Outcome, csv, form, shown};
-use tidings_predicate::Key;
+use tidings_client::tables::form::Line;
+use tidings_client::tables::{Outcome, csv, form, shown};
 use tidings_predicate::json::Form;
 use tidings_wire::v1;
 use tidings_wire::v1::record_write::Change;
@@ -47,7 +47,8 @@ impl Lines {
     params(("table" = String, Path, description = "The table"),
         ("format" = Option<String>, Query, description = "`ndjson` (the default) or `csv`"),
         ("predicate" = Option<String>, Query, description = "Which records"),
-        ("column" = Option<Vec<String>>, Query, description = "Columns of CSV; those of the first page if left out")),
+        ("column" = Option<Vec<String>>, Query, description = "Columns of CSV; those of the first page if left out"),
+        ("audiences" = Option<bool>, Query, description = "NDJSON with whom each record is shown to: for the table's own application and operators")),
     responses((status = 200, description = "Lines", content_type = "application/x-ndjson"),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
@@ -61,9 +62,10 @@ pub(in crate::rest) async fn export(
     let predicate = text_of(&mut query, "predicate")?.unwrap_or_default();
     let columns: Vec<String> =
         std::iter::from_fn(|| text_of(&mut query, "column").transpose()).collect::<Result<_, Error>>()?;
+    let audiences = query.take("audiences").is_some_and(|value| value.as_ref() == b"true");
     query.finish()?;
     let ask = v1::RecordQuery { predicate, ..Default::default() };
-    let read = v1::RecordRead { table: path.text(TABLE)?, query: Some(ask), ..Default::default() };
+    let read = v1::RecordRead { table: path.text(TABLE)?, query: Some(ask), audiences, ..Default::default() };
     let mut export = Export { app, caller, next: Some(read), lines, columns, heading: None, pieces: VecDeque::new() };
     // What is wrong with the request is told before anything is sent.
     export.pull().await?;
@@ -130,12 +132,12 @@ impl Export {
     }
 }
 
-/// Writes a record for each line: `{"key", "columns"}`, or comma-separated values with a heading.
+/// Writes a record for each line: `{"key", "columns", "audience"?}`, or comma-separated values with a heading.
 #[utoipa::path(post, path = "/v1/tables/{table}/import", operation_id = "tables_import", tag = "tables",
     request_body = String,
     params(("table" = String, Path, description = "The table"),
         ("format" = Option<String>, Query, description = "`ndjson` (the default) or `csv`"),
-        ("audience" = Option<String>, Query, description = "A predicate: whom the records are shown to")),
+        ("audience" = Option<String>, Query, description = "A predicate: whom the records are shown to that do not say so")),
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
         (status = "5XX", body = ErrorBody)
 ))]
@@ -150,8 +152,8 @@ pub(in crate::rest) async fn import(
     let audience = text_of(&mut query, "audience")?.unwrap_or_default();
     query.finish()?;
     let text = std::str::from_utf8(&body).map_err(|_| bad_path("the body is not UTF-8"))?;
-    let records = match lines {
-        Lines::Csv => csv::read(text)?,
+    let records: Vec<Line> = match lines {
+        Lines::Csv => csv::read(text)?.into_iter().map(Line::from).collect(),
         Lines::Ndjson => (1..)
             .zip(text.lines())
             .filter(|(_, line)| !line.trim().is_empty())
@@ -161,7 +163,7 @@ pub(in crate::rest) async fn import(
     let (count, table) = (records.len(), path.text(TABLE)?);
     let mut records = records.into_iter();
     loop {
-        let some: Vec<(Key, Columns)> = records.by_ref().take(AT_ONCE).collect();
+        let some: Vec<Line> = records.by_ref().take(AT_ONCE).collect();
         if some.is_empty() {
             return Ok(Json(json!({ "written": count })));
         }
@@ -175,9 +177,10 @@ async fn write(
     caller: &Caller,
     table: &str,
     audience: &str,
-    (key, columns): (Key, Columns),
+    Line { key, columns, audience: own }: Line,
 ) -> Result<(), Error> {
-    let put = v1::RecordPut { data: Some(form::data_to(&columns)?), audience: audience.to_owned() };
+    let audience = own.unwrap_or_else(|| audience.to_owned());
+    let put = v1::RecordPut { data: Some(form::data_to(&columns)?), audience };
     let write = v1::RecordWrite {
         table: table.to_owned(),
         key: Some(form::key_to(key)),
@@ -190,7 +193,7 @@ async fn write(
     }
 }
 
-fn record_of(number: usize, line: &str) -> Result<(Key, Columns), Error> {
+fn record_of(number: usize, line: &str) -> Result<Line, Error> {
     form::line_of(line).map_err(|error| Error { message: format!("line {number}: {}", error.message), ..error })
 }
 
@@ -201,8 +204,9 @@ mod tests {
 
     #[test]
     fn lines_are_records_and_bad_ones_are_numbered() {
-        let (key, columns) = record_of(1, r#"{"key":"a","columns":{"x":1},"version":7}"#).unwrap();
-        assert_eq!((key, columns["x"].clone()), (Key::from("a"), tidings_predicate::Value::Int(1)));
+        let line = record_of(1, r#"{"key":"a","columns":{"x":1},"version":7,"audience":"reader.v"}"#).unwrap();
+        assert_eq!((line.key, line.columns["x"].clone()), ("a".into(), tidings_predicate::Value::Int(1)));
+        assert_eq!(line.audience.as_deref(), Some("reader.v"));
         for bad in ["{", "{}", r#"{"key":3,"columns":{}}"#, r#"{"key":"a","columns":[]}"#] {
             let error = record_of(3, bad).unwrap_err();
             assert_eq!(error.class, Class::Invalid, "{bad}");

@@ -1,8 +1,8 @@
 //! Queries, over HTTP: a page of rows at a time.
 
-use super::{TABLE, ask, level_of, other, reader_of, text_of};
+use super::{TABLE, add_pending, ask, level_of, other, pending_of, reader_of, text_of};
 use crate::rest::answer::{ErrorBody, Refusal};
-use crate::rest::extract::{JsonBody, Query, Segments, bad_path};
+use crate::rest::extract::{JsonBody, Query, Segments};
 use crate::rest::{App, Caller};
 use axum::Json;
 use axum::extract::State;
@@ -29,8 +29,8 @@ pub(in crate::rest) struct Ask {
     project: Vec<Named>,
     /// What comes first.
     order: Vec<Order>,
-    /// At most so many rows; 0 = no limit.
-    limit: u64,
+    /// At most so many rows; no limit if left out.
+    limit: Option<u64>,
     group_by: Vec<Named>,
     aggregates: Vec<Aggregate>,
     /// A record of another table for each, by its key.
@@ -44,10 +44,23 @@ pub(in crate::rest) struct Ask {
     /// What writers' predicates see as `reader`.
     #[schema(value_type = Option<serde_json::Value>)]
     reader: Option<Value>,
-    /// `latest` (the default) or `committed`.
+    /// `latest` (the default), `committed` or `committed_wio`.
     level: Option<String>,
+    /// With `committed_wio`: writes of one client that are waited for.
+    pending: Vec<Pending>,
     /// Where an earlier answer ended.
     cursor: String,
+}
+
+/// A write that may be under way.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::rest) struct Pending {
+    /// Its name: NETID/SEQ.
+    operation: String,
+    /// The key that it is on.
+    #[schema(value_type = serde_json::Value)]
+    key: Value,
 }
 
 /// An expression with a name.
@@ -112,17 +125,20 @@ impl Ask {
             before: key(self.before).map_err(form::bad_json)?,
         };
         let reader = self.reader.map(|reader| values::read_columns(&reader)).transpose().map_err(form::bad_json)?;
-        let level = match self.level.as_deref() {
-            None | Some("latest") => v1::ReadLevel::Latest,
-            Some("committed") => v1::ReadLevel::Committed,
-            Some(_) => return Err(bad_path("`level` is `latest` or `committed`")),
-        };
+        let level = level_of(self.level.as_deref())?;
+        let (mut netid, mut pending) = (Bytes::new(), Vec::new());
+        for Pending { operation, key } in self.pending {
+            let key = values::read_key(&key).map_err(form::bad_json)?;
+            add_pending(&mut netid, &mut pending, &operation, key)?;
+        }
         Ok(v1::RecordRead {
             table,
             query: Some(query),
             level: level.into(),
             reader: reader.map(|reader| form::data_to(&reader)).transpose()?,
             cursor: cursor_of(&self.cursor)?,
+            netid,
+            pending,
             ..Default::default()
         })
     }
@@ -193,7 +209,8 @@ pub(in crate::rest) async fn query(
         ("predicate" = Option<String>, Query, description = "Which records; all that are visible if left out"),
         ("limit" = Option<u64>, Query, description = "At most so many"),
         ("cursor" = Option<String>, Query, description = "Where an earlier answer ended"),
-        ("level" = Option<String>, Query, description = "`latest` (the default) or `committed`"),
+        ("level" = Option<String>, Query, description = "`latest` (the default), `committed` or `committed_wio`"),
+        ("pending" = Option<Vec<String>>, Query, description = "With `committed_wio`: NETID/SEQ/KEY of writes to wait for"),
         ("reader" = Option<String>, Query, description = "What writers' predicates see as `reader`: a JSON object")),
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
         (status = "5XX", body = ErrorBody)
@@ -205,12 +222,14 @@ pub(in crate::rest) async fn records(
     mut query: Query,
 ) -> Result<Json<Value>, Refusal> {
     let predicate = text_of(&mut query, "predicate")?.unwrap_or_default();
-    let limit = query.take_number("limit")?.unwrap_or_default();
+    let limit = query.take_number("limit")?;
     let cursor = cursor_of(&text_of(&mut query, "cursor")?.unwrap_or_default())?;
-    let (level, reader) = (level_of(&mut query)?, reader_of(&mut query)?);
+    let (level, reader) = (level_of(text_of(&mut query, "level")?.as_deref())?, reader_of(&mut query)?);
+    let (netid, pending) = pending_of(&mut query, None)?;
     query.finish()?;
     let query = Some(v1::RecordQuery { predicate, limit, ..Default::default() });
     let table = path.text(TABLE)?;
-    let read = v1::RecordRead { table, query, cursor, level: level.into(), reader, ..Default::default() };
+    let level = level.into();
+    let read = v1::RecordRead { table, query, cursor, level, reader, netid, pending, ..Default::default() };
     rows(&app, &caller, read).await
 }

@@ -5,7 +5,7 @@ use tidings_base::{Error, Wall};
 use tidings_client::tables::form::{key_of, key_to, query_of, query_to};
 use tidings_predicate::Packed;
 use tidings_tables::live::{Body, Change, Frame, From as Beginning, Install, Progress, Reader};
-use tidings_tables::names::{Endpoint, GatewayId, NetId, PartitionId, Position, QueryId};
+use tidings_tables::names::{Endpoint, GatewayId, NetId, PartitionId, Position, QueryId, Term};
 use tidings_tables::refusal::Refusal;
 use tidings_tables::{gateway, processor};
 use tidings_wire::v1;
@@ -132,6 +132,7 @@ pub(in super::super) fn frame_to(query: u64, frame: Frame) -> v1::LiveNewsItem {
         more: frame.more,
         previous: frame.previous.get(),
         position: frame.position.get(),
+        term: frame.term.get(),
         body: Some(body),
     };
     v1::LiveNewsItem { item: Some(Item::Frame(frame)) }
@@ -154,6 +155,7 @@ fn frame_of(frame: v1::LiveFrame) -> Option<(u64, Frame)> {
     };
     let frame_here = Frame {
         partition: partition_of(frame.partition?),
+        term: Term::new(frame.term)?,
         epoch: frame.epoch,
         installation: frame.installation,
         previous_epoch: frame.previous_epoch,
@@ -172,6 +174,7 @@ pub(in super::super) fn progress_to(progress: &Progress) -> v1::LiveNewsItem {
         progress.sent.iter().map(|(query, position)| v1::LiveSent { query: query.number, position: position.get() });
     let progress = v1::LiveProgress {
         partition: Some(partition_to(progress.partition)),
+        term: progress.term.get(),
         previous: progress.previous.get(),
         position: progress.position.get(),
         sent: sent.collect(),
@@ -185,6 +188,7 @@ fn progress_of(gateway: GatewayId, progress: v1::LiveProgress) -> Option<Progres
     let sent = |sent: v1::LiveSent| Some((query(sent.query), Position::from_u64(sent.position)?));
     Some(Progress {
         partition: partition_of(progress.partition?),
+        term: Term::new(progress.term)?,
         previous: Position::from_u64(progress.previous)?,
         position: Position::from_u64(progress.position)?,
         sent: progress.sent.into_iter().map(sent).collect::<Option<_>>()?,
@@ -227,7 +231,7 @@ mod tests {
     use tidings_predicate::Key;
     use tidings_predicate::query::Ask as Query;
     use tidings_tables::calls::{Access, Visible};
-    use tidings_tables::names::{TableId, Term};
+    use tidings_tables::names::TableId;
 
     fn position(counter: u64) -> Position {
         Position::new(Term::new(3).unwrap(), counter).unwrap()
@@ -235,7 +239,8 @@ mod tests {
 
     fn visible() -> Visible {
         let columns = Packed::columns([("a", tidings_predicate::Value::Int(1))]).unwrap();
-        Visible { key: Key::from("k"), version: position(4), time: Wall(5), writer: "w".into(), columns }
+        let (writer, audience) = ("w".into(), "".into());
+        Visible { key: Key::from("k"), version: position(4), time: Wall(5), writer, audience, columns }
     }
 
     #[test]
@@ -277,6 +282,7 @@ mod tests {
         ] {
             let frame = Frame {
                 partition,
+                term: Term::new(6).unwrap(),
                 installation: 4,
                 epoch: 2,
                 previous_epoch: 1,
@@ -293,7 +299,8 @@ mod tests {
         }
         let query = QueryId { gateway, number: 9 };
         let (previous, sent) = (position(1), vec![(query, position(2))]);
-        let progress = Progress { partition, previous, position: position(3), sent, behind: vec![query] };
+        let (term, behind) = (Term::new(6).unwrap(), vec![query]);
+        let progress = Progress { partition, term, previous, position: position(3), sent, behind };
         match news_of(gateway, progress_to(&progress)) {
             Some(gateway::Input::Progress(arrived)) => assert_eq!(*arrived, progress),
             other => panic!("{other:?}"),

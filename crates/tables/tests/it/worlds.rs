@@ -433,12 +433,14 @@ fn number_in(value: &[u8]) -> Option<i64> {
     }
 }
 
-/// The columns are the end of a record: format, kind, time, writer and predicate stand before them.
+/// The columns are the end of a record: format, kind, time, writer, predicate and operation stand before them.
 fn tail(value: &[u8]) -> Option<Packed> {
     let length = |at: usize| Some(u32::from_be_bytes(value.get(at..at + 4)?.try_into().ok()?) as usize);
     let writer = 10;
     let predicate = writer + 4 + length(writer)?;
-    let columns = predicate + 4 + length(predicate)?;
+    let operation = predicate + 4 + length(predicate)?;
+    let named = value.get(operation..operation + 8)? != [0; 8];
+    let columns = operation + 8 + if named { 16 } else { 0 };
     Packed::parse(value.get(columns..)?).ok()
 }
 

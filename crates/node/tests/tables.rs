@@ -299,7 +299,7 @@ async fn only_the_application_is_told_what_it_alone_may_know() {
     assert!(export.contains("reader.place != 1 || true"), "{export}");
     assert!(!town.ask(&shop, READ, "tables/cars/export", NONE).await.text().contains("reader.place"));
     let denied = town.ask(&ann, READ, "tables/cars/export?audiences=true", NONE).await;
-    assert_eq!(denied.error(), (403, "tables.audiences".into()));
+    assert_eq!(denied.error(), (403, "tables.applications_only".into()));
 
     // What is wrong with a live query is told as such, and every mistake with what to do.
     let wrong = town.ask(&shop, READ, "tables/cars/watch?predicate=n%20%3E", NONE).await;

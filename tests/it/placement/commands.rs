@@ -83,7 +83,7 @@ fn every_mistake_has_its_own_name() {
     let owner = "/v1/placement/n/owners/web";
     let (status, said) =
         http("PUT", pool.server.address, &format!("{owner}?instance=1"), r#"{"address":"web:1"}"#).unwrap();
-    assert_eq!(status, 200, "{said}");
+    assert_eq!(status, 201, "{said}");
     let (status, said) =
         http("POST", pool.server.address, &format!("{owner}/load?instance=1"), r#"{"rate":-5}"#).unwrap();
     assert!(status == 400 && said.contains("-5 is no rate"), "{status} {said}");

@@ -75,7 +75,7 @@ fn conditions_conflicts_and_mistakes_are_told() {
     let named = |text: &str| put("c", text, &["--operation", &name, "--json"]);
     let once = named(r#"{"text": "c"}"#).json();
     assert_eq!(named(r#"{"text": "c"}"#).json(), once);
-    named(r#"{"text": "d"}"#).failed(4, "Another operation had this id.");
+    put("c", r#"{"text": "d"}"#, &["--operation", &name]).failed(4, "Another operation had this id.");
     let after = table(&server, &["read", "notes", "--pending", &format!("{name}/c"), "--limit", "1", "--json"]).out;
     assert_eq!(keys(&lines(&after)), ["a"]);
     server.run(&["table", "read", "notes", "--pending", "x/1/c"]).failed(2, "names no operation");

@@ -330,12 +330,6 @@ impl Namespace {
             self.staged = Staged::default();
             return Err(error::not_empty_cell());
         }
-        // L1: its holder may be out of reach and believe in its lease for a while. The platform's own wait by themselves.
-        let in_use = self.locks().find(|(place, _)| !place.app.starts_with('.')).map(|(place, _)| place.path);
-        if let Some(path) = in_use {
-            self.staged = Staged::default();
-            return Err(error::locks_in_use(path));
-        }
         let key = (command.total > 0).then(|| secret(&command.secret)).transpose()?;
         self.stage(command)?;
         let Some(key) = key else { return Ok(v1::CellApplied::default()) };
@@ -345,6 +339,10 @@ impl Namespace {
             return Err(error::damaged_backup(staged.size.min(command.total), &why));
         }
         let backup = read(staged.pieces.iter().cloned().collect())?;
+        // L1: its holder may be out of reach and believe in its lease for a while. The platform's own wait by themselves.
+        if let Some((place, _)) = self.locks().find(|(place, _)| !place.app.starts_with('.')) {
+            return Err(error::locks_in_use(place.path));
+        }
         self.replace(backup, Incarnation(command.incarnation), key);
         Ok(v1::CellApplied::default())
     }

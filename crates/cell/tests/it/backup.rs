@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use bytes::Bytes;
+use tidings_cell::SessionId;
 use tidings_cell::namespace::backup;
 use tidings_wire::v1;
 use tidings_wire::v1::LockMode::Exclusive;
@@ -87,6 +88,11 @@ fn a_restore_ends_what_was_there_only_when_told_to() {
     let (file, before) = (file_of(&filled()), cell.state.clone());
     assert_eq!(restore(&mut cell, &file, 4_096, false).unwrap_err().code, "cell.not_empty_cell");
     assert!(cell.state == before);
+    // L1: whoever holds a lock may go on for a while.
+    assert_eq!(restore(&mut cell, &file, 4_096, true).unwrap_err().code, "cell.locks_in_use");
+    assert!(cell.state == before);
+    cell.master(stop(SessionId(1), false));
+    let _ = cell.start();
     restore(&mut cell, &file, 4_096, true).unwrap();
     assert_eq!(cell.state.session_count(), 0);
     assert!(cell.state.changed().covers(&tidings_cell::CacheKey::node(place("/anything"))));

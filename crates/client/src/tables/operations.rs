@@ -193,6 +193,7 @@ mod tests {
         assert_eq!(names.len(), 2);
         assert_eq!(operations.pending("t").len(), 1);
         drop(slow);
-        assert_eq!((operations.lanes.lock().len(), operations.pending("t").len()), (1, 0));
+        let lanes = operations.lanes.lock().len();
+        assert_eq!((lanes, operations.pending("t").len()), (1, 0));
     }
 }

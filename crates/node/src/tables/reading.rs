@@ -165,7 +165,7 @@ impl Hub {
         let name = TableName::parse(&caller.app, &read.table)?;
         if read.audiences && !owns(caller, &name) {
             return Err(Error::new(
-                "tables.audiences",
+                "tables.applications_only",
                 Class::Refused,
                 "audiences are told to a table's own application",
             )

@@ -167,21 +167,6 @@ fn a_restore_ends_every_session_and_waits_for_every_copy() {
 }
 
 #[test]
-fn a_restore_waits_until_nobody_can_hold_a_lock() {
-    let mut cell = Cell::new();
-    let mut a = cell.client("a");
-    let handle = cell.file(&mut a, "/l");
-    assert!(cell.call(&mut a, acquire(handle, v1::LockMode::Exclusive)).is_ok());
-    let restore = |cell: &mut Cell| {
-        let restore = v1::RestoreCell { offset: 0, bytes: "no backup".into(), total: 9, replace: true };
-        cell.ask(Client::operator().outside(Message::Restore(restore))).unwrap_err().code
-    };
-    assert_eq!(restore(&mut cell), "cell.locks_in_use");
-    assert!(cell.call(&mut a, release(handle)).is_ok());
-    assert_eq!(restore(&mut cell), "cell.damaged_backup");
-}
-
-#[test]
 fn pieces_of_an_interrupted_restore_are_dropped() {
     let mut cell = Cell::new();
     let piece = |cell: &mut Cell, offset| {

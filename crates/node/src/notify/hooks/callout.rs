@@ -241,7 +241,7 @@ mod tests {
                 let all = all.clone();
                 tokio::spawn(async move {
                     let mut read = [0; 4_096];
-                    stream.read(&mut read).await.ok()?;
+                    let _ = stream.read(&mut read).await.ok()?;
                     all.wait().await;
                     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{\"allow\": true}").await.ok()
                 });

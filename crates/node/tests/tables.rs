@@ -305,7 +305,7 @@ async fn only_the_application_is_told_what_it_alone_may_know() {
     let wrong = town.ask(&shop, READ, "tables/cars/watch?predicate=n%20%3E", NONE).await;
     assert_eq!(wrong.error(), (400, "tables.predicate_syntax".into()));
     assert!(wrong.json()["hint"].as_str().is_some_and(|hint| !hint.is_empty()), "{}", wrong.text());
-    let wrong = town.ask(&shop, READ, "tables/cars/watch?predicate=now()%20%3E%20n", NONE).await;
+    let wrong = town.ask(&shop, READ, "tables/cars/watch?predicate=now()%20%3E%20timestamp(n)", NONE).await;
     assert_eq!(wrong.error(), (400, "tables.predicate_not_live".into()));
     let wrong = town.ask(&shop, READ, "tables/cars/watch?cursor=AAAA", NONE).await;
     assert_eq!(wrong.error(), (400, "tables.bad_cursor".into()));

@@ -1,12 +1,50 @@
 //! Reading configurations: examples are true, mistakes are named with their place.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tidings_node::Config;
 use tidings_node::config::{Member, Time, Tls};
+use tidings_node::notify::Hook;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
 
 fn examples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/config")
+    root().join("examples/config")
+}
+
+/// A row of `docs/timings.md`.
+struct Row {
+    names: Vec<String>,
+    value: String,
+    file: String,
+}
+
+fn rows_of_times() -> Vec<Row> {
+    let page = fs::read_to_string(root().join("docs/timings.md")).unwrap();
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        assert_eq!(cells.len(), 6, "{line}");
+        let names = cells[0].split(", ").map(|name| name.trim_matches('`').to_owned()).collect();
+        Row { names, value: cells[1].to_owned(), file: cells[5].trim_matches('`').to_owned() }
+    };
+    page.lines().filter(|line| line.starts_with("| `")).map(row).collect()
+}
+
+/// Every time of a configuration, by its key.
+fn times(within: &str, table: &toml::Table, found: &mut BTreeMap<String, String>) {
+    for (key, value) in table {
+        let name = if within.is_empty() { key.clone() } else { format!("{within}.{key}") };
+        match value {
+            toml::Value::Table(table) => times(&name, table, found),
+            toml::Value::String(text) if text.parse::<Time>().is_ok() => {
+                found.insert(name, text.clone());
+            }
+            _ => {}
+        }
+    }
 }
 
 fn load(text: &str) -> Result<Config, tidings_base::Error> {
@@ -40,6 +78,37 @@ fn the_reference_is_the_defaults() {
     for (key, _) in as_written.lines().filter_map(|line| line.split_once(" = ")) {
         let is_there = text.contains(&format!("{key} = ")) || text.contains(&format!("{key}]]"));
         assert!(is_there, "`{key}` is not in the reference");
+    }
+}
+
+#[test]
+fn the_page_of_times_names_every_time_with_its_default() {
+    let mut config = Config::default();
+    config.notify.hooks.insert("APP".to_owned(), Hook::default());
+    let table: toml::Table = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+    let mut defaults = BTreeMap::new();
+    times("", &table, &mut defaults);
+    assert!(defaults.len() >= 30, "{defaults:?}");
+    let mut page = BTreeMap::new();
+    for row in rows_of_times() {
+        for name in row.names.into_iter().filter(|name| name.contains('.')) {
+            assert!(page.insert(name.clone(), row.value.clone()).is_none(), "`{name}` is on the page twice");
+        }
+    }
+    assert_eq!(page, defaults, "left: docs/timings.md, right: the defaults");
+}
+
+#[test]
+fn what_the_page_of_times_names_is_where_it_says() {
+    let rows = rows_of_times();
+    assert!(rows.len() >= 100);
+    for row in rows {
+        let folder = if row.file.starts_with("src/") { root() } else { root().join("crates") };
+        let code = fs::read_to_string(folder.join(&row.file)).unwrap_or_else(|e| panic!("{}: {e}", row.file));
+        for name in row.names {
+            let last = name.rsplit(['.', ':']).next().unwrap_or_default();
+            assert!(code.contains(last), "{} has no `{last}`", row.file);
+        }
     }
 }
 

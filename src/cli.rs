@@ -329,6 +329,9 @@ pub struct Sim {
     /// Stop after this many minutes of real time, at a seed's end
     #[arg(long)]
     pub minutes: Option<f64>,
+    /// The minutes that each seed simulates faults for; a replay needs the same [default: 20]
+    #[arg(long, value_name = "MINUTES")]
+    pub length: Option<f64>,
     /// Print every event as it happens, on standard error
     #[arg(long)]
     pub trace: bool,

@@ -1,7 +1,7 @@
 //! What people and scripts read: tables, JSON, errors as a sentence and a hint, exit codes.
 
 use crate::cli::Typed;
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Display;
@@ -17,6 +17,32 @@ pub fn line(text: impl Display) {
     }
 }
 
+/// What a word says at a glance.
+#[derive(Clone, Copy)]
+pub enum Hue {
+    Good,
+    Doubtful,
+    Bad,
+}
+
+/// A text in the colour of what it says, if people read it: on a terminal, unless `NO_COLOR` is set.
+pub fn hued(hue: Hue, text: impl Display) -> String {
+    let wanted = |unset: Option<std::ffi::OsString>| unset.is_none_or(|value| value.is_empty());
+    match io::stdout().is_terminal() && wanted(std::env::var_os("NO_COLOR")) {
+        true => coloured(hue, text),
+        false => text.to_string(),
+    }
+}
+
+fn coloured(hue: Hue, text: impl Display) -> String {
+    let code = match hue {
+        Hue::Good => 32,
+        Hue::Doubtful => 33,
+        Hue::Bad => 31,
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
 /// Prints a value as JSON: indented for a terminal, one line for a pipe.
 pub fn json(value: &impl Serialize) {
     let text =
@@ -30,6 +56,8 @@ pub fn json(value: &impl Serialize) {
 /// Prints rows under a heading, without lines between them, as wide as the terminal allows.
 pub fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
     let mut table = Table::new();
+    // It is bold on terminals alone.
+    let heading = heading.map(|name| Cell::new(name).add_attribute(Attribute::Bold));
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(heading);
     for row in rows {
         table.add_row(row);
@@ -137,5 +165,14 @@ mod tests {
         let other = Error::new("cell.not_empty", Class::Refused, "no").hint("Empty it.");
         assert_eq!(typed_hint(&other), "Empty it.");
         assert!(!broken("cannot read x", "no").hint.is_empty());
+    }
+
+    #[test]
+    fn colours_are_for_terminals() {
+        assert_eq!(coloured(Hue::Bad, "problem"), "\x1b[31mproblem\x1b[0m");
+        // Tests write to no terminal.
+        if !io::stdout().is_terminal() {
+            assert_eq!(hued(Hue::Bad, "problem"), "problem");
+        }
     }
 }

@@ -2,11 +2,13 @@
 
 mod certificates;
 mod data;
+mod members;
 
 use super::serve::configured;
 use super::{probe, runtime};
 use crate::cli::Doctor;
-use crate::{output, stopwatch};
+use crate::output::{self, Hue};
+use crate::stopwatch;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::net::{SocketAddr, TcpListener};
@@ -79,6 +81,7 @@ pub fn run(args: Doctor) -> Result<(), Error> {
             checks.extend(certificates::check(&config));
             checks.push(trust(&config));
             checks.extend(data::check(&config));
+            checks.extend(members::check(&config));
         }
     }
     let failed = checks.iter().filter(|check| check.state == State::Failed).count();
@@ -97,9 +100,9 @@ pub fn run(args: Doctor) -> Result<(), Error> {
 fn print(checks: &[Check]) {
     for Check { name, state, message, hint } in checks {
         let mark = match state {
-            State::Ok => "ok     ",
-            State::Warning => "warning",
-            State::Failed => "FAILED ",
+            State::Ok => output::hued(Hue::Good, "ok     "),
+            State::Warning => output::hued(Hue::Doubtful, "warning"),
+            State::Failed => output::hued(Hue::Bad, "FAILED "),
         };
         output::line(format_args!("{mark}  {name}: {message}"));
         if !hint.is_empty() {

@@ -1,7 +1,7 @@
 //! `tidings sim`: worlds under faults, each decided by its seed.
 
 use crate::cli::Sim;
-use crate::output::{self, usage};
+use crate::output::{self, Hue, usage};
 use crate::stopwatch::Stopwatch;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -67,12 +67,14 @@ fn options(args: &Sim) -> Result<Options, Error> {
     let mutant = args.mutant.as_deref().map(str::parse).transpose();
     let mutant = mutant.map_err(|why: String| usage(why).hint("Leave --mutant out for a normal run."))?;
     let trace = if args.trace { Printing::Print } else { Printing::Off };
-    Ok(Options { trace, mutant, ..Options::default() })
+    let simulated = args.length.map(|minutes| seconds(minutes * 60.0)).transpose()?;
+    let simulated = simulated.unwrap_or(Options::default().simulated);
+    Ok(Options { simulated, trace, mutant })
 }
 
 fn seconds(seconds: f64) -> Result<Duration, Error> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| usage("--minutes is not a time").hint("Give a number of minutes, such as 0.5 or 8."))
+        .map_err(|_| usage("that is no number of minutes").hint("Give --minutes and --length such as 0.5 or 8."))
 }
 
 fn simulate(
@@ -143,7 +145,8 @@ fn print(report: &Report) {
     output::table(["FAULT", "TIMES"], counts(&report.faults));
     output::table(["INVARIANT", "CHECKED"], counts(&report.invariants));
     for failure in report.failures.iter().take(SHOWN_FAILURES) {
-        output::line(format_args!("FAILED seed {} at {}: {}", failure.seed, failure.at, failure.invariant));
+        let failed = output::hued(Hue::Bad, "FAILED");
+        output::line(format_args!("{failed} seed {} at {}: {}", failure.seed, failure.at, failure.invariant));
         output::line(format_args!("  {}", failure.message));
         output::line(format_args!("  {}   (commit {})", failure.replay, env!("TIDINGS_COMMIT")));
     }

@@ -2,57 +2,15 @@
 
 use super::remote::{Asked, ask};
 use crate::cli::Remote;
-use crate::output;
-use serde::Serialize;
+use crate::output::{self, Hue};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 use tidings_base::Error;
+use tidings_node::services::ClockGap;
+use tidings_node::status::{Member, Placement, Status};
+use tidings_wire::v1::StatusRequest;
 use tidings_wire::v1::admin_message::Message;
-use tidings_wire::v1::{GroupStatus, MemberStatus, StatusReply, StatusRequest};
-
-#[derive(Serialize)]
-struct Status {
-    node: u64,
-    cluster: Option<String>,
-    version: String,
-    address: String,
-    uptime_ms: u64,
-    connections: u32,
-    groups: Vec<Group>,
-    placement: Option<Placement>,
-    /// Whom the node asks about the cluster, while it is no member.
-    contacts: Vec<String>,
-    problems: Vec<String>,
-}
-
-/// The placement manager, as the node sees it.
-#[derive(Serialize)]
-struct Placement {
-    role: String,
-    leader: Option<String>,
-    epoch: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Group {
-    group: u32,
-    name: String,
-    role: String,
-    leader: Option<u64>,
-    epoch: u64,
-    applied: u64,
-    committed: u64,
-    members: Vec<Member>,
-}
-
-#[derive(Serialize)]
-struct Member {
-    node: u64,
-    address: String,
-    voter: bool,
-    lag: u64,
-    silent: bool,
-}
 
 /// Something is wrong, as with `doctor`.
 const PROBLEMS: u8 = 1;
@@ -72,68 +30,58 @@ pub fn run(remote: Remote) -> Result<ExitCode, Error> {
     Ok(if status.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(PROBLEMS) })
 }
 
-impl From<StatusReply> for Status {
-    fn from(reply: StatusReply) -> Status {
-        Status {
-            node: reply.node,
-            cluster: Some(reply.cluster).filter(|cluster| !cluster.is_empty()),
-            version: reply.version,
-            address: reply.address,
-            uptime_ms: reply.uptime_ms,
-            connections: reply.connections,
-            groups: reply.groups.into_iter().map(Group::from).collect(),
-            placement: reply.placement.map(|placement| Placement {
-                role: placement.role,
-                leader: Some(placement.leader).filter(|leader| !leader.is_empty()),
-                epoch: Some(placement.epoch).filter(|epoch| *epoch > 0),
-            }),
-            contacts: reply.contacts,
-            problems: reply.problems,
-        }
-    }
-}
-
-impl From<GroupStatus> for Group {
-    fn from(group: GroupStatus) -> Group {
-        let members = group.members.into_iter();
-        Group {
-            group: group.group,
-            name: group.name,
-            role: group.role,
-            leader: (group.leader != 0).then_some(group.leader),
-            epoch: group.epoch,
-            applied: group.applied,
-            committed: group.committed,
-            members: members.map(Member::from).collect(),
-        }
-    }
-}
-
-impl From<MemberStatus> for Member {
-    fn from(m: MemberStatus) -> Member {
-        Member { node: m.node, address: m.address, voter: m.voter, lag: m.lag, silent: m.silent }
-    }
-}
-
 fn print(status: &Status) {
-    output::line(format_args!(
-        "node {} at {} · cluster {} · tidings {} · up {} · {} connections",
-        status.node,
-        status.address,
-        status.cluster.as_deref().unwrap_or("not known yet"),
-        status.version,
-        uptime(Duration::from_millis(status.uptime_ms)),
-        status.connections
-    ));
+    let cluster = status.cluster.as_deref().unwrap_or("not known yet");
+    output::line(format_args!("cluster {cluster}, as node {} sees it", status.node));
+    print_nodes(status);
+    output::line("");
+    print_groups(status);
+    if let Some(Placement { role, leader, epoch, namespaces, owners, ranges }) = &status.placement {
+        let epoch = epoch.map_or(String::new(), |epoch| format!(" (epoch {epoch})"));
+        let leader = leader.as_deref().unwrap_or("not known");
+        output::line(format_args!(
+            "placement: {role}{epoch} · leader {leader} · {namespaces} namespaces, {owners} owners, {ranges} ranges"
+        ));
+    }
+    if !status.contacts.is_empty() {
+        output::line(format_args!("no member · asks {}", status.contacts.join(", ")));
+    }
+    if status.problems.is_empty() {
+        output::line(output::hued(Hue::Good, "no problems"));
+    }
+    for problem in &status.problems {
+        output::line(format_args!("{}: {problem}", output::hued(Hue::Bad, "problem")));
+    }
+}
+
+fn print_nodes(status: &Status) {
+    let row = |node: u64, address: &str, version: &str, clock: String, uptime_ms, connections: u32, ranges, rates| {
+        let up = uptime(Duration::from_millis(uptime_ms));
+        let (node, connections) = (node.to_string(), connections.to_string());
+        [node, address.to_owned(), version.to_owned(), up, clock, connections, shown_ranges(ranges), shown_rates(rates)]
+    };
+    let Status { node, address, version, uptime_ms, connections, ranges, rates, .. } = status;
+    let asked = row(*node, address, version, "asked".to_owned(), *uptime_ms, *connections, ranges, rates);
+    let others = status.nodes.iter().map(|n| {
+        let clock = ClockGap { ahead_us: n.clock_ahead_us, error_us: n.clock_error_us }.to_string();
+        row(n.node, &n.address, &n.version, clock, n.uptime_ms, n.connections, &n.ranges, &n.rates)
+    });
+    output::table(
+        ["NODE", "ADDRESS", "VERSION", "UP", "CLOCK", "CONNECTIONS", "RANGES", "A SECOND"],
+        [asked].into_iter().chain(others),
+    );
+}
+
+fn print_groups(status: &Status) {
+    let member = |m: &Member| match (m.silent, m.voter, m.lag) {
+        (true, _, _) => format!("{} (silent)", m.node),
+        (false, true, 0) => m.node.to_string(),
+        (false, true, lag) => format!("{} ({lag} behind)", m.node),
+        (false, false, lag) => format!("{} (learner, {lag} behind)", m.node),
+    };
     output::table(
         ["GROUP", "ROLE", "LEADER", "EPOCH", "APPLIED", "MEMBERS"],
         status.groups.iter().map(|group| {
-            let member = |m: &Member| match (m.silent, m.voter, m.lag) {
-                (true, _, _) => format!("{} (silent)", m.node),
-                (false, true, 0) => m.node.to_string(),
-                (false, true, lag) => format!("{} ({lag} behind)", m.node),
-                (false, false, lag) => format!("{} (learner, {lag} behind)", m.node),
-            };
             [
                 format!("{} {}", group.group, group.name),
                 group.role.clone(),
@@ -144,20 +92,18 @@ fn print(status: &Status) {
             ]
         }),
     );
-    if let Some(Placement { role, leader, epoch }) = &status.placement {
-        let epoch = epoch.map_or(String::new(), |epoch| format!(" (epoch {epoch})"));
-        let leader = leader.as_deref().unwrap_or("not known");
-        output::line(format_args!("placement: {role}{epoch} · leader {leader}"));
-    }
-    if !status.contacts.is_empty() {
-        output::line(format_args!("no member · asks {}", status.contacts.join(", ")));
-    }
-    if status.problems.is_empty() {
-        output::line("no problems");
-    }
-    for problem in &status.problems {
-        output::line(format_args!("problem: {problem}"));
-    }
+}
+
+fn shown_ranges(ranges: &BTreeMap<String, u64>) -> String {
+    let shown: Vec<String> = ranges.iter().map(|(part, count)| format!("{part} {count}")).collect();
+    if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+}
+
+/// What happens at all, by its name in the JSON.
+fn shown_rates(rates: &BTreeMap<String, f64>) -> String {
+    let busy = rates.iter().filter(|(_, rate)| **rate >= 0.05);
+    let shown: Vec<String> = busy.map(|(name, rate)| format!("{} {rate:.1}", name.replace('_', " "))).collect();
+    if shown.is_empty() { "idle".to_owned() } else { shown.join(", ") }
 }
 
 fn uptime(up: Duration) -> String {
@@ -177,5 +123,13 @@ mod tests {
     fn an_uptime_has_the_units_of_its_size() {
         let shown: Vec<String> = [59, 60, 7_260, 180_000].map(|s| uptime(Duration::from_secs(s))).into();
         assert_eq!(shown, ["59 s", "1 min", "2 h 1 min", "2 d 2 h"]);
+    }
+
+    #[test]
+    fn what_does_not_happen_is_not_shown() {
+        let rates = [("store_calls", 12.34), ("cell_calls", 0.0), ("notifications", 0.04)];
+        let rates: BTreeMap<String, f64> = rates.map(|(name, rate)| (name.to_owned(), rate)).into();
+        assert_eq!(shown_rates(&rates), "store calls 12.3");
+        assert_eq!(shown_rates(&BTreeMap::new()), "idle");
     }
 }

@@ -1,7 +1,8 @@
 //! Three nodes from configuration files: the leader dies, acknowledged writes do not.
 
 use crate::load::{Load, Promised, assert_kept};
-use crate::process::{Deadline, Server, free_port, http, run, turn, until};
+use crate::process::{Deadline, Running, Server, before_dashes, free_port, http, run, tidings, turn, until};
+use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -177,6 +178,41 @@ fn a_leader_that_is_told_to_stop_hands_over_before_it_says_goodbye() {
 }
 
 #[test]
+fn nodes_are_restarted_one_after_the_other_and_no_session_ends() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(dir.path());
+    let servers = cluster.urls.join(",");
+    let start = |args: &[&str]| Running::start(tidings().args(before_dashes(args, &["--server", &servers])));
+    // A session with a lock, and a channel with a registration.
+    let script = "echo $TIDINGS_SEQUENCER; exec sleep 1000";
+    let mut holder = start(&["cell", "lock", "/l", "--", "sh", "-c", script]);
+    holder.line(1);
+    let locks = |of: &Server| {
+        let said = of.run(&["cell", "locks", "--json"]);
+        (said.code == 0).then(|| said.json())
+    };
+    let before = locks(cluster.node(0)).unwrap();
+    let mut watcher = start(&["notify", "watch", "shop", "prices", "--json"]);
+    for (version, place) in (1..).zip(0..3) {
+        cluster.terminate(place);
+        cluster.restart(place);
+        let version = version.to_string();
+        let published = start(&["notify", "publish", "shop", "prices", &version]).ended();
+        assert_eq!(published.code, 0, "{published:?}");
+        until("the watcher hears of it", || {
+            let wanted = format!("\"version\":{version}");
+            watcher.out().lines().any(|line| line.contains(&wanted)).then_some(())
+        });
+    }
+    assert!(holder.is_running() && watcher.is_running(), "{}{}", holder.err(), watcher.err());
+    let after = until("a master answers", || locks(cluster.node(2)));
+    assert_eq!(before, after, "the same session holds the same lock");
+    holder.signal(Signal::TERM);
+    watcher.signal(Signal::TERM);
+}
+
+#[test]
 #[ignore = "for as long as KILL_SECONDS says: scripts/kill.sh"]
 fn kill_loop() {
     let _turn = turn();
@@ -313,6 +349,41 @@ fn an_incarnation_raised_through_a_follower_outlives_the_leader() {
         (said.code == 0).then(|| said.json())
     });
     assert_eq!(shown["incarnation"], raised["incarnation"]);
+}
+
+#[test]
+fn one_screen_shows_all_nodes_and_doctor_meets_them() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(dir.path());
+    let asked = cluster.node(0);
+    let status = until("ranges are leased and calls are counted", || {
+        assert_eq!(asked.run(&["store", "put", "g", "r", "c", "x"]).code, 0);
+        let status = status(asked);
+        let mut nodes = vec![&status];
+        nodes.extend(status["nodes"].as_array()?);
+        let ranges: u64 = nodes.iter().filter_map(|node| node["ranges"]["notify"].as_u64()).sum();
+        let counted = |name: &str| nodes.iter().any(|node| node["rates"][name].as_f64() > Some(0.0));
+        let managed = status["placement"]["ranges"].as_u64() >= Some(ranges);
+        (nodes.len() == 3 && ranges > 0 && managed && counted("store_calls") && counted("store_entries"))
+            .then_some(status)
+    });
+    for node in status["nodes"].as_array().unwrap() {
+        assert_eq!(node["version"], env!("CARGO_PKG_VERSION"));
+        assert!(node["clock_ahead_us"].as_i64().unwrap().unsigned_abs() < 2_000_000, "{node}");
+    }
+    let shown = asked.run(&["status"]).out;
+    assert!(shown.contains("store calls ") && shown.contains("notify ") && shown.contains(" ranges"), "{shown}");
+
+    let config = cluster.configs[0].to_str().unwrap().to_owned();
+    let said = run(&["doctor", "--config", &config]);
+    assert_eq!(said.code, 0, "{said:?}");
+    for node in [2, 3] {
+        assert!(said.out.contains(&format!("member: node {node} at 127.0.0.1:")), "{said:?}");
+    }
+    cluster.kill(2);
+    let said = run(&["doctor", "--config", &config]);
+    assert!(said.code == 0 && said.out.contains("warning  member: nobody answers at 127.0.0.1:"), "{said:?}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(crate) use cell::caller as cell_caller;
 
 use crate::authorize::{Action, Resource, authorize};
 use crate::connection::{Requests, Responder};
+use crate::load::Load;
 use crate::notify::Seat;
 use crate::principal::{AppName, OperatorBy, Principal};
 use crate::tables::Watching;
@@ -103,6 +104,11 @@ pub trait Services: Send + Sync + 'static {
         Ok(())
     }
 
+    /// How much was done since the node started, by name, for the rates of the status; names are few and stay.
+    fn done(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Whether requests can be served now; if not, why (`/readyz`).
     fn ready(&self) -> Result<(), Error>;
 
@@ -139,17 +145,25 @@ pub trait Shell: Send + Sync + 'static {
 pub struct Gate {
     services: Arc<dyn Services>,
     shell: Arc<dyn Shell>,
+    load: Arc<Load>,
 }
 
 impl Gate {
     /// A gate before these services.
-    pub fn new(services: Arc<dyn Services>, shell: Arc<dyn Shell>) -> Gate {
-        Gate { services, shell }
+    pub(crate) fn new(services: Arc<dyn Services>, shell: Arc<dyn Shell>, load: Arc<Load>) -> Gate {
+        Gate { services, shell, load }
+    }
+
+    /// Checks a request, gives its names their application, and counts it.
+    fn admit(&self, caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
+        let scope = admit(caller, request)?;
+        self.load.asked(caller, Part::of(request));
+        Ok(scope)
     }
 
     /// Answers one request with one message.
     pub async fn call(&self, caller: &Principal, mut request: Body) -> Result<Body, Error> {
-        let scope = admit(caller, &mut request)?;
+        let scope = self.admit(caller, &mut request)?;
         self.named_app(caller, &request).await?;
         let answer = self.services.call(caller, request).await;
         let mut answer = answer.map_err(|error| scope.own_words(error))?;
@@ -159,7 +173,7 @@ impl Gate {
 
     /// Answers one request with one message, from whichever node can: for callers that cannot follow a redirect.
     pub async fn call_anywhere(&self, caller: &Principal, mut request: Body) -> Result<Body, Error> {
-        let scope = admit(caller, &mut request)?;
+        let scope = self.admit(caller, &mut request)?;
         self.named_app(caller, &request).await?;
         let answer = self.services.call_anywhere(caller, request).await;
         let mut answer = answer.map_err(|error| scope.own_words(error))?;
@@ -169,7 +183,7 @@ impl Gate {
 
     /// Answers one request with as many messages as it takes.
     pub async fn stream(&self, caller: &Principal, mut request: Body) -> Result<Answers, Error> {
-        let scope = admit(caller, &mut request)?;
+        let scope = self.admit(caller, &mut request)?;
         let answers = self.services.stream(caller, request).await?;
         let gate = self.clone();
         Ok(answers
@@ -190,7 +204,10 @@ impl Gate {
         responder: Responder,
     ) -> Option<BoxFuture<'static, ()>> {
         match cell::admit(caller, &mut request) {
-            Ok(()) => self.services.cell(request, responder),
+            Ok(()) => {
+                self.load.asked(caller, Part::Cell);
+                self.services.cell(request, responder)
+            }
             Err(error) => {
                 responder.fail(error);
                 None
@@ -210,6 +227,7 @@ impl Gate {
             responder.fail(error);
             return None;
         }
+        self.load.asked(caller, Part::Notify);
         self.begin_in_app(caller, responder, |services, responder| services.notify(request, rest, responder))
     }
 
@@ -225,6 +243,7 @@ impl Gate {
             responder.fail(error);
             return None;
         }
+        self.load.asked(caller, Part::Tables);
         self.begin_in_app(caller, responder, |services, responder| services.tables(request, rest, responder))
     }
 
@@ -254,6 +273,7 @@ impl Gate {
         let watch = Some(v1::tables_message::Message::Watch(query.clone()));
         let mut request = v1::TablesMessage { message: watch, ..Default::default() };
         tables::admit(caller, &mut request)?;
+        self.load.asked(caller, Part::Tables);
         if let Some(app) = named_by_operator(caller) {
             self.services.app_exists(&app).await?;
         }
@@ -313,6 +333,7 @@ impl Gate {
             }
             Body::Admin(v1::AdminMessage { message: Some(admin_message::Message::StatusReply(status)) }) => {
                 self.shell.describe(status);
+                status.rates = self.load.rates();
             }
             Body::Placement(v1::PlacementMessage { message: Some(message) }) => placement::finish(scope, message),
             _ => {}

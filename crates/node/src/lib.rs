@@ -33,6 +33,7 @@ pub mod gateway;
 pub mod group;
 pub mod hindrance;
 pub mod keys;
+mod load;
 pub mod logs;
 pub mod memory;
 pub mod metrics;
@@ -47,6 +48,7 @@ pub mod routes;
 pub mod services;
 pub mod shell;
 pub mod shutdown;
+pub mod status;
 pub mod tables;
 mod tasks;
 pub mod waiting;
@@ -164,7 +166,8 @@ impl Node {
         };
         let is_tls = config.tls.is_some();
         let auth = Arc::new(auth);
-        let gate = Gate::new(services.clone(), Arc::new(facts));
+        let load = load::Load::watch(services.clone(), clock.clone());
+        let gate = Gate::new(services.clone(), Arc::new(facts), load);
         let connections = Connections::new(
             ConnectionConfig {
                 limits: config.frame_limits(),

@@ -120,6 +120,16 @@ impl Notify {
         Ok(Notify { hub })
     }
 
+    /// How many ranges this node owns.
+    pub fn ranges(&self) -> usize {
+        self.hub.owner.get().map_or(0, |owner| owner.held().len())
+    }
+
+    /// How many notifications were sent from here.
+    pub fn sent(&self) -> u64 {
+        self.hub.stages.notifications()
+    }
+
     /// Answers what has one answer; `request.caller` says who asks.
     pub async fn call(&self, request: v1::NotifyMessage) -> Result<v1::NotifyMessage, Error> {
         let hub = &self.hub;

@@ -28,7 +28,7 @@ use std::time::Duration;
 use tidings_base::{Class, Error, OpId};
 use tidings_client::cell::Cell;
 use tidings_placement::config::FailOver;
-use tidings_placement::manager::{Input, Manager, Options};
+use tidings_placement::manager::{Gauges, Input, Manager, Options};
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
 use tokio::sync::{mpsc, watch};
@@ -67,6 +67,8 @@ struct Shared {
     waiting: Arc<Waiting<Answer>>,
     leader: watch::Receiver<Option<String>>,
     reign: Arc<Mutex<Option<Reign>>>,
+    /// What the manager had a second ago.
+    measured: Arc<Mutex<Gauges>>,
     told: Told,
     way: Way,
     retiring: watch::Sender<bool>,
@@ -100,9 +102,10 @@ impl Placement {
         let waiting = Arc::new(Waiting::default());
         let (errands, queue) = mpsc::unbounded_channel();
         let (step_down, stepping_down) = watch::channel(0);
+        let measured = Arc::new(Mutex::new(Gauges::default()));
         let manager = Manager::new(Options { seed, mutant: None }).outlasting(told.fail_over);
         let machine = Managing::new(manager, reign.clone());
-        let performer = Performer::new(waiting.clone(), errands, step_down);
+        let performer = Performer::new(waiting.clone(), errands, step_down, measured.clone());
         let (manager, driving) = driver::spawn("placement", machine, performer, clock, QUEUE);
         let way = Way::new(cells, APP, told.node);
         let clerk = Clerk::new(way.clone(), reign.clone());
@@ -126,6 +129,7 @@ impl Placement {
                 waiting,
                 leader: leads,
                 reign,
+                measured,
                 told,
                 way,
                 retiring,
@@ -172,7 +176,9 @@ impl Placement {
             (0, true) => "standing by",
             _ => "leading",
         };
-        v1::PlacementStatus { role: role.to_owned(), leader: shared.leader.borrow().clone().unwrap_or_default(), epoch }
+        let leader = shared.leader.borrow().clone().unwrap_or_default();
+        let Gauges { namespaces, owners, ranges, .. } = *shared.measured.lock();
+        v1::PlacementStatus { role: role.to_owned(), leader, epoch, namespaces, owners, ranges }
     }
 
     /// How many requests are under way or held.

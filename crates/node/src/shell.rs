@@ -63,7 +63,9 @@ impl Shell for Facts {
         status.node = self.node.0;
         status.version = VERSION.to_owned();
         status.address = self.address.clone();
-        let uptime = self.clock.now().mono.since(self.started);
+        let now = self.clock.now();
+        status.wall_us = now.wall.0;
+        let uptime = now.mono.since(self.started);
         status.uptime_ms = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
         status.connections = u32::try_from(self.admission.open()).unwrap_or(u32::MAX);
     }

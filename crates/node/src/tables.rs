@@ -80,6 +80,11 @@ pub struct Tables {
 }
 
 impl Tables {
+    /// How many partitions this node serves.
+    pub fn partitions(&self) -> usize {
+        self.hub.held.count()
+    }
+
     /// Begins to serve: what is not there yet (a cell, a manager) is waited for in the background.
     pub fn start(
         told: Told,

@@ -40,6 +40,11 @@ impl Stages {
         self.published.fetch_add(count as u64, Ordering::Relaxed);
     }
 
+    /// How many notifications were sent.
+    pub(super) fn notifications(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
     /// Counts what is sent to a client, and how long it took to come so far.
     pub(super) fn sent(&self, message: &v1::NotifyDown) {
         for notification in &message.notifications {

@@ -99,6 +99,7 @@ pub(super) struct Performer {
     waiting: Arc<Waiting<Answer>>,
     errands: mpsc::UnboundedSender<Errand>,
     step_down: watch::Sender<u64>,
+    measured: Arc<Mutex<Gauges>>,
     /// Gathered: a leader that takes over reads hundreds of files.
     reads: Vec<(u64, File)>,
     counted: Counts,
@@ -111,8 +112,10 @@ impl Performer {
         waiting: Arc<Waiting<Answer>>,
         errands: mpsc::UnboundedSender<Errand>,
         step_down: watch::Sender<u64>,
+        measured: Arc<Mutex<Gauges>>,
     ) -> Performer {
-        Performer { waiting, errands, step_down, reads: Vec::new(), counted: Counts::default(), tight: 0, damaged: 0 }
+        let (reads, counted) = (Vec::new(), Counts::default());
+        Performer { waiting, errands, step_down, measured, reads, counted, tight: 0, damaged: 0 }
     }
 
     fn run(&self, errand: Errand) {
@@ -138,6 +141,7 @@ impl Perform<Does> for Performer {
             Does::Measured(counts, gauges) => {
                 metrics::placement(&self.counted, &counts, &gauges);
                 self.counted = counts;
+                *self.measured.lock() = gauges;
                 // F10: this node may be configured with slower fail-overs than those that let the namespaces be made.
                 if std::mem::replace(&mut self.tight, gauges.tight) < gauges.tight {
                     let namespaces = gauges.tight;

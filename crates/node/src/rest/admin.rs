@@ -3,6 +3,7 @@
 use super::answer::{ErrorBody, Refusal};
 use super::extract::{JsonBody, Segments};
 use super::{App, Caller, call, unexpected};
+use crate::status::Status;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
@@ -11,58 +12,6 @@ use tidings_base::Error;
 use tidings_wire::v1::admin_message::Message;
 use tidings_wire::{Body, v1};
 use utoipa::ToSchema;
-
-/// How a node fares.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(super) struct Status {
-    /// Its number.
-    node: u64,
-    /// The number by which the cluster knows its own; absent while the node does not know it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    cluster: Option<String>,
-    version: String,
-    /// Where others reach it.
-    address: String,
-    uptime_ms: u64,
-    groups: Vec<Group>,
-    /// Open connections.
-    connections: u32,
-    /// The placement manager, as this node sees it.
-    placement: Option<PlacementStatus>,
-    /// Whom it asks about the cluster while it is no member; empty at members.
-    contacts: Vec<String>,
-    /// Sentences about what is wrong, each with what to do; empty when all is well.
-    problems: Vec<String>,
-}
-
-/// A Raft group as this node sees it.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-struct Group {
-    group: u32,
-    name: String,
-    /// `leader`, `follower` or `learner`.
-    role: String,
-    /// Absent while nobody leads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    leader: Option<u64>,
-    epoch: u64,
-    applied: u64,
-    committed: u64,
-    members: Vec<MemberStatus>,
-}
-
-/// A member of a group.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-struct MemberStatus {
-    node: u64,
-    address: String,
-    voter: bool,
-    /// Entries behind the leader, as the leader sees it.
-    lag: u64,
-    /// It did not answer the node that was asked.
-    #[serde(default)]
-    silent: bool,
-}
 
 /// An application and its keys.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -122,17 +71,6 @@ pub(super) struct Raised {
     incarnation: u64,
 }
 
-/// The placement manager, as a node sees it.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(super) struct PlacementStatus {
-    /// `leading`, `standing by` or `watching`.
-    role: String,
-    /// Where the leader is, if that is known.
-    leader: Option<String>,
-    /// Of the leader, if that is this node.
-    epoch: Option<u64>,
-}
-
 async fn ask(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
     match call(app, caller, Body::Admin(v1::AdminMessage { message: Some(message) })).await? {
         Body::Admin(v1::AdminMessage { message: Some(answer) }) => Ok(answer),
@@ -150,43 +88,8 @@ fn other(answer: Message) -> Refusal {
 ))]
 pub(super) async fn status(State(app): State<App>, caller: Caller) -> Result<Json<Status>, Refusal> {
     match ask(&app, &caller, Message::Status(v1::StatusRequest::default())).await? {
-        Message::StatusReply(reply) => Ok(Json(Status {
-            node: reply.node,
-            cluster: Some(reply.cluster).filter(|cluster| !cluster.is_empty()),
-            version: reply.version,
-            address: reply.address,
-            uptime_ms: reply.uptime_ms,
-            groups: reply.groups.into_iter().map(group).collect(),
-            connections: reply.connections,
-            placement: reply.placement.map(|placement| PlacementStatus {
-                role: placement.role,
-                leader: Some(placement.leader).filter(|leader| !leader.is_empty()),
-                epoch: Some(placement.epoch).filter(|epoch| *epoch > 0),
-            }),
-            contacts: reply.contacts,
-            problems: reply.problems,
-        })),
+        Message::StatusReply(reply) => Ok(Json(Status::from(reply))),
         answer => Err(other(answer)),
-    }
-}
-
-fn group(group: v1::GroupStatus) -> Group {
-    let member = |m: v1::MemberStatus| MemberStatus {
-        node: m.node,
-        address: m.address,
-        voter: m.voter,
-        lag: m.lag,
-        silent: m.silent,
-    };
-    Group {
-        group: group.group,
-        name: group.name,
-        role: group.role,
-        leader: Some(group.leader).filter(|leader| *leader != 0),
-        epoch: group.epoch,
-        applied: group.applied,
-        committed: group.committed,
-        members: group.members.into_iter().map(member).collect(),
     }
 }
 

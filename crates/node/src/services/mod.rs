@@ -23,7 +23,7 @@ mod stored;
 pub use cells::Cells;
 pub(crate) use cells::Way;
 pub(crate) use ground::Ground;
-pub use peers::Peers;
+pub use peers::{ClockGap, Met, Peers};
 pub use placed::Placed;
 pub(crate) use placed::Through;
 pub use stored::Stored;
@@ -95,7 +95,7 @@ impl NodeServices {
         let (placed, notify, tables, watchers) = (None, None, None, Vec::new());
         let mut services = NodeServices { stored, cells, apps, made, clock, placed, notify, tables, watchers };
         let logs = services.logs().map(Clone::clone);
-        let watching = tokio::spawn(roll_call::watch(logs, services.stored.peers.clone()));
+        let watching = tokio::spawn(roll_call::watch(logs, services.stored.peers.clone(), services.clock.clone()));
         services.watchers.push(AbortOnDrop(watching.abort_handle()));
         services
     }
@@ -187,11 +187,15 @@ impl NodeServices {
     async fn described(&self, mut answer: Admin, alone: bool) -> Admin {
         if let Admin::StatusReply(status) = &mut answer {
             status.placement = self.placed.as_ref().map(|placed| placed.here().status());
+            let notify = self.notify.as_ref().map(|notify| ("notify", notify.ranges()));
+            let tables = self.tables.as_ref().map(|tables| ("tables", tables.partitions()));
+            let share = |(part, ranges): (&str, usize)| v1::Share { part: part.to_owned(), ranges: ranges as u64 };
+            status.shares = notify.into_iter().chain(tables).map(share).collect();
             if self.logs().iter().any(|log| log.is_outside()) {
                 status.contacts = self.stored.peers.asked();
             }
             if !alone {
-                roll_call::add(&self.stored.peers, status).await;
+                roll_call::add(&self.stored.peers, &*self.clock, status).await;
             }
         }
         answer
@@ -356,6 +360,13 @@ impl Services for NodeServices {
         }
         let frames = self.stored.here_unless_leaving(request).await?;
         Ok(futures::stream::iter(frames.into_iter().map(Ok)).boxed())
+    }
+
+    fn done(&self) -> Vec<(&'static str, u64)> {
+        let entries = |log: &Group| log.status().applied.0;
+        let [store, cell] = self.logs().map(entries);
+        let sent = self.notify.as_ref().map(|notify| ("notifications", notify.sent()));
+        [("store_entries", store), ("cell_entries", cell)].into_iter().chain(sent).collect()
     }
 
     fn ready(&self) -> Result<(), Error> {

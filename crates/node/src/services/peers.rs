@@ -1,12 +1,14 @@
 //! Connections to the other nodes: one for replication, one for requests that another node must answer.
 
+use crate::clock::Clock;
 use crate::config::Config;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tidings_base::{Class, Error, NodeId};
+use tidings_base::{Class, Error, NodeId, Wall};
 use tidings_client::{Answers, Client, ClientConfig, Request, Retry, Tls};
 use tidings_consensus::{Transport, TransportError};
 use tidings_wire::v1::{self, RaftMessage, admin_message};
@@ -23,6 +25,50 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 enum Lane {
     Raft,
     Requests,
+}
+
+/// Another node, as it says itself.
+pub struct Met {
+    /// What it says.
+    pub status: v1::StatusReply,
+    /// Its wall clock beside this node's; absent if it does not tell it.
+    pub clock: Option<ClockGap>,
+}
+
+/// How far another node's wall clock is before this one's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockGap {
+    /// In microseconds; below zero = it is behind.
+    pub ahead_us: i64,
+    /// By how much that can be wrong: half the round trip.
+    pub error_us: u64,
+}
+
+impl ClockGap {
+    /// Beyond this, tokens and certificates begin and end at noticeably other times there.
+    pub const TOO_FAR: Duration = Duration::from_secs(2);
+
+    fn between(asked: Wall, there: Wall, answered: Wall) -> Option<ClockGap> {
+        let half = answered.0.saturating_sub(asked.0) / 2;
+        let ahead_us = i64::try_from(i128::from(there.0) - i128::from(asked.0 + half)).ok()?;
+        (there.0 > 0).then_some(ClockGap { ahead_us, error_us: half })
+    }
+
+    /// Whether the clocks are too far apart, however long the answer was under way.
+    pub fn is_too_far(self) -> bool {
+        u128::from(self.ahead_us.unsigned_abs().saturating_sub(self.error_us)) > ClockGap::TOO_FAR.as_micros()
+    }
+}
+
+impl fmt::Display for ClockGap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = if self.ahead_us < 0 { "behind" } else { "ahead" };
+        match self.ahead_us.unsigned_abs() {
+            us if us <= self.error_us => write!(f, "the same within {:.1} ms", self.error_us as f64 / 1e3),
+            us @ 0..1_000_000 => write!(f, "{:.1} ms {way}", us as f64 / 1e3),
+            us => write!(f, "{:.1} s {way}", us as f64 / 1e6),
+        }
+    }
 }
 
 /// The way to the other nodes of the cluster.
@@ -88,9 +134,12 @@ impl Peers {
         status_of(&self.connect(address)?, within).await
     }
 
-    /// What a member says of itself.
-    pub async fn status_of_member(&self, address: &str, within: Duration) -> Result<v1::StatusReply, Error> {
-        status_of(&self.client(Lane::Requests, address)?, within).await
+    /// What a member says of itself, and how its clock goes beside this one.
+    pub async fn meet(&self, address: &str, within: Duration, clock: &dyn Clock) -> Result<Met, Error> {
+        let asked = clock.now().wall;
+        let status = status_of(&self.client(Lane::Requests, address)?, within).await?;
+        let clock = ClockGap::between(asked, Wall(status.wall_us), clock.now().wall);
+        Ok(Met { status, clock })
     }
 
     /// Where to ask about the cluster while no members are known.
@@ -169,4 +218,27 @@ async fn status_of(client: &Client, within: Duration) -> Result<v1::StatusReply,
 
 fn lost(error: Error) -> TransportError {
     TransportError(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_judged_by_what_the_round_trip_leaves_sure() {
+        let gap = |there, answered| ClockGap::between(Wall(10_000_000), Wall(there), Wall(answered)).unwrap();
+        let near = gap(10_051_000, 10_100_000);
+        assert_eq!((near.ahead_us, near.error_us, near.is_too_far()), (1_000, 50_000, false));
+        assert_eq!(near.to_string(), "the same within 50.0 ms");
+        let far = gap(13_000_000, 10_100_000);
+        assert!(far.is_too_far());
+        assert_eq!(far.to_string(), "2.9 s ahead");
+        // It was under way for so long that the clocks may be the same.
+        assert!(!gap(13_000_000, 14_000_000).is_too_far());
+        let behind = gap(7_000_000, 10_000_000);
+        assert!(behind.is_too_far());
+        assert_eq!(behind.to_string(), "3.0 s behind");
+        // An older version does not say what time it is.
+        assert_eq!(ClockGap::between(Wall(1), Wall(0), Wall(2)), None);
+    }
 }

@@ -2,7 +2,8 @@
 //! still take this node for one of theirs: a member that was removed is told nothing any more, not even that. One that is
 //! none asks them who leads, and sends there what it is asked.
 
-use super::{Peers, admin};
+use super::{ClockGap, Met, Peers, admin};
+use crate::clock::Clock;
 use futures::future::join_all;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,19 +24,22 @@ const ASK_OUTSIDE: Duration = Duration::from_millis(500);
 /// Addresses that one answer may name; a group has five voters at most, and some that learn.
 const MAX_NAMED: usize = 16;
 
-/// Adds to a status who does not answer, who answers in a member's place, and what this node was removed from.
-pub(super) async fn add(peers: &Peers, status: &mut v1::StatusReply) {
+/// Adds to a status how the other members fare, who does not answer, who answers in a member's place, and what this node was
+/// removed from.
+pub(super) async fn add(peers: &Peers, clock: &dyn Clock, status: &mut v1::StatusReply) {
     let mut said = Vec::new();
     let mut silent = BTreeMap::new();
     let members = others(peers.node().0, status);
-    for ((node, address), answer) in members.iter().zip(call(peers, members.values()).await) {
+    for ((node, address), answer) in members.iter().zip(call(peers, clock, members.values()).await) {
         let (node, address) = (*node, address.clone());
         let wrong = match answer {
-            Some(there) if there.node == node => {
-                said.push(there);
+            Some(there) if there.status.node == node => {
+                status.problems.extend(there.clock.filter(|gap| gap.is_too_far()).map(|gap| strays(node, gap)));
+                status.nodes.push(node_status(&there));
+                said.push(there.status);
                 continue;
             }
-            Some(there) => format!("Node {} answers at {address} instead of node {node}", there.node),
+            Some(there) => format!("Node {} answers at {address} instead of node {node}", there.status.node),
             None => format!("Node {node} at {address} does not answer"),
         };
         status.problems.push(format!(
@@ -52,10 +56,15 @@ pub(super) async fn add(peers: &Peers, status: &mut v1::StatusReply) {
             group.leader = 0;
         }
     }
-    if let Some(placement) = &mut status.placement
-        && silent.values().any(|address| *address == placement.leader)
-    {
-        placement.leader.clear();
+    if let Some(placement) = &mut status.placement {
+        if silent.values().any(|address| *address == placement.leader) {
+            placement.leader.clear();
+        }
+        let leads = said.iter().filter_map(|there| there.placement.as_ref()).find(|there| there.epoch > 0);
+        if let Some(leads) = leads.filter(|_| placement.epoch == 0) {
+            let v1::PlacementStatus { namespaces, owners, ranges, .. } = *leads;
+            *placement = v1::PlacementStatus { namespaces, owners, ranges, ..std::mem::take(placement) };
+        }
     }
     let removed = status.groups.iter().filter_map(|group| {
         let by = removed_by(peers.node().0, group, &said)?;
@@ -69,6 +78,29 @@ pub(super) async fn add(peers: &Peers, status: &mut v1::StatusReply) {
     status.problems.extend(removed);
 }
 
+/// What a member says of itself, beside this node.
+fn node_status(Met { status, clock }: &Met) -> v1::NodeStatus {
+    let clock = clock.unwrap_or_default();
+    v1::NodeStatus {
+        node: status.node,
+        address: status.address.clone(),
+        version: status.version.clone(),
+        uptime_ms: status.uptime_ms,
+        connections: status.connections,
+        clock_ahead_us: clock.ahead_us,
+        clock_error_us: clock.error_us,
+        shares: status.shares.clone(),
+        rates: status.rates.clone(),
+    }
+}
+
+fn strays(node: u64, gap: ClockGap) -> String {
+    format!(
+        "The wall clock of node {node} is {gap}: tokens and certificates begin and end at other times there. Let NTP or PTP \
+         keep the clocks of all nodes."
+    )
+}
+
 /// The other members of all groups.
 fn others(node: u64, status: &v1::StatusReply) -> BTreeMap<u64, String> {
     let members = status.groups.iter().flat_map(|group| &group.members);
@@ -76,8 +108,8 @@ fn others(node: u64, status: &v1::StatusReply) -> BTreeMap<u64, String> {
 }
 
 /// What these nodes say of themselves, in their order.
-async fn call(peers: &Peers, addresses: impl Iterator<Item = &String>) -> Vec<Option<v1::StatusReply>> {
-    join_all(addresses.map(async |address| peers.status_of_member(address, ANSWERS).await.ok())).await
+async fn call(peers: &Peers, clock: &dyn Clock, addresses: impl Iterator<Item = &String>) -> Vec<Option<Met>> {
+    join_all(addresses.map(async |address| peers.meet(address, ANSWERS, clock).await.ok())).await
 }
 
 /// Who knows at least as much as this node, and does not know it as a member; it may even know so itself. One that knows no
@@ -121,7 +153,7 @@ fn outside(group: u32, said: &[v1::StatusReply]) -> Option<Outside> {
 
 /// Asks, while this node is out of touch with a group, whether it is still a member. It tells in the log, once, when it was
 /// removed, and the group where to send what is asked of it.
-pub(super) async fn watch(logs: [Group; 2], peers: Arc<Peers>) {
+pub(super) async fn watch(logs: [Group; 2], peers: Arc<Peers>, clock: Arc<dyn Clock>) {
     let mut told = BTreeSet::new();
     let mut pause = ASK_OUTSIDE;
     // Whom those who answered have named: contacts may be gone one day.
@@ -140,7 +172,8 @@ pub(super) async fn watch(logs: [Group; 2], peers: Arc<Peers>) {
         let status = admin::status(&lost);
         let members = others(peers.node().0, &status);
         let asked: BTreeSet<&String> = members.values().chain(peers.contacts()).chain(&named).collect();
-        let said = of_cluster(&status.cluster, call(&peers, asked.into_iter()).await);
+        let said = call(&peers, &*clock, asked.into_iter()).await.into_iter().map(|met| Some(met?.status));
+        let said = of_cluster(&status.cluster, said.collect());
         for (log, group) in lost.into_iter().zip(&status.groups) {
             let removed = removed_by(peers.node().0, group, &said);
             if let Some(by) = removed

@@ -51,6 +51,11 @@ impl Held {
         self.told.lock().partitions.get(&partition).copied()
     }
 
+    /// How many partitions the processor has.
+    pub(super) fn count(&self) -> usize {
+        self.told.lock().partitions.len()
+    }
+
     /// The processor has lost a partition by itself.
     pub(super) fn forget(&self, partition: PartitionId) {
         self.told.lock().partitions.remove(&partition);
@@ -152,7 +157,7 @@ impl Hub {
             self.tell_gateway(&entry).await;
             self.tell_processor(&entry).await;
         }
-        metrics::tables_partitions(self.held.told.lock().partitions.len());
+        metrics::tables_partitions(self.held.count());
         Ok(())
     }
 

@@ -74,12 +74,15 @@ impl<P: Process, T: Site<P>> Stage<P, T> {
         ];
         let faults = self.chaos.counts().iter().chain(&outline.faults).map(|(kind, count)| (*kind, *count));
         let mutant = options.mutant.map(|mutant| format!(" --mutant {mutant}")).unwrap_or_default();
+        let usual = options.simulated == Options::default().simulated;
+        let minutes = options.simulated.as_secs_f64() / 60.0;
+        let length = if usual { String::new() } else { format!(" --length {minutes}") };
         let failures = found.map(|violation| Failure {
             seed,
             invariant: violation.invariant,
             message: violation.what,
             at: self.world.now().to_string(),
-            replay: format!("tidings sim {} --seed {seed}{mutant}", outline.scenario),
+            replay: format!("tidings sim {} --seed {seed}{mutant}{length}", outline.scenario),
             trace: self.world.trace.lines().map(str::to_string).collect(),
         });
         Report {

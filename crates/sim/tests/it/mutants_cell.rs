@@ -74,7 +74,7 @@ fn judge(table: &[(Rule, &str, u64, &[&str])]) {
     let mut green = std::collections::BTreeSet::new();
     for (rule, scenario, known, by) in table {
         let Some((seed, replay)) = noticed(*rule, scenario, *known, by) else { panic!("{rule} was not missed") };
-        assert_eq!(replay, format!("tidings sim {scenario} --seed {seed} --mutant {rule}"));
+        assert!(replay.starts_with(&format!("tidings sim {scenario} --seed {seed} --mutant {rule}")), "{replay}");
         if green.insert((*scenario, seed)) {
             assert_eq!(run(scenario, seed, &options(None)).unwrap().failures, [], "{scenario}, seed {seed}");
         }

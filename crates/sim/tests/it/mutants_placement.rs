@@ -50,7 +50,7 @@ fn every_rule_is_missed_when_it_is_left_out() {
     for (rule, scenario, known, by) in TABLE {
         let Some((seed, replay)) = noticed(*rule, scenario, *known, by) else { panic!("{rule} was not missed") };
         println!("{rule}: {replay}");
-        assert_eq!(replay, format!("tidings sim {scenario} --seed {seed} --mutant {rule}"));
+        assert!(replay.starts_with(&format!("tidings sim {scenario} --seed {seed} --mutant {rule}")), "{replay}");
         if green.insert((*scenario, seed)) {
             assert_eq!(run(scenario, seed, &options(None)).unwrap().failures, [], "{scenario}, seed {seed}");
         }

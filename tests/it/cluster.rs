@@ -384,6 +384,13 @@ fn one_screen_shows_all_nodes_and_doctor_meets_them() {
     cluster.kill(2);
     let said = run(&["doctor", "--config", &config]);
     assert!(said.code == 0 && said.out.contains("warning  member: nobody answers at 127.0.0.1:"), "{said:?}");
+
+    // A leader's reads are safe only while all members wait as long before they elect another.
+    let told = std::fs::read_to_string(&cluster.configs[2]).unwrap();
+    std::fs::write(&cluster.configs[2], told + "[timings]\nlease = \"900ms\"\n").unwrap();
+    cluster.restart(2);
+    let said = cluster.node(0).run(&["status"]);
+    assert!(said.code == 1 && said.out.contains("Node 3 has `timings.lease` 900 ms, this node 600 ms"), "{said:?}");
 }
 
 #[test]

@@ -240,7 +240,7 @@ pub struct Limits {
     pub initial_credit: u32,
 }
 
-/// How long things may take. Nothing here is a matter of safety; leases have their own constants.
+/// How long things may take. Of these `lease` alone is a matter of safety.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timings {

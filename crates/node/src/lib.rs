@@ -163,6 +163,7 @@ impl Node {
             started: clock.now().mono,
             clock: clock.clone(),
             admission: admission.clone(),
+            lease: config.timings.lease.into(),
         };
         let is_tls = config.tls.is_some();
         let auth = Arc::new(auth);

@@ -10,6 +10,7 @@ use crate::placement::sidecar::Sidecar;
 use crate::port::Admission;
 use crate::shutdown::Shutdown;
 use std::sync::Arc;
+use std::time::Duration;
 use tidings_base::{Mono, NodeId};
 use tidings_wire::v1;
 
@@ -56,6 +57,8 @@ pub struct Facts {
     pub clock: Arc<dyn Clock>,
     /// Its open connections.
     pub admission: Arc<Admission>,
+    /// For how long it elects nobody after it heard a leader.
+    pub lease: Duration,
 }
 
 impl Shell for Facts {
@@ -68,5 +71,18 @@ impl Shell for Facts {
         let uptime = now.mono.since(self.started);
         status.uptime_ms = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
         status.connections = u32::try_from(self.admission.open()).unwrap_or(u32::MAX);
+        status.lease_ms = u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX);
+        let other = status.nodes.iter().filter(|node| node.lease_ms != status.lease_ms);
+        let other: Vec<String> = other.map(|node| unequal(node, status.lease_ms)).collect();
+        status.problems.extend(other);
     }
+}
+
+/// A leader answers reads by itself for as long as it believes that nobody elects another.
+fn unequal(node: &v1::NodeStatus, lease_ms: u32) -> String {
+    format!(
+        "Node {} has `timings.lease` {} ms, this node {lease_ms} ms: reads may be stale after a change of leader. Stop all nodes \
+         and start them with the same.",
+        node.node, node.lease_ms
+    )
 }

@@ -20,7 +20,7 @@ pub struct Cell {
     /// The lease of a session that asks for none. 12 s: a session survives a fail-over and a few lost packets, and its
     /// KeepAlives cost one message in several seconds. A dead holder's locks are freed no sooner than this.
     pub lease: Time,
-    /// The lease under which clients use what they have cached, renewed by each connection four times in it. 1800 ms: a
+    /// The lease under which clients use what they have cached, renewed by each connection twice a second. 1800 ms: a
     /// write waits no longer than this for a client that is gone, and a new master opens as soon as that.
     pub cache_lease: Time,
     /// A session without a handle and without a call for this long is ended. 1 min: long enough for a person at a

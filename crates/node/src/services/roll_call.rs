@@ -91,6 +91,7 @@ fn node_status(Met { status, clock }: &Met) -> v1::NodeStatus {
         clock_error_us: clock.error_us,
         shares: status.shares.clone(),
         rates: status.rates.clone(),
+        lease_ms: status.lease_ms,
     }
 }
 

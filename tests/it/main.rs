@@ -14,6 +14,8 @@ mod placement;
 #[path = "../shared/ports.rs"]
 mod ports;
 mod process;
+#[path = "../shared/register.rs"]
+mod register;
 mod security;
 mod serving;
 mod simulation;

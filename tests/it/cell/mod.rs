@@ -2,6 +2,7 @@
 
 mod backup;
 mod files;
+mod histories;
 mod lock_set;
 mod locks;
 mod masters;

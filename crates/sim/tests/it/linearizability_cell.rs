@@ -2,107 +2,20 @@
 //! compare-and-set, creation and deletion, reads through caches among the rest; locks with their generations. Each file and
 //! each lock is judged by itself, and what has an unknown outcome may have happened at any later time, or never.
 
-use porcupine_rs::{CheckResult, Model, Operation, check_operations_timeout};
+use crate::register::{Change as Changed, Deed, File, NEVER, by_name, judge, operation};
+use porcupine_rs::{CheckResult, Model, Operation};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_cell::mutant::Mutant as Rule;
 use tidings_sim::Options;
-use tidings_sim::kernel::HostId;
 use tidings_sim::mutant::Mutant;
 use tidings_sim::scenarios::cell::fact::{Answer, Call, Change, Fact, Key, OpName, Sighting};
 use tidings_sim::scenarios::cell::run_recorded;
 use tidings_wire::v1;
 
-/// How long the search may take for one history.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The end of what has no known end.
-const NEVER: i64 = i64::MAX;
 /// The files of the workload that come and go.
 const FILES: [&str; 5] = ["/a", "/b", "/c", "/d/a", "/d/b"];
-
-/// A file: its generation and contents.
-#[derive(Clone, Debug)]
-struct File;
-
-/// What a client did to one file, and what it was told.
-#[derive(Clone, Debug)]
-enum Deed {
-    /// It saw generation and contents (`None` = not shown), or that there is no file.
-    Saw(Option<(u64, Option<u64>)>),
-    /// It changed it so, and was told the generation afterwards or not.
-    Did(Change, Option<u64>),
-    /// It may have changed it so.
-    MayHaveDone(Change),
-    /// It was told that there is none.
-    Missing,
-    /// It was told that there is one.
-    Present,
-    /// It was told that its generation is another one.
-    Differs(u64),
-}
-
-type Register = Option<(u64, u64)>;
-
-/// The file after a change; `None` = the change is refused.
-fn changed(state: Register, change: &Change) -> Option<Register> {
-    let expected = |wanted: &Option<u64>, generation: u64| wanted.is_none_or(|wanted| wanted == generation);
-    match (change, state) {
-        (Change::Write { contents, if_generation, .. }, Some((generation, _)))
-            if expected(if_generation, generation) =>
-        {
-            Some(Some((generation + 1, *contents)))
-        }
-        (Change::Delete { if_generation, .. }, Some((generation, _))) if expected(if_generation, generation) => {
-            Some(None)
-        }
-        (Change::Create { contents, .. }, None) => Some(Some((1, *contents))),
-        (Change::Create { exclusive: false, .. }, present) => Some(present),
-        _ => None,
-    }
-}
-
-fn by_name<M: Model<Op = (String, D)>, D: Clone>(history: &[Operation<M>]) -> Vec<Vec<Operation<M>>> {
-    let mut parts: BTreeMap<&str, Vec<Operation<M>>> = BTreeMap::new();
-    for operation in history {
-        parts.entry(&operation.op.0).or_default().push(operation.clone());
-    }
-    parts.into_values().collect()
-}
-
-impl Model for File {
-    type State = Register;
-    type Op = (String, Deed);
-    type Metadata = ();
-
-    fn partition_operations(history: &[Operation<File>]) -> Vec<Vec<Operation<File>>> {
-        by_name(history)
-    }
-
-    fn init() -> Register {
-        None
-    }
-
-    fn step(state: &Register, (_, deed): &Self::Op) -> (bool, Register) {
-        match deed {
-            Deed::Saw(None) | Deed::Missing => (state.is_none(), *state),
-            Deed::Saw(Some((generation, contents))) => {
-                let same = |(known, value): (u64, u64)| known == *generation && contents.is_none_or(|it| it == value);
-                (state.is_some_and(same), *state)
-            }
-            Deed::Did(change, told) => match changed(*state, change) {
-                Some(after) => {
-                    let as_told = told.is_none_or(|told| after.is_some_and(|(generation, _)| generation == told));
-                    (as_told, after)
-                }
-                None => (false, *state),
-            },
-            Deed::MayHaveDone(change) => (true, changed(*state, change).unwrap_or(*state)),
-            Deed::Present => (state.is_some(), *state),
-            Deed::Differs(wanted) => (state.is_some_and(|(generation, _)| generation != *wanted), *state),
-        }
-    }
-}
 
 /// A lock: its generation, and who is known to hold it by session and handle.
 ///
@@ -182,6 +95,18 @@ fn saw(sighting: &Sighting) -> Option<(String, Deed)> {
     Some((path.clone(), Deed::Saw(shown)))
 }
 
+/// The file that a call changes, how, and under which condition.
+fn changes(change: &Change) -> Option<(&String, Changed, Option<u64>)> {
+    match *change {
+        Change::Write { ref path, contents, if_generation } => {
+            Some((path, Changed::Write { contents, if_generation }, if_generation))
+        }
+        Change::Create { ref path, contents, exclusive } => Some((path, Changed::Create { contents, exclusive }, None)),
+        Change::Delete { ref path, if_generation } => Some((path, Changed::Delete { if_generation }, if_generation)),
+        Change::Release { .. } | Change::Other => None,
+    }
+}
+
 /// What an answer says about files.
 fn about_files(call: &Call, answer: &Answer) -> Vec<(String, Deed)> {
     let change = match (call, answer) {
@@ -189,17 +114,13 @@ fn about_files(call: &Call, answer: &Answer) -> Vec<(String, Deed)> {
         (_, Answer::Saw(sightings)) => return sightings.iter().filter_map(saw).collect(),
         _ => return Vec::new(),
     };
-    let (path, wanted) = match change {
-        Change::Write { path, if_generation, .. } | Change::Delete { path, if_generation } => (path, *if_generation),
-        Change::Create { path, .. } => (path, None),
-        Change::Release { .. } | Change::Other => return Vec::new(),
-    };
+    let Some((path, change, wanted)) = changes(change) else { return Vec::new() };
     let deed = match (answer, wanted) {
         (Answer::Done { stat }, _) => {
-            Deed::Did(change.clone(), stat.as_ref().map(|stat: &v1::NodeStat| stat.content_generation))
+            Deed::Did(change, stat.as_ref().map(|stat: &v1::NodeStat| stat.content_generation))
         }
-        (Answer::Saw(_), _) => Deed::Did(change.clone(), None),
-        (Answer::Unknown, _) => Deed::MayHaveDone(change.clone()),
+        (Answer::Saw(_), _) => Deed::Did(change, None),
+        (Answer::Unknown, _) => Deed::MayHaveDone(change),
         (Answer::Refused(code), _) if code == "cell.no_node" => Deed::Missing,
         (Answer::Refused(code), _) if code == "cell.node_exists" => Deed::Present,
         (Answer::Refused(code), Some(wanted)) if code == "cell.wrong_generation" => Deed::Differs(wanted),
@@ -234,10 +155,6 @@ struct Histories {
     sessions: BTreeMap<u64, (i64, BTreeSet<String>)>,
 }
 
-fn operation<M: Model>(client: HostId, call_time: i64, return_time: i64, op: M::Op) -> Operation<M> {
-    Operation { client_id: Some(client.0), call_time, return_time, op, metadata: None }
-}
-
 impl Histories {
     fn of(record: &[Fact]) -> Histories {
         let mut all = Histories::default();
@@ -250,41 +167,41 @@ impl Histories {
                 Fact::Told { op, answer, .. } => {
                     if let Some((begun, session, call)) = asked.remove(op) {
                         let end = if *answer == Answer::Unknown { NEVER } else { at + 1 };
-                        all.add(op.client, (begun, end), session, &call, answer);
+                        all.add(op.client.0, (begun, end), session, &call, answer);
                     }
                 }
                 Fact::Cached { sighting, .. } => {
-                    let seen = saw(sighting).map(|deed| operation(HostId(0), at, at + 1, deed));
+                    let seen = saw(sighting).map(|deed| operation(0, (at, at + 1), deed));
                     all.files.extend(seen);
                 }
                 _ => {}
             }
         }
         for (op, (begun, session, call)) in asked {
-            all.add(op.client, (begun, NEVER), session, &call, &Answer::Unknown);
+            all.add(op.client.0, (begun, NEVER), session, &call, &Answer::Unknown);
         }
         for (session, (last, locks)) in std::mem::take(&mut all.sessions) {
-            let gone = |lock| operation(HostId(0), last, NEVER, (lock, Hold::Gone(session)));
+            let gone = |lock| operation(0, (last, NEVER), (lock, Hold::Gone(session)));
             all.locks.extend(locks.into_iter().map(gone));
         }
         all
     }
 
-    fn add(&mut self, client: HostId, (begun, end): (i64, i64), session: u64, call: &Call, answer: &Answer) {
+    fn add(&mut self, client: u32, (begun, end): (i64, i64), session: u64, call: &Call, answer: &Answer) {
         let (last, locks) = self.sessions.entry(session).or_default();
         if !matches!(answer, Answer::Unknown | Answer::Refused(_) | Answer::Broken(_)) {
             *last = begun.max(*last);
         }
         if let Some(hold) = about_locks(session, call, answer) {
             locks.insert(hold.0.clone());
-            self.locks.push(operation(client, begun, end, hold));
+            self.locks.push(operation(client, (begun, end), hold));
         }
         let deeds = about_files(call, answer);
-        self.files.extend(deeds.into_iter().map(|deed| operation(client, begun, end, deed)));
+        self.files.extend(deeds.into_iter().map(|deed| operation(client, (begun, end), deed)));
     }
 
     fn judge(&self) -> (CheckResult, CheckResult) {
-        (check_operations_timeout(&self.files, PATIENCE), check_operations_timeout(&self.locks, PATIENCE))
+        (judge(&self.files), judge(&self.locks))
     }
 }
 
@@ -320,10 +237,9 @@ fn a_rule_that_is_left_out_is_found_by_what_clients_saw() {
 }
 
 fn locking(holds: &[(i64, i64, Hold)]) -> CheckResult {
-    let operations = holds
-        .iter()
-        .map(|(call, end, hold)| operation::<Lock>(HostId(1), *call, *end, ("/lock".to_string(), hold.clone())));
-    check_operations_timeout(&operations.collect::<Vec<_>>(), PATIENCE)
+    let operations =
+        holds.iter().map(|(call, end, hold)| operation::<Lock>(1, (*call, *end), ("/lock".to_string(), hold.clone())));
+    judge(&operations.collect::<Vec<_>>())
 }
 
 #[test]

@@ -12,6 +12,8 @@ mod mutants_cell;
 mod mutants_notify;
 mod mutants_placement;
 mod mutants_tables;
+#[path = "../../../../tests/shared/register.rs"]
+mod register;
 mod scenario_cell;
 mod scenario_notify;
 mod scenario_placement;

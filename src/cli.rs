@@ -2,6 +2,8 @@
 
 pub mod bench;
 pub mod cell;
+#[cfg(test)]
+mod examples;
 pub mod member;
 pub mod notify;
 pub mod place;
@@ -33,12 +35,21 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Command {
     /// Run one node, or a member of a cluster
+    #[command(after_help = "Examples:\n  tidings serve\n  \
+                            tidings serve --data /var/lib/tidings --listen 127.0.0.1:7400\n  \
+                            tidings serve --config node-1/node.toml --found")]
     Serve(Serve),
     /// Show nodes, leaders and problems on one screen; exit code 1 if there are problems
+    #[command(after_help = "Examples:\n  tidings status\n  \
+                            tidings status --server https://10.0.0.1:7400 --ca ca.pem --json")]
     Status(Remote),
     /// Check configuration, clock, disk, port, certificates and data; say what to do
+    #[command(after_help = "Examples:\n  tidings doctor\n  tidings doctor --config node-1/node.toml")]
     Doctor(Doctor),
     /// Make a certificate authority, node certificates, configuration and the first operator key
+    #[command(after_help = "Examples:\n  \
+                            tidings init cluster --node 10.0.0.1:7400 --node 10.0.0.2:7400 --node 10.0.0.3:7400\n  \
+                            tidings init cluster --add 4=10.0.0.4:7400")]
     Init(Init),
     /// The members of the cluster: add, remove and replace whole nodes
     #[command(subcommand, after_help = MEMBER_HELP)]
@@ -71,8 +82,11 @@ pub enum Command {
     #[command(subcommand)]
     Feed(Feed),
     /// Simulate a cluster under faults, decided by a seed
+    #[command(after_help = "Examples:\n  tidings sim cell --seed 7\n  tidings sim all --seeds 1..200 --minutes 10")]
     Sim(Sim),
     /// Measure, and report with the machine
+    #[command(after_help = "Examples:\n  tidings bench cell --quick\n  \
+                            tidings bench store wire --dir /var/tmp --out report.json")]
     Bench(Bench),
     /// Serve from memory, without a store: what `bench wire` measures against
     #[command(hide = true)]
@@ -84,6 +98,7 @@ pub enum Command {
     #[command(hide = true)]
     BenchCrowd(bench::BenchCrowd),
     /// Print completions for a shell
+    #[command(after_help = "Example:\n  tidings completions zsh > _tidings")]
     Completions {
         /// The shell to complete for
         shell: clap_complete::Shell,
@@ -112,6 +127,9 @@ pub struct Remote {
     /// For operators: act in this application rather than in `default`
     #[arg(long, value_name = "NAME")]
     pub app: Option<String>,
+    /// The application need not be there: Notify's begin with their first publication
+    #[arg(skip)]
+    pub any_app: bool,
     /// The certificate authority to trust, as a PEM file
     #[arg(long, env = "TIDINGS_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
@@ -194,6 +212,7 @@ pub struct Init {
 #[derive(Subcommand)]
 pub enum App {
     /// Create an application and print its first key, once
+    #[command(after_help = "Example:\n  tidings app create shop")]
     Create {
         /// The application's name
         name: String,
@@ -201,6 +220,9 @@ pub enum App {
         remote: Remote,
     },
     /// List an application's keys; make or revoke one
+    #[command(after_help = "Examples:\n  tidings app keys shop\n  \
+                            tidings app keys shop --new\n  \
+                            tidings app keys shop --revoke 0123456789abcdef")]
     Keys {
         /// The application's name
         name: String,
@@ -214,6 +236,7 @@ pub enum App {
         remote: Remote,
     },
     /// List applications
+    #[command(after_help = "Example:\n  tidings app ls --json")]
     Ls {
         #[command(flatten)]
         remote: Remote,
@@ -223,6 +246,8 @@ pub enum App {
 #[derive(Subcommand)]
 pub enum Store {
     /// Write one cell, or delete it
+    #[command(after_help = "Examples:\n  tidings store put greetings hello text 'good news'\n  \
+                            tidings store put greetings hello text --delete")]
     Put {
         /// The group of rows
         group: String,
@@ -246,6 +271,7 @@ pub enum Store {
         remote: Remote,
     },
     /// Print the cells of one row
+    #[command(after_help = "Example:\n  tidings store get greetings hello")]
     Get {
         /// The group of rows
         group: String,
@@ -255,6 +281,8 @@ pub enum Store {
         remote: Remote,
     },
     /// Print the rows of a group, in order
+    #[command(after_help = "Examples:\n  tidings store scan greetings\n  \
+                            tidings store scan greetings --start a --end n --limit 10")]
     Scan {
         /// The group of rows
         group: String,
@@ -271,6 +299,7 @@ pub enum Store {
         remote: Remote,
     },
     /// Show the store's incarnation; raise it after a loss
+    #[command(after_help = "Examples:\n  tidings store incarnation\n  tidings store incarnation --raise --yes")]
     Incarnation {
         /// Raise it: whatever was learnt under an earlier one is out of date then, everywhere
         #[arg(long)]
@@ -286,6 +315,7 @@ pub enum Store {
 #[derive(Subcommand)]
 pub enum Feed {
     /// Append entries to a topic; answered when they are durable
+    #[command(after_help = "Example:\n  tidings feed append orders 'one more' @order.json")]
     Append {
         /// The topic
         topic: String,
@@ -296,6 +326,7 @@ pub enum Feed {
         remote: Remote,
     },
     /// Receive entries on behalf of a consumer group and acknowledge them
+    #[command(after_help = "Example:\n  tidings feed consume orders --group billing --limit 10")]
     Consume {
         /// The topic
         topic: String,

@@ -4,13 +4,39 @@ use crate::cli::Typed;
 use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::json;
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use tidings_base::{Class, Error};
 
-/// Prints a line to standard output. A reader that went away (`| head`) ends the program quietly.
+/// Prints a line for people to standard output, without anything that a terminal would obey.
 pub fn line(text: impl Display) {
+    exact(plain(&text.to_string()));
+}
+
+/// A text on one line, with whatever a terminal would obey as it is written: names are anybody's.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let mut plain = String::new();
+    for c in text.chars() {
+        match c.is_control() {
+            true => plain.extend(c.escape_default()),
+            false => plain.push(c),
+        }
+    }
+    plain.into()
+}
+
+/// The same of a text that may have several lines.
+fn plain_lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints a line for programs to standard output, as it is. A reader that went away (`| head`) ends the program quietly.
+pub fn exact(text: impl Display) {
     let mut out = io::stdout().lock();
     if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
@@ -25,8 +51,13 @@ pub enum Hue {
     Bad,
 }
 
+/// Prints a line for people that begins with a word in the colour of what it says.
+pub fn marked(hue: Hue, mark: &str, rest: impl Display) {
+    exact(format_args!("{}{}", hued(hue, mark), plain(&rest.to_string())));
+}
+
 /// A text in the colour of what it says, if people read it: on a terminal, unless `NO_COLOR` is set.
-pub fn hued(hue: Hue, text: impl Display) -> String {
+fn hued(hue: Hue, text: impl Display) -> String {
     let wanted = |unset: Option<std::ffi::OsString>| unset.is_none_or(|value| value.is_empty());
     match io::stdout().is_terminal() && wanted(std::env::var_os("NO_COLOR")) {
         true => coloured(hue, text),
@@ -48,7 +79,7 @@ pub fn json(value: &impl Serialize) {
     let text =
         if io::stdout().is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
     match text {
-        Ok(text) => line(text),
+        Ok(text) => exact(text),
         Err(error) => unreachable!("what is printed has only string keys: {error}"),
     }
 }
@@ -60,12 +91,12 @@ pub fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = 
     let heading = heading.map(|name| Cell::new(name).add_attribute(Attribute::Bold));
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(heading);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.map(|cell| plain(&cell).into_owned()));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    line(table.trim_fmt());
+    exact(table.trim_fmt());
 }
 
 /// Prints the error that ended a command, and says the exit code of its class.
@@ -113,24 +144,27 @@ fn typed_hint(error: &Error) -> String {
 /// Prints an error on standard error: one sentence and a hint for people, one JSON object on a line for scripts.
 pub fn tell(error: &Error, as_json: bool) {
     let Error { code, class, message, hint, .. } = error;
+    let (said, advised) = (plain_lines(message), plain_lines(hint));
     let mut err = io::stderr().lock();
     // Nothing can be done about a standard error that cannot be written to.
     let _ = match as_json {
         true => writeln!(err, "{}", json!({ "code": code, "class": class.name(), "message": message, "hint": hint })),
-        false if hint.is_empty() => writeln!(err, "error: {message} ({code})"),
-        false => writeln!(err, "error: {message} ({code})\nhint: {hint}"),
+        false if hint.is_empty() => writeln!(err, "error: {said} ({code})"),
+        false => writeln!(err, "error: {said} ({code})\nhint: {advised}"),
     };
 }
 
 /// Tells people something beside the answer, on standard error.
 pub fn note(text: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", plain_lines(&text.to_string()));
 }
 
 /// Tells of something that happens to a command that goes on, on standard error: a line for people, an object for scripts.
 pub fn event(as_json: bool, event: &str, text: impl Display) {
     match as_json {
-        true => note(json!({ "event": event, "message": text.to_string() })),
+        true => {
+            let _ = writeln!(io::stderr().lock(), "{}", json!({ "event": event, "message": text.to_string() }));
+        }
         false => note(text),
     }
 }
@@ -154,6 +188,13 @@ pub fn usage(message: impl Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_printed_as_it_is_written() {
+        assert_eq!(plain("prïces 1"), "prïces 1");
+        assert_eq!(plain("a\nb\x1b[2J\u{9b}"), "a\\nb\\u{1b}[2J\\u{9b}");
+        assert_eq!(plain_lines("a\nb\r"), "a\nb\\r");
+    }
 
     #[test]
     fn hints_of_libraries_are_told_in_words_of_the_command_line() {

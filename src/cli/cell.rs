@@ -21,6 +21,7 @@ pub enum Cell {
         remote: Remote,
     },
     /// Print the contents of a file
+    #[command(after_help = "Examples:\n  tidings cell cat /app/config\n  tidings cell cat /app/config --json")]
     Cat {
         /// The file
         path: String,
@@ -55,6 +56,7 @@ pub enum Cell {
         remote: Remote,
     },
     /// Make a directory
+    #[command(after_help = "Example:\n  tidings cell mkdir -p /app/members")]
     Mkdir {
         /// The directory
         path: String,
@@ -87,6 +89,7 @@ pub enum Cell {
         remote: Remote,
     },
     /// Show the metadata of a node: counters, checksum, ACLs, lock
+    #[command(after_help = "Example:\n  tidings cell stat /app/leader")]
     Stat {
         /// The node
         path: String,
@@ -122,6 +125,7 @@ pub enum Cell {
         remote: Remote,
     },
     /// List locks that are held, waited for or held back
+    #[command(after_help = "Examples:\n  tidings cell locks\n  tidings cell locks --json")]
     Locks {
         #[command(flatten)]
         remote: Remote,
@@ -136,6 +140,7 @@ pub enum Cell {
     #[command(subcommand)]
     Quota(Quota),
     /// Save the whole cell into one checksummed file
+    #[command(after_help = "Example:\n  tidings cell backup monday.cell")]
     Backup {
         /// The file to write; it must not exist
         file: PathBuf,
@@ -143,6 +148,8 @@ pub enum Cell {
         remote: Remote,
     },
     /// Load a backup into a cell: ends all sessions and makes all sequencers stale
+    #[command(after_help = "Examples:\n  tidings cell restore monday.cell\n  \
+                            tidings cell restore monday.cell --replace --yes")]
     Restore {
         /// The file that `backup` wrote
         file: PathBuf,
@@ -227,6 +234,7 @@ pub struct Elect {
 #[derive(Subcommand)]
 pub enum Sessions {
     /// End a session: its ephemeral files go, its locks are held back for their delays
+    #[command(after_help = "Example:\n  tidings cell sessions end 17")]
     End {
         /// The session's number
         id: u64,
@@ -238,6 +246,7 @@ pub enum Sessions {
 #[derive(Subcommand)]
 pub enum Acl {
     /// Show the three ACL names of a node
+    #[command(after_help = "Example:\n  tidings cell acl get /app/config")]
     Get {
         /// The node
         path: String,
@@ -273,6 +282,7 @@ pub enum Acl {
 #[derive(Subcommand)]
 pub enum Quota {
     /// Show the bounds of a directory and what it holds
+    #[command(after_help = "Example:\n  tidings cell quota get /app")]
     Get {
         /// The directory
         path: String,
@@ -280,6 +290,8 @@ pub enum Quota {
         remote: Remote,
     },
     /// Set the bounds of a directory; 0 removes one, one not given stays
+    #[command(after_help = "Examples:\n  tidings cell quota set /app --nodes 1000 --bytes 10000000\n  \
+                            tidings cell quota set /app --nodes 0")]
     Set {
         /// The directory
         path: String,
@@ -297,6 +309,7 @@ pub enum Quota {
 #[derive(Subcommand)]
 pub enum Sequencer {
     /// Ask the cell whether the lock is still held as the sequencer says; exit code 4 if not
+    #[command(after_help = "Example:\n  tidings cell sequencer check \"$TIDINGS_SEQUENCER\"")]
     Check {
         /// The sequencer, `seq1.…`
         token: String,
@@ -304,6 +317,8 @@ pub enum Sequencer {
         remote: Remote,
     },
     /// Show what a sequencer says, without asking anybody; the signature is not checked
+    #[command(after_help = "Examples:\n  tidings cell sequencer show \"$TIDINGS_SEQUENCER\"\n  \
+                            tidings cell sequencer show \"$TIDINGS_SEQUENCER\" --against \"$NEWEST_SEEN\"")]
     Show {
         /// The sequencer, `seq1.…`
         token: String,

@@ -6,11 +6,14 @@ use clap::Subcommand;
 #[derive(Subcommand)]
 pub enum Member {
     /// List the members and how far each is behind
+    #[command(after_help = "Examples:\n  tidings member list\n  tidings cell member list --json")]
     List {
         #[command(flatten)]
         remote: Remote,
     },
     /// Add a node that was started with `serve --join`
+    #[command(after_help = "Examples:\n  tidings member add 4 10.0.0.4:7400\n  \
+                            tidings cell member add 4 10.0.0.4:7400")]
     Add {
         /// Its number, which the cluster never knew before
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -24,6 +27,7 @@ pub enum Member {
         remote: Remote,
     },
     /// Remove a member
+    #[command(after_help = "Examples:\n  tidings member remove 4\n  tidings cell member remove 4")]
     Remove {
         /// Its number
         node: u64,
@@ -31,6 +35,8 @@ pub enum Member {
         remote: Remote,
     },
     /// Remove a member and add another in its place, which was started with `serve --join`
+    #[command(after_help = "Examples:\n  tidings member replace 2 4 10.0.0.4:7400\n  \
+                            tidings cell member replace 2 4 10.0.0.4:7400")]
     Replace {
         /// The number of the one that goes
         old: u64,

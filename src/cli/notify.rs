@@ -13,6 +13,7 @@ pub enum Notify {
     #[command(after_help = WATCH_HELP)]
     Watch(Watch),
     /// Print how long each notification of an object took, stage by stage, until interrupted
+    #[command(after_help = "Examples:\n  tidings notify trace shop prices\n  tidings notify trace shop prices --log")]
     Trace {
         /// The application
         application: String,
@@ -28,6 +29,7 @@ pub enum Notify {
         remote: Remote,
     },
     /// List clients, online or not: how much each has registered and not acknowledged
+    #[command(after_help = "Example:\n  tidings notify clients shop --limit 10")]
     Clients {
         /// The application
         application: String,
@@ -38,6 +40,7 @@ pub enum Notify {
         remote: Remote,
     },
     /// List objects: their versions, and how many have registered them
+    #[command(after_help = "Examples:\n  tidings notify objects shop\n  tidings notify objects shop prices")]
     Objects {
         /// The application
         application: String,
@@ -50,6 +53,7 @@ pub enum Notify {
         remote: Remote,
     },
     /// Forget all versions of an application, such as after its backend was restored: its clients fetch
+    #[command(after_help = "Example:\n  tidings notify reset shop --yes")]
     Reset {
         /// The application
         application: String,
@@ -60,11 +64,13 @@ pub enum Notify {
         remote: Remote,
     },
     /// Make a new key for the tokens of clients; the oldest of three is retired, and clients that have its tokens start anew
+    #[command(after_help = "Example:\n  tidings notify rotate-keys")]
     RotateKeys {
         #[command(flatten)]
         remote: Remote,
     },
     /// Forget everything that Notify keeps, of all applications: all clients register again and fetch
+    #[command(after_help = "Example:\n  tidings notify wipe --yes")]
     Wipe {
         /// Confirm it
         #[arg(long)]

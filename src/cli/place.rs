@@ -8,6 +8,7 @@ use std::time::Duration;
 #[derive(Subcommand)]
 pub enum Place {
     /// List namespaces
+    #[command(after_help = "Example:\n  tidings place namespaces")]
     Namespaces {
         #[command(flatten)]
         remote: Remote,
@@ -16,6 +17,7 @@ pub enum Place {
     #[command(after_help = CREATE_HELP)]
     Create(Create),
     /// Delete a namespace: its owners stop when their leases end
+    #[command(after_help = "Example:\n  tidings place delete counters --yes")]
     Delete {
         /// The namespace
         namespace: String,
@@ -39,6 +41,7 @@ pub enum Place {
         remote: Remote,
     },
     /// Show owners: their share of the ring, their load, how long their leases last
+    #[command(after_help = "Example:\n  tidings place owners counters")]
     Owners {
         /// The namespace
         namespace: String,
@@ -63,6 +66,7 @@ pub enum Place {
         remote: Remote,
     },
     /// Print changes of the table and losses of state as they happen, until interrupted
+    #[command(after_help = "Examples:\n  tidings place watch counters\n  tidings place watch counters --count 3")]
     Watch {
         /// The namespace
         namespace: String,

@@ -20,6 +20,7 @@ pub enum Table {
         remote: Remote,
     },
     /// Replace a table's properties: what is not given is the default again
+    #[command(after_help = "Example:\n  tidings table alter prices --max-records 100000 --if-generation 2")]
     Alter {
         /// The table
         table: String,
@@ -32,6 +33,7 @@ pub enum Table {
         remote: Remote,
     },
     /// Drop a table with everything in it
+    #[command(after_help = "Example:\n  tidings table drop prices --yes")]
     Drop {
         /// The table
         table: String,
@@ -42,11 +44,13 @@ pub enum Table {
         remote: Remote,
     },
     /// List tables
+    #[command(after_help = "Example:\n  tidings table ls")]
     Ls {
         #[command(flatten)]
         remote: Remote,
     },
     /// Show a table: its properties and its partitions
+    #[command(after_help = "Example:\n  tidings table stat prices")]
     Stat {
         /// The table
         table: String,
@@ -54,6 +58,7 @@ pub enum Table {
         remote: Remote,
     },
     /// Cut the partition that holds a key before that key
+    #[command(after_help = "Example:\n  tidings table split prices m")]
     Split {
         /// The table
         table: String,
@@ -64,6 +69,7 @@ pub enum Table {
         remote: Remote,
     },
     /// Join the partition that holds a key with the one behind it
+    #[command(after_help = "Example:\n  tidings table merge prices a")]
     Merge {
         /// The table
         table: String,
@@ -90,6 +96,7 @@ pub enum Table {
         remote: Remote,
     },
     /// Set some columns of a record and keep the others
+    #[command(after_help = "Example:\n  tidings table patch prices apple '{\"price\": 4}' --remove fresh")]
     Patch {
         #[command(flatten)]
         record: Keyed,
@@ -105,6 +112,7 @@ pub enum Table {
         remote: Remote,
     },
     /// Delete a record
+    #[command(after_help = "Example:\n  tidings table rm prices apple --if-version 3")]
     Rm {
         #[command(flatten)]
         record: Keyed,
@@ -114,6 +122,7 @@ pub enum Table {
         remote: Remote,
     },
     /// Print a record
+    #[command(after_help = "Example:\n  tidings table get prices apple")]
     Get {
         #[command(flatten)]
         record: Keyed,
@@ -130,6 +139,8 @@ pub enum Table {
     #[command(after_help = WATCH_HELP)]
     Watch(Box<Watch>),
     /// Print all records, a line each
+    #[command(after_help = "Examples:\n  tidings table export prices > prices.ndjson\n  \
+                            tidings table export prices 'price < 5' --format csv")]
     Export {
         /// The table
         table: String,
@@ -146,6 +157,8 @@ pub enum Table {
         remote: Remote,
     },
     /// Write a record for each line of a file
+    #[command(after_help = "Examples:\n  tidings table import prices prices.ndjson\n  \
+                            tidings table import prices prices.csv --format csv")]
     Import {
         /// The table
         table: String,

@@ -1,10 +1,10 @@
 //! `tidings app create|keys|ls`: applications and their API keys.
 
-use super::remote::{Asked, ask};
+use super::remote::{Asked, ask, no_app};
 use crate::cli::{App, Remote};
 use crate::output;
 use serde::Serialize;
-use tidings_base::{Class, Error};
+use tidings_base::Error;
 use tidings_wire::v1::admin_message::Message;
 use tidings_wire::v1::{AppCreate, AppInfo, AppList, KeyCreate, KeyCreated, KeyRevoke};
 
@@ -80,10 +80,7 @@ fn apps(remote: &Remote) -> Result<Vec<AppInfo>, Error> {
 }
 
 fn keys(remote: &Remote, name: &str) -> Result<(), Error> {
-    let app = apps(remote)?.into_iter().find(|app| app.app == name).ok_or_else(|| {
-        Error::new("admin.no_app", Class::NotFound, format!("there is no application `{name}`"))
-            .hint("`tidings app ls` lists them; `tidings app create NAME` makes one.")
-    })?;
+    let app = apps(remote)?.into_iter().find(|app| app.app == name).ok_or_else(|| no_app(name))?;
     let rows: Vec<KeyRow> =
         app.keys.into_iter().map(|k| KeyRow { id: k.id, created: k.created, revoked: k.revoked }).collect();
     if remote.json {

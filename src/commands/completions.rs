@@ -9,6 +9,6 @@ use tidings_base::Error;
 pub fn run(shell: clap_complete::Shell) -> Result<(), Error> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "tidings", &mut script);
-    output::line(String::from_utf8_lossy(&script).trim_end());
+    output::exact(String::from_utf8_lossy(&script).trim_end());
     Ok(())
 }

@@ -99,12 +99,12 @@ pub fn run(args: Doctor) -> Result<(), Error> {
 
 fn print(checks: &[Check]) {
     for Check { name, state, message, hint } in checks {
-        let mark = match state {
-            State::Ok => output::hued(Hue::Good, "ok     "),
-            State::Warning => output::hued(Hue::Doubtful, "warning"),
-            State::Failed => output::hued(Hue::Bad, "FAILED "),
+        let (hue, mark) = match state {
+            State::Ok => (Hue::Good, "ok     "),
+            State::Warning => (Hue::Doubtful, "warning"),
+            State::Failed => (Hue::Bad, "FAILED "),
         };
-        output::line(format_args!("{mark}  {name}: {message}"));
+        output::marked(hue, mark, format_args!("  {name}: {message}"));
         if !hint.is_empty() {
             output::line(format_args!("         {hint}"));
         }

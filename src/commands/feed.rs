@@ -66,7 +66,7 @@ fn receive(remote: &Remote, consume: Consume, no_ack: bool) -> Result<(), Error>
 fn print(remote: &Remote, deliveries: &[Delivery]) {
     if remote.json {
         for d in deliveries {
-            output::line(json!({ "number": d.number, "entry": told(&d.entry), "redelivered": d.redelivered }));
+            output::exact(json!({ "number": d.number, "entry": told(&d.entry), "redelivered": d.redelivered }));
         }
     } else {
         output::table(

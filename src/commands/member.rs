@@ -76,10 +76,13 @@ async fn each(groups: Groups, work: impl AsyncFn(GroupId) -> Result<(), Error>) 
     }
 }
 
+/// Puts `new` in the place of `old`; where it is already, nothing is left to do.
 async fn replace(caller: &Caller, group: GroupId, old: u64, new: &New) -> Result<(), Error> {
     let members = status(caller, group).await?.members;
-    let replaced = members.iter().any(|member| member.node == new.node && member.voter);
-    require(&members, old).map_err(|error| if replaced { error } else { not_there(old, new) })?;
+    if !members.iter().any(|member| member.node == old) {
+        let replaced = |member: &MemberStatus| member.node == new.node && member.voter && member.address == new.address;
+        return if members.iter().any(replaced) { Ok(()) } else { Err(not_there(old, new)) };
+    }
     // First the new one: a group never has fewer members than before. A full one has no room for it, though.
     if members.iter().filter(|member| member.voter).count() >= MAX_MEMBERS {
         remove(caller, group, old).await?;
@@ -95,7 +98,7 @@ async fn replace(caller: &Caller, group: GroupId, old: u64, new: &New) -> Result
 
 /// An earlier try may have come so far in a full group; or `old` was never a member. Adding `new` is for people to decide.
 fn not_there(old: u64, New { node: new, address, .. }: &New) -> Error {
-    let message = format!("node {old} is no member of the group, and node {new} is not in its place");
+    let message = format!("node {old} is no member of the group, and node {new} is not in its place at {address}");
     Error::new("raft.not_replaced", Class::NotFound, message)
         .hint(format!("If an earlier try was broken off: `tidings member add {new} {address}`."))
 }
@@ -165,14 +168,6 @@ async fn status(caller: &Caller, group: GroupId) -> Result<GroupStatus, Error> {
         Error::new("admin.no_group", Class::NotFound, format!("the node that answered has no group {group}"))
             .hint("Name one that does with --server; `tidings status` shows what a node holds.")
     })
-}
-
-fn require(members: &[MemberStatus], node: u64) -> Result<(), Error> {
-    if members.iter().any(|member| member.node == node) {
-        return Ok(());
-    }
-    Err(Error::new("raft.no_member", Class::NotFound, format!("node {node} is no member of the group"))
-        .hint("`tidings member list` lists them."))
 }
 
 async fn add(caller: &Caller, group: GroupId, New { node, address, force }: &New) -> Result<(), Error> {

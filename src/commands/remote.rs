@@ -14,12 +14,15 @@ use tidings_base::{Class, Error};
 use tidings_client::{Answers, Client, ClientConfig, ConnectionEvent, Request, Tls};
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::{
-    AdminMessage, CellMessage, FeedMessage, NotifyMessage, StoreMessage, admin_message, cell_message, feed_message,
-    notify_message, store_message,
+    AdminMessage, AppList, CellMessage, FeedMessage, NotifyMessage, StoreMessage, admin_message, cell_message,
+    feed_message, notify_message, store_message,
 };
 
 /// The most that `-` or `@FILE` may bring: more than the largest command of the agreed log would be refused anyway.
 const MAX_CONTENT: u64 = 4 << 20;
+
+/// The application that operators act in unless they name another, which is always there.
+const DEFAULT_APP: &str = "default";
 
 /// A message of one of the parts that the command line speaks to.
 #[derive(Clone, Debug)]
@@ -128,11 +131,41 @@ pub fn ask_many<T>(remote: &Remote, asked: Asked, pick: impl Fn(Asked) -> Option
 
 /// Connects and lets `work` ask as often as it likes.
 pub fn with_client<T>(remote: &Remote, work: impl AsyncFnOnce(&Caller) -> Result<T, Error>) -> Result<T, Error> {
-    let config = config(remote)?;
     runtime()?.block_on(async {
-        let client = Client::connect(config).await?;
+        let client = connect(remote).await?;
         work(&Caller { client, timeout: Duration::from_secs(remote.timeout) }).await
     })
+}
+
+/// Connects as the flags say. An application that is named and not there is an error: it would look like an empty one.
+pub async fn connect(remote: &Remote) -> Result<Client, Error> {
+    let client = Client::connect(config(remote)?).await?;
+    if let Some(app) = remote.app.as_deref().filter(|app| *app != DEFAULT_APP && !remote.any_app) {
+        require_app(&client, app).await?;
+    }
+    Ok(client)
+}
+
+async fn require_app(client: &Client, app: &str) -> Result<(), Error> {
+    let list = Asked::Admin(admin_message::Message::AppList(AppList {}));
+    let apps = match client.call(Body::from(list)).await {
+        // Who may not list them is held to its own, which is there.
+        Err(error) if error.code == "control.forbidden" => return Ok(()),
+        answer => picked(answer?, |answer| match answer {
+            Asked::Admin(admin_message::Message::AppListReply(reply)) => Some(reply.apps),
+            _ => None,
+        })?,
+    };
+    match apps.iter().any(|known| known.app == app) {
+        true => Ok(()),
+        false => Err(no_app(app)),
+    }
+}
+
+/// There is no such application.
+pub fn no_app(app: &str) -> Error {
+    Error::new("admin.no_app", Class::NotFound, format!("there is no application `{app}`"))
+        .hint("`tidings app ls` lists them; `tidings app create NAME` makes one.")
 }
 
 /// How to connect as the flags say.
@@ -203,14 +236,7 @@ pub fn shown(bytes: &[u8]) -> String {
 
 /// Bytes for people: as names are, on one line, and without anything that a terminal would obey.
 pub fn printed(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for c in shown(bytes).chars() {
-        match c.is_control() {
-            true => text.extend(c.escape_default()),
-            false => text.push(c),
-        }
-    }
-    text
+    output::plain(&shown(bytes)).into_owned()
 }
 
 /// Bytes as values in JSON, as REST tells them: a string where they are text, `{"base64": "…"}` where not.

@@ -145,8 +145,8 @@ fn print(report: &Report) {
     output::table(["FAULT", "TIMES"], counts(&report.faults));
     output::table(["INVARIANT", "CHECKED"], counts(&report.invariants));
     for failure in report.failures.iter().take(SHOWN_FAILURES) {
-        let failed = output::hued(Hue::Bad, "FAILED");
-        output::line(format_args!("{failed} seed {} at {}: {}", failure.seed, failure.at, failure.invariant));
+        let what = format_args!(" seed {} at {}: {}", failure.seed, failure.at, failure.invariant);
+        output::marked(Hue::Bad, "FAILED", what);
         output::line(format_args!("  {}", failure.message));
         output::line(format_args!("  {}   (commit {})", failure.replay, env!("TIDINGS_COMMIT")));
     }

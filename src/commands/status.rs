@@ -47,10 +47,10 @@ fn print(status: &Status) {
         output::line(format_args!("no member · asks {}", status.contacts.join(", ")));
     }
     if status.problems.is_empty() {
-        output::line(output::hued(Hue::Good, "no problems"));
+        output::marked(Hue::Good, "no problems", "");
     }
     for problem in &status.problems {
-        output::line(format_args!("{}: {problem}", output::hued(Hue::Bad, "problem")));
+        output::marked(Hue::Bad, "problem", format_args!(": {problem}"));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::cli::Remote;
 use crate::commands::{remote, runtime};
+use crate::output;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_cell::NodePath;
@@ -35,7 +36,7 @@ pub fn changing<T>(remote: &Remote, work: impl AsyncFnOnce(&Cell) -> Result<T, E
 
 fn within<T>(remote: &Remote, late: Class, work: impl AsyncFnOnce(&Cell) -> Result<T, Error>) -> Result<T, Error> {
     runtime()?.block_on(async {
-        let client = Client::connect(remote::config(remote)?).await?;
+        let client = remote::connect(remote).await?;
         let cell = begin(client, remote, SessionOptions::default()).await?;
         let done = tokio::time::timeout(Duration::from_secs(remote.timeout), work(&cell)).await;
         farewell(cell).await;
@@ -54,7 +55,7 @@ pub fn staying<T>(
     work: impl AsyncFnOnce(&Cell) -> Result<T, Error>,
 ) -> Result<T, Error> {
     runtime()?.block_on(async {
-        let client = Client::connect(remote::config(remote)?).await?;
+        let client = remote::connect(remote).await?;
         let told = client.clone();
         let cell = begin(client, remote, options).await?;
         remote::tell_connection(&told, remote.json);
@@ -80,7 +81,7 @@ pub async fn open_making_parents(cell: &Cell, path: &str, open: impl Fn() -> Ope
 pub async fn make_parents(cell: &Cell, path: &str) -> Result<(), Error> {
     if let Some(parent) = NodePath::parse(path)?.parent().filter(|parent| !parent.is_root()) {
         cell.create_directories(parent.as_str()).await?;
-        eprintln!("made {}", parent.as_str());
+        output::note(format_args!("made {}", parent.as_str()));
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ async fn take(cell: &Cell, args: &Args) -> Result<(Handle, Lock), Error> {
         Some(lock) => lock,
         None if args.try_only => return Err(error::lock_held(path, false)),
         None => {
-            eprintln!("waiting for the lock of {path}");
+            output::note(format_args!("waiting for the lock of {path}"));
             handle.acquire(mode).await?
         }
     };
@@ -96,7 +96,7 @@ pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
 async fn campaign(cell: &Cell, name: &str, path: &str) -> Result<Leadership, Error> {
     let election = Election::new(cell, path);
     if let Some(leader) = election.leader().await? {
-        eprintln!("waiting: {} is elected", leader.identity);
+        output::note(format_args!("waiting: {} is elected", leader.identity));
     }
     match election.campaign(name).await {
         Err(error) if error.code == "cell.no_parent" => {

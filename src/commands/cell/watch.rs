@@ -101,7 +101,7 @@ impl Watching<'_> {
         self.left -= 1;
         if self.json {
             change["path"] = self.path.into();
-            return output::line(change);
+            return output::exact(change);
         }
         output::line(format_args!("{} {}", self.path, text(&change)));
     }

@@ -117,7 +117,7 @@ fn print_version(remote: &Remote, news: News<'_>) -> bool {
         if let Some(payload) = payload {
             line["payload"] = told(payload);
         }
-        output::line(line);
+        output::exact(line);
     } else {
         let version = version.map_or("unknown: fetch it".to_owned(), |version| version.to_string());
         let payload = payload.map(|payload| printed(payload)).unwrap_or_default();
@@ -143,7 +143,7 @@ fn print_times(remote: &Remote, news: News<'_>) -> bool {
     if remote.json {
         let mut line = json!({ "app": remote.app, "object": told(object), "version": version });
         stages.iter().for_each(|(stage, took)| line[*stage] = Value::from(*took));
-        output::line(line);
+        output::exact(line);
     } else {
         let stages: Vec<String> =
             stages.iter().map(|(stage, took)| format!("{} {took} µs", stage.trim_end_matches("_us"))).collect();

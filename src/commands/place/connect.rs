@@ -4,13 +4,12 @@ use crate::cli::Remote;
 use crate::commands::{remote, runtime};
 use std::time::Duration;
 use tidings_base::Error;
-use tidings_client::Client;
 use tidings_client::placement::{Lookup, LookupOptions, Placement};
 
 /// Connects and lets `work` ask, each time within `--timeout`.
 pub fn with_placement<T>(remote: &Remote, work: impl AsyncFnOnce(&Placement) -> Result<T, Error>) -> Result<T, Error> {
     runtime()?.block_on(async {
-        let client = Client::connect(remote::config(remote)?).await?;
+        let client = remote::connect(remote).await?;
         let placement = Placement::new(client).within(Duration::from_secs(remote.timeout));
         work(&placement).await
     })
@@ -23,7 +22,7 @@ pub fn with_lookup<T>(
     work: impl AsyncFnOnce(&Lookup) -> Result<T, Error>,
 ) -> Result<T, Error> {
     runtime()?.block_on(async {
-        let client = Client::connect(remote::config(remote)?).await?;
+        let client = remote::connect(remote).await?;
         let options =
             LookupOptions { connect_within: Duration::from_secs(remote.timeout), ..LookupOptions::new(namespace) };
         let lookup = Lookup::connect(client.clone(), options).await?;

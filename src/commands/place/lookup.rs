@@ -167,7 +167,7 @@ impl Watching<'_> {
         self.lines -= 1;
         if self.json {
             event["namespace"] = self.namespace.into();
-            output::line(event);
+            output::exact(event);
         } else {
             output::line(text);
         }

@@ -29,8 +29,8 @@ pub fn export(table: &str, predicate: String, format: Format, audiences: bool, r
         let mut rows = table.rows(&ask, &options)?;
         while let Some(record) = rows.next().await? {
             match (&writer, &record.key) {
-                (Some(writer), Some(key)) => output::line(writer.record(key, &record.columns).trim_end()),
-                _ => output::line(told::record(&record, Form::Exact)),
+                (Some(writer), Some(key)) => output::exact(writer.record(key, &record.columns).trim_end()),
+                _ => output::exact(told::record(&record, Form::Exact)),
             }
         }
         Ok(())
@@ -45,7 +45,7 @@ async fn heading(table: &Table, ask: &Ask) -> Result<csv::Writer, Error> {
         names.extend(record.columns.into_keys());
     }
     let writer = csv::Writer::new(names);
-    output::line(writer.heading().trim_end());
+    output::exact(writer.heading().trim_end());
     Ok(writer)
 }
 

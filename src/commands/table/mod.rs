@@ -59,8 +59,7 @@ pub fn run(command: Table) -> Result<(), Error> {
 
 /// Connects and lets `work` use the tables.
 fn with_tables<T>(remote: &Remote, work: impl AsyncFnOnce(Tables) -> Result<T, Error>) -> Result<T, Error> {
-    let config = remote::config(remote)?;
-    runtime()?.block_on(async { work(Tables::connect(config).await?).await })
+    runtime()?.block_on(async { work(Tables::new(remote::connect(remote).await?)?).await })
 }
 
 /// Columns or reader data as they are typed.

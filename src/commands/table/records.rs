@@ -71,7 +71,7 @@ pub fn get(record: &Keyed, context_text: Option<&str>, remote: &Remote) -> Resul
 /// Prints one record.
 pub fn print(record: &Record, remote: &Remote) {
     if remote.json {
-        output::line(told::record(record, Form::Plain));
+        output::exact(told::record(record, Form::Plain));
         return;
     }
     let columns = told::record(record, Form::Plain)["columns"].to_string();

@@ -7,7 +7,6 @@ use crate::commands::{remote, runtime};
 use crate::output;
 use bytes::Bytes;
 use tidings_base::Error;
-use tidings_client::Client;
 use tidings_client::tables::{Ask, Event, Key, Record, Tables, WatchOptions, shown as told};
 use tidings_predicate::json::Form;
 
@@ -19,7 +18,7 @@ pub fn run(args: &Watch) -> Result<(), Error> {
     };
     runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
-        let client = Client::connect(remote::config(&args.remote)?).await?;
+        let client = remote::connect(&args.remote).await?;
         remote::tell_connection(&client, args.remote.json);
         let ask = Ask { predicate: args.predicate.clone(), ..Ask::default() };
         let mut watch = Tables::new(client)?.table(args.table.as_str()).watch(&ask, options);
@@ -55,7 +54,7 @@ impl Told {
         if json {
             let (name, mut line) = told::event(event);
             line["event"] = name.into();
-            output::line(line);
+            output::exact(line);
             return 1;
         }
         let row = |mark: &str, record: &Record| {

@@ -22,6 +22,18 @@ fn ok(said: Said) -> Said {
 fn an_operator_acts_in_the_application_it_names() {
     let _turn = turn();
     let (_data, server) = one_node();
+    // One that is not there is no empty one.
+    for command in [
+        &["cell", "put", "/config", "of the shop", "--app", "shop"][..],
+        &["cell", "locks", "--app", "shop"],
+        &["cell", "elect", "/leader", "--who", "--app", "shop"],
+        &["store", "get", "g", "row", "--app", "shop"],
+        &["table", "ls", "--app", "shop"],
+        &["place", "namespaces", "--app", "shop"],
+    ] {
+        server.run(command).failed(3, "there is no application `shop`");
+    }
+    ok(server.run(&["app", "create", "shop"]));
     ok(server.run(&["cell", "put", "/config", "of the shop", "--app", "shop"]));
     assert_eq!(ok(server.run(&["cell", "cat", "/config", "--app", "shop"])).out, "of the shop");
     server.run(&["cell", "cat", "/config"]).failed(3, "");
@@ -31,6 +43,39 @@ fn an_operator_acts_in_the_application_it_names() {
     ok(server.run(&["store", "put", "g", "row", "col", "x", "--app", "shop"]));
     server.run(&["store", "get", "g", "row"]).failed(3, "");
     assert_eq!(server.run(&["cell", "ls", "--app", "../shop"]).code, 4);
+}
+
+#[test]
+fn names_cannot_command_a_terminal() {
+    let _turn = turn();
+    let (_data, server) = one_node();
+    let (path, shown) = ("/a\u{1b}[2J\nb\u{9b}c", "a\\u{1b}[2J\\nb\\u{9b}c");
+    ok(server.run(&["cell", "put", path, "x"]));
+    for command in [
+        &["cell", "put", path, "y"][..],
+        &["cell", "ls"],
+        &["cell", "ls", "-l"],
+        &["cell", "stat", path],
+        &["cell", "watch", "/", "--count", "1"],
+        &["cell", "elect", path, "--as", path.trim_start_matches('/'), "--", "true"],
+    ] {
+        let said = server.run(command);
+        let all = format!("{}{}", said.out, said.err);
+        assert!(!all.contains(['\u{1b}', '\u{9b}']), "{said:?}");
+        assert!(all.contains(shown) || command[1] == "elect", "{said:?}");
+    }
+    let lock = server.start_command(&["cell", "lock", path, "--", "sleep", "60"]);
+    let listed = until("the lock is held", || {
+        let said = ok(server.run(&["cell", "locks"]));
+        said.out.contains(shown).then_some(said.out)
+    });
+    assert!(!listed.contains('\u{1b}'), "{listed}");
+    drop(lock);
+    let refused = server.run(&["cell", "cat", "/no\u{1b}[2J"]);
+    assert!(refused.err.contains("/no\\u{1b}[2J") && !refused.err.contains('\u{1b}'), "{refused:?}");
+    // Programs get names as they are.
+    assert_eq!(server.run(&["cell", "ls", "--json"]).json()[0]["path"], path);
+    assert_eq!(server.run(&["cell", "watch", path, "--count", "1", "--json"]).json()["path"], path);
 }
 
 #[test]

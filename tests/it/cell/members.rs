@@ -48,6 +48,10 @@ fn replicas_are_added_removed_and_replaced_while_the_cell_serves() {
     let other = left.iter().find(|node| **node != 4).unwrap().to_string();
     let replaced = fourth.run(&["cell", "member", "replace", &other, "5", &at_fifth]);
     assert_eq!(replaced.out.trim(), format!("node 5 is in the place of node {other}"), "{replaced:?}");
+    // Once more changes nothing: whoever does not know whether it was done may say it again.
+    let again = fourth.run(&["cell", "member", "replace", &other, "5", &at_fifth]);
+    assert_eq!((again.code, again.out), (0, replaced.out), "{}", again.err);
+    fourth.run(&["cell", "member", "replace", &other, "5", "127.0.0.1:1"]).failed(3, "not in its place at 127.0.0.1:1");
     let left = replicas(&fifth);
     assert!(left.len() == 3 && left.contains(&4) && left.contains(&5), "{left:?}");
     fourth.run(&["cell", "member", "replace", &other, "6", "127.0.0.1:1"]).failed(3, "is no member of the group");

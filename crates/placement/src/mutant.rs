@@ -31,11 +31,13 @@ pub enum Mutant {
     MissingTaken,
     /// F10: a namespace is let be whose leases do not outlast a fail-over.
     TimesUnchecked,
+    /// The manager does not look whether leases have ended: what a dead owner held waits for it.
+    ExpiryUnnoticed,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 13] = [
+    pub const ALL: [Mutant; 14] = [
         Mutant::NoSkewMargin,
         Mutant::NoSequenceNumbers,
         Mutant::LeaseFromReceipt,
@@ -49,6 +51,7 @@ impl Mutant {
         Mutant::NumbersReused,
         Mutant::MissingTaken,
         Mutant::TimesUnchecked,
+        Mutant::ExpiryUnnoticed,
     ];
 
     /// Its name on the command line.
@@ -67,6 +70,7 @@ impl Mutant {
             Mutant::NumbersReused => "numbers-reused",
             Mutant::MissingTaken => "missing-taken",
             Mutant::TimesUnchecked => "times-unchecked",
+            Mutant::ExpiryUnnoticed => "expiry-unnoticed",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::pool::{Due, Pool};
 use super::table::{Holder, Intent, Range};
+use crate::mutant::Mutant;
 use std::collections::BTreeMap;
 use tidings_base::{KeyHash, KeyRange, Mono, Seeded};
 
@@ -89,6 +90,9 @@ impl Pool {
             let Some(range) = self.table.get(start).copied().filter(is_leased) else { continue };
             if now < range.until {
                 self.expiry.insert((range.until, start));
+                continue;
+            }
+            if self.mutant == Some(Mutant::ExpiryUnnoticed) {
                 continue;
             }
             if let Intent::Move { token } = range.intent {

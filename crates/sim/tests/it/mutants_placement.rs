@@ -26,6 +26,8 @@ const TABLE: &[(Rule, &str, u64, &[&str])] = &[
     (Rule::LapseRevived, "placement", 1, &["a_lapsed_lease_stays_lapsed"]),
     (Rule::UnknownIsDone, "placement", 5, TWO),
     (Rule::NumbersReused, "placement", 1, &["lease_numbers_only_grow"]),
+    // Whoever comes back gets a part anew: only while it is away is what it held missed.
+    (Rule::ExpiryUnnoticed, "placement-directed", 2, &["no_key_stays_unowned"]),
 ];
 
 fn options(mutant: Option<Rule>) -> Options {

@@ -5,6 +5,7 @@
 //! managers' clocks are fast and owners' clocks slow; which story, and about whom, is drawn from the seed.
 
 use super::Run;
+use super::gaps::unclaimed_for;
 use super::operator;
 use super::town::Actor;
 use crate::kernel::HostId;
@@ -39,10 +40,19 @@ enum Story {
     AloneTogether,
     /// F4: the next leader hears an owner's twin first.
     Twin,
+    /// P2: an owner dies and stays away until all that it held must be another's.
+    Dead,
 }
 
-const STORIES: [Story; 6] =
-    [Story::SlowClock, Story::OldWords, Story::OldWordsToTheNext, Story::LookupAway, Story::AloneTogether, Story::Twin];
+const STORIES: [Story; 7] = [
+    Story::SlowClock,
+    Story::OldWords,
+    Story::OldWordsToTheNext,
+    Story::LookupAway,
+    Story::AloneTogether,
+    Story::Twin,
+    Story::Dead,
+];
 
 impl Story {
     fn name(self) -> &'static str {
@@ -53,6 +63,7 @@ impl Story {
             Story::LookupAway => "lookup_away",
             Story::AloneTogether => "alone_together",
             Story::Twin => "twin",
+            Story::Dead => "dead",
         }
     }
 }
@@ -77,6 +88,8 @@ enum Scene {
     Settled(HostId),
     /// This leader has lost the cell; another one is to lead.
     Deposing(Story, HostId, HostId),
+    /// It is dead, and comes back at the next cue.
+    Dead(HostId),
     /// The next cue ends it.
     Over,
 }
@@ -176,6 +189,10 @@ impl Run {
                 }
                 None => director.wait(),
             },
+            Scene::Dead(owner) => {
+                drop(self.stage.world.start(owner, &mut self.stage.town));
+                self.end_after(director, COMMITTED)
+            }
             Scene::Over => self.end_story(director),
         }
     }
@@ -211,6 +228,11 @@ impl Run {
                 self.cut(director, &[leader, owner], &others);
                 // The next leader leads after a session, and then waits for a lease.
                 self.end_after(director, self.stage.town.times.honoured() + Duration::from_secs(12))
+            }
+            Story::Dead => {
+                self.stage.world.kill(owner);
+                director.now(Scene::Dead(owner));
+                unclaimed_for(self.stage.town.times) + Duration::from_secs(4)
             }
             Story::Twin => match twins.into_iter().find(|twin| self.holds(*twin)) {
                 Some(twin) => {

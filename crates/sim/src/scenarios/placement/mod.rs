@@ -7,7 +7,8 @@
 //! ```
 //! The machines are the production ones; the cell is a model of what managers see of it (files with generations, a lock with
 //! a sequencer that is checked at the change, sessions that end), adverse in what it may be. Clocks run at rates whose ratio
-//! is at most 1 + ρ, most of them at the bound. After the faults every key must be owned, every lookup right, every client served.
+//! is at most 1 + ρ, most of them at the bound. Under faults no key may be without an owner for longer than what is whole
+//! allows (`gaps`); after them every key must be owned, every lookup right, every client served.
 //!
 //! Scenario `placement-directed` is a small world of the same kind with aimed faults instead of random ones (`director`).
 
@@ -16,6 +17,7 @@ pub mod cell;
 pub mod client;
 pub mod director;
 pub mod fact;
+pub mod gaps;
 pub mod letter;
 pub mod manager;
 pub mod operator;
@@ -38,6 +40,7 @@ use crate::runner::Options;
 use crate::scenarios::stage::{Outline, PHASE, Play, Rest, Stage};
 use director::Director;
 use fact::{Fact, KEYS, place};
+use gaps::Gaps;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::time::RHO_PERCENT;
@@ -85,6 +88,7 @@ pub struct Run {
     settled: u64,
     /// Ranges that were taken with their state.
     moved: u64,
+    gaps: Gaps,
 }
 
 /// Runs one seed.
@@ -202,6 +206,7 @@ impl Run {
             refused: 0,
             settled: 0,
             moved: 0,
+            gaps: Gaps::default(),
         }
     }
 
@@ -316,6 +321,7 @@ impl Run {
         *invariants.entry("one_believer_per_key".to_string()).or_default() += self.looks;
         invariants.insert("a_slept_lease_is_over".to_string(), self.slept);
         invariants.insert("clients_are_served_again".to_string(), self.settled);
+        invariants.insert(gaps::CLAIM.to_string(), self.gaps.judged());
         let told = self.director.iter().flat_map(|director| director.counts().clone());
         let outline = Outline {
             scenario: if self.director.is_some() { "placement-directed" } else { "placement" },
@@ -356,6 +362,7 @@ impl Play for Run {
         match id {
             LOOK => {
                 self.look()?;
+                self.look_for_gaps()?;
                 self.stage.world.remind(LOOK_EVERY, LOOK);
             }
             CUE => {

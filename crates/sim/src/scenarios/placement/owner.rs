@@ -11,6 +11,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{LeaseNumber, Machine, Mono, Now, Outbox};
+use tidings_placement::Leased;
 use tidings_placement::check::Checks;
 use tidings_placement::owner::{Input, Move, Options, Output, Owner, OwnershipChange};
 use tidings_wire::v1::placement_message::Message;
@@ -78,6 +79,11 @@ impl Host {
     /// What its threads check against.
     pub fn checks(&self) -> &Checks {
         &self.checks
+    }
+
+    /// All that it holds at an instant, also what it does not serve while it moves.
+    pub fn claims(&self, now: Mono) -> Vec<Leased> {
+        self.machine.claims(now)
     }
 
     /// Its name.

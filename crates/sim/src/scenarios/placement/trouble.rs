@@ -8,7 +8,7 @@ use super::owner::Mood;
 use super::town::{Actor, NAMESPACE};
 use crate::faults::draw;
 use crate::kernel::HostId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::{KeyRange, OpId, Seeded};
 use tidings_placement::Leased;
@@ -45,6 +45,8 @@ pub struct Trouble {
     operator: Operator,
     /// Rounds of the operator until a deleted namespace is made again.
     away: u64,
+    /// Owners that were ill or told to leave: from then on nobody counts on them to hold anything.
+    troubled: BTreeSet<HostId>,
     /// The wishes of policies that each manager's process was last seen to have.
     wished: BTreeMap<HostId, u64>,
 }
@@ -115,6 +117,7 @@ impl Trouble {
             calm: false,
             operator: Operator::default(),
             away: 0,
+            troubled: BTreeSet::new(),
             wished: BTreeMap::new(),
         }
     }
@@ -191,6 +194,9 @@ impl Run {
         let longest = if self.trouble.rng.one_in(6) { 400 } else { 120 };
         let a_while = Duration::from_secs(self.trouble.rng.between(5, longest));
         self.stage.world.note_fault(host, kind.name());
+        if matches!(kind, Kind::Drain | Kind::OperatorsDrain | Kind::Illness) {
+            self.trouble.troubled.insert(host);
+        }
         match kind {
             Kind::Drain => self.tell_owner(host, Input::Drain),
             Kind::OperatorsDrain => {
@@ -225,6 +231,16 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// Whether the namespace is there, as far as its operator knows.
+    pub(super) fn has_namespace(&self) -> bool {
+        self.trouble.operator.made && self.trouble.away == 0
+    }
+
+    /// Whether an owner has been ill or told to leave.
+    pub(super) fn is_troubled(&self, host: HostId) -> bool {
+        self.trouble.troubled.contains(&host)
     }
 
     fn tell_owner(&mut self, host: HostId, input: Input) {

@@ -469,6 +469,33 @@ mod tests {
         assert_eq!((lookup.table(), lookup.lsn()), (&before, 9));
     }
 
+    #[test]
+    fn all_managers_are_asked_when_the_leader_is_silent_and_the_leader_alone_once_one_has_answered() {
+        let (mut lookup, mut out, mut now) = (lookup(), Outbox::new(), NOW);
+        let asked = |out: &mut Outbox<Output>| {
+            let asked = out.drain().filter_map(|output| match output {
+                Output::Send { ticket, to, .. } => Some((ticket, to)),
+                _ => None,
+            });
+            asked.last().expect("it asks")
+        };
+        lookup.handle(now, Input::Start, &mut out);
+        for to in [To::Leader, To::Leader, To::Everyone, To::Everyone] {
+            let (ticket, asks) = asked(&mut out);
+            assert_eq!(asks, to);
+            let silent = Err(Error::new("control.deadline", Class::OutcomeUnknown, "nobody answers"));
+            lookup.handle(now, Input::Answered { ticket, result: silent }, &mut out);
+            now.mono = lookup.deadline().unwrap();
+            lookup.wake(now, &mut out);
+        }
+        let (ticket, _) = asked(&mut out);
+        let whole = answer(1, 7, 5, true, vec![range(0, u64::MAX, 1, 1, 5, 5)]);
+        lookup.handle(now, Input::Answered { ticket, result: Ok(whole) }, &mut out);
+        now.mono = lookup.deadline().unwrap();
+        lookup.wake(now, &mut out);
+        assert_eq!(asked(&mut out).1, To::Leader);
+    }
+
     proptest! {
         /// The reference: a ring of 64 points, each with its owner.
         #[test]

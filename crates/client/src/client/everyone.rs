@@ -75,12 +75,32 @@ impl Client {
     }
 }
 
-/// A refusal says more than that an answer was lost, and that more than that nobody is there.
+/// A refusal says more than that an answer was lost, that more than what whoever can answer waits for, and that more than
+/// that another one can answer, or that nobody is there.
 fn says_more(error: &Error) -> u8 {
     match error.class {
         Class::Unreachable if error.code.starts_with("client.") || error.code.starts_with("control.") => 0,
-        Class::Unreachable => 1,
-        Class::OutcomeUnknown => 2,
-        Class::Invalid | Class::NotFound | Class::Refused | Class::Failed => 3,
+        Class::Unreachable if error.redirect.is_some() || error.code.ends_with(".not_leader") => 1,
+        Class::Unreachable => 2,
+        Class::OutcomeUnknown => 3,
+        Class::Invalid | Class::NotFound | Class::Refused | Class::Failed => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_leader_waits_for_says_more_than_that_others_do_not_lead() {
+        let error = |code, class| Error::new(code, class, "");
+        let by_rank = [
+            error("client.unreachable", Class::Unreachable),
+            error("placement.not_leader", Class::Unreachable).redirect(Some("there:1".into())),
+            error("placement.restored", Class::Unreachable),
+            error("control.deadline", Class::OutcomeUnknown),
+            error("placement.no_namespace", Class::NotFound),
+        ];
+        assert!(by_rank.iter().map(says_more).is_sorted_by(|a, b| a < b));
     }
 }

@@ -107,7 +107,9 @@ impl Pool {
         let Some(index) = self.by_id.get(&poll.owner).copied() else { return self.register(poll) };
         let Some(member) = self.members.get(&index) else { return self.register(poll) };
         let record = &member.record;
-        if poll.incarnation < record.incarnation {
+        // Whoever has been answered before was there first. Whoever has not may be the later one, whatever it counts: its wall
+        // clock was set back. It waits as any other does.
+        if poll.incarnation < record.incarnation && poll.epoch > 0 {
             return Err(Error::new(
                 "placement.stale_incarnation",
                 Class::Refused,
@@ -133,9 +135,9 @@ impl Pool {
             .of_owner(index)
             .into_iter()
             .any(|start| self.table.get(start).is_some_and(|range| self.now < range.until && is_leased(range)));
-        // Neither of two that count the same is the later one: whoever is recorded stays until it is silent, or the two
-        // would take the name from each other for ever.
-        let speaks = poll.incarnation == record.incarnation && self.now < member.live_until;
+        // One that does not count more is not known to be the later one: whoever is recorded stays until it is silent, or
+        // the two would take the name from each other for ever.
+        let speaks = poll.incarnation <= record.incarnation && self.now < member.live_until;
         if (leased || speaks) && !proven {
             return Err(Error::new(
                 "placement.owner_id_in_use",
@@ -336,6 +338,16 @@ fn is_address(address: &str) -> bool {
     plain && !host.is_empty() && !host.starts_with(':') && port_fits
 }
 
+/// Refuses what requests could not be sent to.
+pub fn check_address(address: &str) -> Result<(), Error> {
+    if address.len() <= MAX_NAME && is_address(address) {
+        return Ok(());
+    }
+    let address: String = address.chars().take(80).collect();
+    Err(Error::new("placement.bad_address", Class::Invalid, format!("`{address}` is not an address"))
+        .hint("Use `host:port` or a URL, of at most 256 bytes."))
+}
+
 fn check(poll: &v1::OwnerPoll) -> Result<(), Error> {
     let bad = |what: &str| {
         Err(Error::new("placement.bad_owner", Class::Invalid, format!("the owner's {what} cannot be used"))
@@ -344,11 +356,7 @@ fn check(poll: &v1::OwnerPoll) -> Result<(), Error> {
     if poll.owner.is_empty() || poll.owner.len() > MAX_NAME {
         return bad("name");
     }
-    if poll.address.len() > MAX_NAME || !is_address(&poll.address) {
-        let address: String = poll.address.chars().take(80).collect();
-        return Err(Error::new("placement.bad_address", Class::Invalid, format!("`{address}` is not an address"))
-            .hint("Use `host:port` or a URL, of at most 256 bytes."));
-    }
+    check_address(&poll.address)?;
     let long = |proof: &v1::ExclusivityProof| proof.boot_id.len().max(proof.lock_id.len()) > MAX_PROOF;
     if poll.proof.as_ref().is_some_and(long) {
         return bad("proof");

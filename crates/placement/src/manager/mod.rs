@@ -27,6 +27,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
+pub use claims::check_address;
 pub use counts::{Counts, Gauges};
 
 use crate::config::{FailOver, Times};
@@ -35,7 +36,7 @@ use bytes::Bytes;
 use file::{File, Kind};
 use pool::Pool;
 use std::collections::BTreeMap;
-use tidings_base::{Class, Error, Machine, Mono, Now, OpId, Outbox, Seeded, Timers};
+use tidings_base::{Class, Error, KeyHash, Machine, Mono, Now, OpId, Outbox, Seeded, Timers};
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
 
@@ -56,6 +57,10 @@ fn era(epoch: u64) -> u64 {
     epoch / ERA
 }
 
+/// A namespace that never is, and is recorded as deleted: it says by its era that whatever was lost by the restore has run
+/// out, so that no later leader waits again.
+const WITNESS: &str = ".restored";
+
 /// How a manager behaves.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -75,6 +80,11 @@ pub enum Input {
     },
     /// It holds the lock no more.
     Deposed,
+    /// Its session is with a cell of this incarnation: if that was restored, then before now.
+    Met {
+        /// The cell's.
+        incarnation: u64,
+    },
     /// Its cell session is locally valid, and not in jeopardy, before this instant (F1).
     SessionUntil(Mono),
     /// An owner asks.
@@ -233,6 +243,8 @@ pub struct Manager {
     errands: BTreeMap<u64, Errand>,
     next_id: u64,
     fail_over: FailOver,
+    /// The era of the restored cell, and when this process first heard of it.
+    met: Option<(u64, Mono)>,
     /// What earlier leaderships counted.
     counted: Counts,
 }
@@ -250,6 +262,7 @@ impl Manager {
             errands: BTreeMap::new(),
             next_id: 0,
             fail_over: FailOver::default(),
+            met: None,
             counted: Counts::default(),
         }
     }
@@ -275,8 +288,22 @@ impl Manager {
 
     fn elected(&mut self, now: Now, epoch: u64, out: &mut Outbox<Output>) {
         self.stand_by(out);
+        self.meet(now, era(epoch));
         self.standing = Standing::Reading { epoch, since: now.mono, listed: false };
         out.put(Output::List);
+    }
+
+    /// The cell is of this era: if it was restored, that was before now.
+    fn meet(&mut self, now: Now, era: u64) {
+        if era > 0 && self.met.is_none_or(|(met, _)| met != era) {
+            self.met = Some((era, now.mono));
+        }
+    }
+
+    /// When the last leader of before a restore had stopped to give leases at the latest: its session was over.
+    fn old_leader_gone(&self, era: u64) -> Mono {
+        let met = self.met.filter(|(met, _)| *met == era).map_or(Mono(0), |(_, at)| at);
+        met + self.fail_over.session
     }
 
     fn listed(&mut self, now: Now, names: Result<Vec<String>, Error>, out: &mut Outbox<Output>) {
@@ -311,12 +338,16 @@ impl Manager {
         self.standing = Standing::Leading { epoch, since };
         self.pools.retain(|_, pool| pool.is_readable() || pool.is_damaged());
         self.timers.set(Timer::Session, self.session_until);
+        if era(epoch) > 0 && !self.pools.contains_key(WITNESS) {
+            let meta = v1::PlacementMeta { deleted: true, hash: KeyHash::FUNCTION.to_owned(), ..Default::default() };
+            self.pools.insert(WITNESS.to_owned(), Pool::create(now.mono, WITNESS.to_owned(), meta));
+        }
+        let gone = self.old_leader_gone(era(epoch));
         for namespace in self.pools.keys().cloned().collect::<Vec<_>>() {
             if let Some(pool) = self.pools.get_mut(&namespace).filter(|pool| !pool.is_damaged()) {
                 pool.mutant = self.options.mutant;
                 if pool.meta.era != era(epoch) {
-                    // The leader of before the restore gave leases until its session was over.
-                    pool.restored(since + self.fail_over.session, era(epoch), self.rng.next_u64() | 1);
+                    pool.restored(gone, era(epoch), self.rng.next_u64() | 1);
                 }
                 // F10: this leader may be told of slower fail-overs than whoever let the namespace be made.
                 pool.warning = check_times(pool.times, &self.fail_over, self.options.mutant).err().map(|e| e.message);
@@ -354,12 +385,15 @@ impl Manager {
         }
     }
 
-    /// Since when it leads, and whoever led before gives no leases.
-    fn began(&self) -> Mono {
-        match self.standing {
-            Standing::Leading { since, .. } => since + self.fail_over.session,
-            _ => Mono(0),
+    /// Until when there may be leases of so long that a restore has lost all record of, if there may.
+    fn lost_until(&self, now: Now, epoch: u64, times: Times) -> Option<Mono> {
+        let era = era(epoch);
+        let told = self.pools.get(WITNESS).is_some_and(|pool| pool.meta.era == era);
+        if era == 0 || (told && times.lease <= Times::PAPER.lease) {
+            return None;
         }
+        let longest = times.honoured().max(Times::PAPER.honoured());
+        Some(self.old_leader_gone(era) + longest).filter(|until| now.mono < *until)
     }
 
     /// F1: leases are sent only under a session that is valid at this instant.
@@ -540,8 +574,10 @@ pub fn not_leader() -> Error {
 fn serving<'a>(pools: &'a mut BTreeMap<String, Pool>, now: Now, namespace: &str) -> Result<&'a mut Pool, Error> {
     let pool = pools.get_mut(namespace).ok_or_else(|| no_namespace(namespace))?;
     match pool.exists()? {
-        true if pool.rests(now.mono).is_some() => Err(resting()),
-        true => Ok(pool),
+        true => match pool.rests(now.mono) {
+            Some(until) => Err(resting(now, until)),
+            None => Ok(pool),
+        },
         false => Err(no_namespace(namespace)),
     }
 }
@@ -564,9 +600,11 @@ fn damaged(name: &str) -> Error {
         .hint("`tidings place namespaces` names the file. Restore the cell from a backup; other namespaces go on.")
 }
 
-fn resting() -> Error {
-    Error::new("placement.restored", Class::Unreachable, "the cell was restored, and leases of before may still run")
-        .hint("Nothing needs to be done: it takes one lease.")
+fn resting(now: Now, until: Mono) -> Error {
+    let seconds = until.since(now.mono).as_secs() + 1;
+    let what = format!("the cell was restored, and leases of before may still run for {seconds} s");
+    Error::new("placement.restored", Class::Unreachable, what)
+        .hint("Nothing needs to be done: it goes on by itself then.")
 }
 
 fn no_namespace(name: &str) -> Error {
@@ -583,6 +621,7 @@ impl Machine for Manager {
         match input {
             Input::Elected { epoch } => self.elected(now, epoch, out),
             Input::Deposed => self.stand_by(out),
+            Input::Met { incarnation } => self.meet(now, era(epoch(incarnation, 0))),
             Input::SessionUntil(until) => self.session(now, until, out),
             Input::Owner { op, poll } => self.owner(now, op, *poll, out),
             Input::Lookup { op, poll } => self.lookup(now, op, poll, out),

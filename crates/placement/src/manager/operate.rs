@@ -5,7 +5,9 @@ use super::file::Kind;
 use super::lookups::{FIELD, PART, Part, shown, table_range};
 use super::pool::{Member, Pool, first_lease};
 use super::table::{Holder, arc};
-use super::{MAX_NAMESPACES, Manager, Output, check_times, era, fail, no_namespace, not_leader, resting, serving};
+use super::{
+    MAX_NAMESPACES, Manager, Output, WITNESS, check_times, era, fail, no_namespace, not_leader, resting, serving,
+};
 use crate::config::Times;
 use crate::policy;
 use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
@@ -63,12 +65,18 @@ impl Manager {
         }
         let instance = self.rng.next_u64() | 1;
         let full = self.pools.len() >= MAX_NAMESPACES;
-        let lost = era(epoch) > 0 && now.mono < self.began() + longer(times, Times::PAPER).honoured();
         if let Some(Err(error)) = self.pools.get(&name).map(Pool::exists) {
             return fail(out, op, error);
         }
+        let rests = match self.pools.get(&name) {
+            Some(pool) => pool.rests(now.mono).filter(|_| pool.is_deleted()),
+            // There may have been one of that name before a restore, with leases of any common length.
+            None => self.lost_until(now, epoch, times),
+        };
+        if let Some(until) = rests {
+            return fail(out, op, resting(now, until));
+        }
         match self.pools.get_mut(&name) {
-            Some(pool) if pool.is_deleted() && pool.rests(now.mono).is_some() => return fail(out, op, resting()),
             Some(pool) if !pool.is_deleted() => {
                 let there =
                     Error::new("placement.namespace_exists", Class::Refused, format!("`{name}` exists already"));
@@ -93,8 +101,6 @@ impl Manager {
                 pool.warning = None;
                 pool.begin(now.mono);
             }
-            // There may have been one of that name before the restore, with leases of any common length.
-            None if lost => return fail(out, op, resting()),
             None if full => {
                 let full = Error::new("placement.too_many_namespaces", Class::Refused, "there is no room for another");
                 return fail(out, op, full.hint(
@@ -232,11 +238,6 @@ fn fitting<M: prost::Message>(messages: impl Iterator<Item = M>) -> (Vec<M>, Opt
     (fit, None)
 }
 
-/// Those of the longer leases.
-fn longer(times: Times, than: Times) -> Times {
-    if times.lease > than.lease { times } else { than }
-}
-
 fn check_config(config: &v1::NamespaceConfig) -> Result<(), Error> {
     if policy::by_name(&config.policy).is_none() {
         let name: String = config.policy.chars().take(40).collect();
@@ -257,11 +258,11 @@ fn check_config(config: &v1::NamespaceConfig) -> Result<(), Error> {
 
 fn check_name(name: &str) -> Result<(), Error> {
     // They are parts of paths in the cell.
-    let taken = ["leader", ".", ".."].contains(&name);
+    let taken = ["leader", ".", "..", WITNESS].contains(&name);
     let fits = (1..=MAX_NAME).contains(&name.len()) && !name.contains(char::is_control) && !taken;
     if fits {
         return Ok(());
     }
     Err(Error::new("placement.bad_namespace", Class::Invalid, "this cannot name a namespace")
-        .hint(format!("Use 1 to {MAX_NAME} bytes without control characters; not `leader`, `.` or `..`.")))
+        .hint(format!("Use 1 to {MAX_NAME} bytes without control characters; not `leader`, `.`, `..` or `.restored`.")))
 }

@@ -301,6 +301,30 @@ fn an_unhealthy_owner_holds_nothing_and_asks_for_nothing() {
 }
 
 #[test]
+fn all_managers_are_asked_when_the_leader_is_silent_and_the_leader_alone_once_one_has_answered() {
+    let mut bench = Bench::new(None);
+    let asked = |bench: &mut Bench| {
+        let asked = bench.out.drain().filter_map(|output| match output {
+            Output::Send { ticket, to, poll, .. } => Some((ticket, to, poll)),
+            _ => None,
+        });
+        asked.last().expect("it asks")
+    };
+    for to in [To::Leader, To::Leader, To::Everyone, To::Everyone] {
+        let (ticket, asks, _) = asked(&mut bench);
+        assert_eq!(asks, to);
+        let silent = Err(Error::new("control.deadline", Class::OutcomeUnknown, "nobody answers"));
+        bench.input(Input::Answered { ticket, result: silent });
+        bench.now = bench.owner.deadline().unwrap();
+        bench.pass(Duration::ZERO);
+    }
+    let (ticket, _, poll) = asked(&mut bench);
+    let hello = v1::OwnerAnswer { hello: true, ..bench.answer(&poll) };
+    bench.input(Input::Answered { ticket, result: Ok(hello) });
+    assert_eq!(asked(&mut bench).1, To::Leader);
+}
+
+#[test]
 fn what_was_lost_while_it_was_copied_is_not_released_as_handed_over() {
     let mut bench = Bench::new(None);
     let lease = leased(0, 99, 1);

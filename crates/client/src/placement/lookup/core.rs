@@ -167,6 +167,10 @@ impl Core {
     }
 }
 
+fn is_of_placement(error: &Error) -> bool {
+    error.code.starts_with("placement.")
+}
+
 impl Driven for Core {
     fn transport(&self) -> &dyn PlacementTransport {
         &*self.transport
@@ -198,7 +202,13 @@ impl Driven for Core {
             _ => Err(errors::unexpected()),
         });
         let hopeless = result.as_ref().is_err_and(Error::lacks_majority);
-        inner.refusal = result.as_ref().err().cloned();
+        inner.refusal = match (result.as_ref().err(), inner.refusal.take()) {
+            // Who does not lead knows less than who said what it waits for.
+            (Some(error), Some(before)) if error.code == "placement.not_leader" && is_of_placement(&before) => {
+                Some(before)
+            }
+            (error, _) => error.cloned(),
+        };
         self.standing.send_if_modified(|standing| {
             let now = Standing { hopeless, refused: standing.refused && result.is_err(), ..*standing };
             std::mem::replace(standing, now) != now

@@ -1,8 +1,10 @@
 use super::helpers::*;
+use futures::future::BoxFuture;
 use std::time::Duration;
-use tidings_base::KeyRange;
+use tidings_base::{Class, Error, KeyRange};
 use tidings_client::placement::testing::TestPool;
-use tidings_client::placement::{Lookup, LookupOptions, MAX_KEY, Owner, Placed};
+use tidings_client::placement::{Lookup, LookupOptions, MAX_KEY, Owner, Placed, PlacementTransport, To};
+use tidings_wire::v1::PlacementMessage;
 
 #[tokio::test(start_paused = true)]
 async fn lookups_know_the_owner_of_every_key() {
@@ -95,4 +97,21 @@ async fn operators_see_what_there_is() {
     assert!(placement.table("n").await.unwrap().ranges.len() >= 64);
     assert_eq!(placement.drain("n", "nobody").await.unwrap_err().code, "placement.no_owner");
     assert_eq!(placement.create("n", Default::default()).await.unwrap_err().code, "placement.namespace_exists");
+}
+
+/// The leader waits for something; whoever is asked beside it says that it does not lead.
+struct Waits;
+
+impl PlacementTransport for Waits {
+    fn call(&self, to: To, _: PlacementMessage, _: Duration) -> BoxFuture<'_, Result<PlacementMessage, Error>> {
+        let code = if to == To::Leader { "placement.restored" } else { "placement.not_leader" };
+        Box::pin(async move { Err(Error::new(code, Class::Unreachable, "not yet")) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_that_waits_in_vain_says_what_it_waited_for() {
+    let options = LookupOptions { connect_within: Duration::from_secs(10), ..LookupOptions::new("n") };
+    let refused = Lookup::connect(Waits, options).await.err().expect("nobody answers");
+    assert_eq!(refused.code, "placement.restored");
 }

@@ -450,6 +450,24 @@ fn a_second_process_of_a_name_waits_for_the_first_ones_leases() {
     assert_eq!(world.owners[0].refused.as_ref().unwrap().code, "placement.stale_incarnation");
 }
 
+#[test]
+fn a_process_whose_clock_was_set_back_waits_for_the_first_ones_leases_and_no_longer() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1_000), None);
+    world.pass(Duration::from_secs(1));
+    world.add_owner(owner_options("a", 5), None);
+    world.pass(Duration::from_secs(20));
+    assert_eq!(world.owners[1].refused.as_ref().unwrap().code, "placement.owner_id_in_use");
+    assert_eq!((world.share(0), world.share(1)), (1.0, 0.0), "the first one lives");
+    world.owners[0].up = false;
+    world.pass(Duration::from_secs(20));
+    assert_eq!(world.share(1), 1.0);
+    // The first one is resumed, and counts more: it was not there first for all that, and both cannot have the name.
+    world.owners[0].up = true;
+    world.pass(Duration::from_secs(5));
+    assert_eq!((world.share(0), world.share(1)), (0.0, 1.0));
+}
+
 /// A process and its twin, which counts the same incarnation; the twin is the first to speak to the next leader, while the
 /// other one is paused and holds everything.
 fn a_twin_speaks_first(mutant: Option<Mutant>) -> World {

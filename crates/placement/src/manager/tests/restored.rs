@@ -84,6 +84,64 @@ fn a_namespace_that_a_restore_lost_comes_back_with_later_numbers_after_a_rest() 
     assert!(world.owners[1].checks.held(world.now).iter().all(|leased| leased.lease > last), "F8: used once");
 }
 
+/// A world whose cell was brought back to nothing, and managers that have met the new one.
+fn restored_to_nothing() -> World {
+    let mut world = World::new();
+    world.depose();
+    world.files.clear();
+    world.epoch = epoch(INCARNATION, 0);
+    for manager in 0..2 {
+        world.feed(manager, Input::Met { incarnation: INCARNATION });
+    }
+    world
+}
+
+const INCARNATION: u64 = 1_790_000_000_000;
+
+fn create(world: &mut World) -> Result<Message, Error> {
+    let config = v1::NamespaceConfig { lease_ms: 12_000, renew_ms: 2_500, ..Default::default() };
+    world.operate(Message::NamespaceCreate(v1::NamespaceCreate { namespace: "n".into(), config: Some(config) }))
+}
+
+#[test]
+fn leaders_that_follow_each_other_after_a_restore_rest_together_and_not_each_anew() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.pass(Duration::from_secs(1));
+    world.depose();
+    world.epoch = epoch(INCARNATION, 0);
+    for manager in 0..2 {
+        world.feed(manager, Input::Met { incarnation: INCARNATION });
+    }
+    // Nobody leads for as long as a lease and a session last.
+    for leader in [1, 0, 1, 0] {
+        world.elect(leader);
+        world.pass(Duration::from_secs(5));
+        world.depose();
+    }
+    world.elect(1);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.share(0), 1.0);
+}
+
+#[test]
+fn once_a_leader_has_rested_after_a_restore_no_later_one_does() {
+    let mut world = restored_to_nothing();
+    world.elect(1);
+    let refused = create(&mut world).unwrap_err();
+    assert_eq!(refused.code, "placement.restored");
+    assert!(refused.message.contains("for 70 s"), "it says for how long: {}", refused.message);
+    world.pass(Duration::from_secs(71));
+    // A process that knows nothing but the cell's files.
+    world.depose();
+    world.managers[0] = Manager::new(Options::default());
+    world.elect(0);
+    create(&mut world).unwrap();
+    let list = world.operate(Message::NamespaceList(v1::NamespaceList {})).unwrap();
+    let Message::NamespaceListReply(list) = list else { panic!("not a list") };
+    assert_eq!(list.namespaces.len(), 1, "what says so is no namespace");
+}
+
 #[test]
 fn epochs_grow_over_restores() {
     assert_eq!(epoch(1, 7), 7);

@@ -15,6 +15,10 @@ pub enum Mutant {
     GapIgnored,
     /// R3: progress does not say what was sent.
     TailIgnored,
+    /// R3: a last piece that was lost is not missed.
+    PieceIgnored,
+    /// R3: what was named before an installation was answered is not missed.
+    EarlyIgnored,
     /// R3: a new lease does not reinstall queries.
     NoReinstall,
     /// R4: a snapshot holds what is newer than its position.
@@ -27,6 +31,8 @@ pub enum Mutant {
     NoReset,
     /// R4: new data of a reader hold for later changes alone.
     NoDifference,
+    /// R4: a cursor stays good while rows of other data take their places.
+    CursorKept,
     /// R5: a floor is not looked at.
     FloorIgnored,
     /// R6: outcomes are not remembered.
@@ -53,18 +59,21 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 22] = [
+    pub const ALL: [Mutant; 25] = [
         Mutant::TermIgnored,
         Mutant::NoFence,
         Mutant::LeaseIgnored,
         Mutant::GapIgnored,
         Mutant::TailIgnored,
+        Mutant::PieceIgnored,
+        Mutant::EarlyIgnored,
         Mutant::NoReinstall,
         Mutant::SnapshotTorn,
         Mutant::NoLeave,
         Mutant::LeaveToAll,
         Mutant::NoReset,
         Mutant::NoDifference,
+        Mutant::CursorKept,
         Mutant::FloorIgnored,
         Mutant::OutcomeForgotten,
         Mutant::OutcomeApart,
@@ -86,12 +95,15 @@ impl Mutant {
             Mutant::LeaseIgnored => "table-lease-ignored",
             Mutant::GapIgnored => "gap-ignored",
             Mutant::TailIgnored => "tail-ignored",
+            Mutant::PieceIgnored => "piece-ignored",
+            Mutant::EarlyIgnored => "early-ignored",
             Mutant::NoReinstall => "no-reinstall",
             Mutant::SnapshotTorn => "snapshot-torn",
             Mutant::NoLeave => "no-leave",
             Mutant::LeaveToAll => "leave-to-all",
             Mutant::NoReset => "no-reset",
             Mutant::NoDifference => "no-difference",
+            Mutant::CursorKept => "cursor-kept",
             Mutant::FloorIgnored => "floor-ignored",
             Mutant::OutcomeForgotten => "outcome-forgotten",
             Mutant::OutcomeApart => "outcome-apart",

@@ -87,7 +87,11 @@ impl Gateway {
             let left = Duration::from_micros(expires.0.saturating_sub(now.wall.0));
             self.timers.set(Timer::Expiry(number), now.mono + left);
         }
+        let anew = watched.begins_anew();
         self.queries.insert(number, watched);
+        if anew {
+            self.no_cursor(number, out);
+        }
         self.spread(now, number, out);
         for (timer, pause) in [(Timer::Silence, self.options.patience / 4), (Timer::Progress, self.options.progress)] {
             if self.timers.at(&timer).is_none() {
@@ -215,6 +219,8 @@ impl Gateway {
         if std::mem::replace(&mut watched.settled, false) {
             out.put(Output::Event { number, event: Event::Settling });
         }
+        self.no_cursor(number, out);
+        let Some(watched) = self.queries.get_mut(&number) else { return };
         let (reader, table) = (watched.reader.clone(), watched.watch.table);
         let mut installs = Vec::new();
         for (part, state) in &mut watched.parts {
@@ -228,11 +234,20 @@ impl Gateway {
         installs.into_iter().for_each(|partition| self.install(now, number, partition, out));
     }
 
+    /// A frame, and the pieces that waited for it.
+    fn frames(&mut self, now: Now, number: u64, frame: Frame, out: &mut Outbox<Output>) {
+        let (partition, mut next) = (frame.partition, Some(frame));
+        while let Some(frame) = next {
+            self.frame(now, number, frame, out);
+            next = self.queries.get_mut(&number).and_then(|watched| watched.next_piece(partition));
+        }
+    }
+
     fn frame(&mut self, now: Now, number: u64, frame: Frame, out: &mut Outbox<Output>) {
         let (partition, query) = (frame.partition, self.id(number));
-        let gaps = !self.is(Mutant::GapIgnored);
+        let (window, gaps) = (self.options.window as usize, !self.is(Mutant::GapIgnored));
         let Some(watched) = self.queries.get_mut(&number) else { return };
-        match watched.hear(now, frame, gaps) {
+        match watched.hear(now, frame, window, gaps) {
             // Who is not the owner, or not ready, is asked again after a pause: silence sees to it.
             Heard::Nothing => {}
             Heard::Gap => self.install(now, number, partition, out),
@@ -275,6 +290,7 @@ impl Gateway {
         let ignored = self.is(Mutant::TailIgnored);
         let lost = last != progress.previous && !ignored;
         let reinstalls = !self.is(Mutant::NoReinstall);
+        let (hears_early, hears_torn) = (!self.is(Mutant::EarlyIgnored), !self.is(Mutant::PieceIgnored));
         for number in listeners {
             let query = self.id(number);
             let sent = progress.sent.binary_search_by_key(&query, |(query, _)| *query);
@@ -287,6 +303,12 @@ impl Gateway {
                 continue;
             }
             let missed = sent.is_some_and(|sent| part.cursor.is_none_or(|cursor| cursor < sent));
+            // The first progress behind an answer names what was sent since the progress before it: if that is behind the answer,
+            // something may have been sent in between, and was named while nobody listened.
+            let early = hears_early && !part.named && part.cursor.is_some_and(|cursor| cursor < progress.previous);
+            // Whoever has nothing more to say has said the last piece, too.
+            let torn = hears_torn && part.pieces.is_some();
+            let missed = missed || !behind && (early || torn);
             // What an earlier owner has answered is not installed here, though the lease may be the same.
             if lost || missed && !ignored || part.term < progress.term && reinstalls {
                 self.install(now, number, partition, out);
@@ -295,6 +317,7 @@ impl Gateway {
             part.heard = now.mono;
             if !behind && part.pieces.is_none() {
                 part.cursor = part.cursor.max(Some(progress.position));
+                part.named = true;
             }
             // It may wait for room that it was given already: that word was lost.
             if behind && !untaken {
@@ -323,6 +346,14 @@ impl Gateway {
         }
         if !self.queries.is_empty() {
             self.timers.set(Timer::Silence, now.mono + patience / 8);
+        }
+    }
+
+    fn no_cursor(&mut self, number: u64, out: &mut Outbox<Output>) {
+        let (open, kept) = (self.is(Mutant::CursorOpen), self.is(Mutant::CursorKept));
+        if let Some(cursor) = self.queries.get_mut(&number).and_then(Watched::no_cursor).filter(|_| !kept) {
+            let cursor = cursor.seal(&*self.sealer, open);
+            out.put(Output::Event { number, event: Event::Progress { cursor } });
         }
     }
 
@@ -442,7 +473,7 @@ impl Machine for Gateway {
             Input::Directory(directory) => self.directory(now, directory, out),
             Input::Dropped(table) => self.dropped(table, out),
             Input::Owner { partition, lease } => self.owner(now, partition, lease, out),
-            Input::Frame { number, frame } => self.frame(now, number, *frame, out),
+            Input::Frame { number, frame } => self.frames(now, number, *frame, out),
             Input::Progress(progress) => self.heard_progress(now, &progress, out),
         }
     }

@@ -1,7 +1,7 @@
 //! One client's live query: where it is in each partition, and what a frame means for it (R3, R4).
 
 use super::cursor::{Cursor, hash_of_ask, hash_of_reader};
-use super::{Event, Watch};
+use super::{Event, Start, Watch};
 use crate::directory::Partition;
 use crate::live::{Body, Frame, From, Install, Reader};
 use crate::names::{PartitionId, Position, QueryId, Term};
@@ -36,12 +36,16 @@ pub(super) struct Part {
     installation: u64,
     /// Whether the owner has answered the last installation.
     pub live: bool,
+    /// Whether progress was heard since then: from there on everything that is sent is named to somebody who listens.
+    pub named: bool,
     /// R1: the term of the owner that did.
     pub term: Term,
     pub asked: Mono,
     pub heard: Mono,
     /// What comes in pieces: its two positions and epoch, and the next piece.
     pub pieces: Option<(Position, Position, u64, u32)>,
+    /// Pieces that came before their turn: as many as may be under way.
+    early: BTreeMap<u32, Frame>,
 }
 
 /// A live query of a client.
@@ -73,8 +77,11 @@ pub(super) enum Heard {
 
 impl Watched {
     pub fn new(watch: Watch, reader: Reader, begin: Begin) -> Watched {
-        let (parts, given) = (BTreeMap::new(), BTreeMap::new());
-        Watched { watch, reader, begin, parts, settled: true, taking: VecDeque::new(), given }
+        let given = match &begin {
+            Begin::After(cursor) => cursor.clone(),
+            Begin::Everything | Begin::Nothing => BTreeMap::new(),
+        };
+        Watched { watch, reader, begin, parts: BTreeMap::new(), settled: true, taking: VecDeque::new(), given }
     }
 
     /// The state of a partition that the query did not know; its parents may have been known (R1).
@@ -110,10 +117,12 @@ impl Watched {
             epoch: self.reader.epoch,
             installation: 0,
             live: false,
+            named: false,
             term: Term::default(),
             asked: Mono(0),
             heard: Mono(0),
             pieces: None,
+            early: BTreeMap::new(),
         }
     }
 
@@ -121,7 +130,8 @@ impl Watched {
     pub fn install(&mut self, now: Now, query: QueryId, partition: PartitionId, window: u32) -> Option<Install> {
         let part = self.parts.get_mut(&partition.number)?;
         part.installation += 1;
-        (part.live, part.asked, part.pieces) = (false, now.mono, None);
+        (part.live, part.named, part.asked, part.pieces) = (false, false, now.mono, None);
+        part.early.clear();
         let installation = part.installation;
         let from = match part.cursor {
             // What the client has was seen with other data: it is replaced.
@@ -145,7 +155,14 @@ impl Watched {
         })
     }
 
-    pub fn hear(&mut self, now: Now, frame: Frame, gaps: bool) -> Heard {
+    /// A piece that came before its turn, if it is its turn now.
+    pub fn next_piece(&mut self, partition: PartitionId) -> Option<Frame> {
+        let part = self.parts.get_mut(&partition.number)?;
+        let (.., next) = part.pieces?;
+        part.early.remove(&next)
+    }
+
+    pub fn hear(&mut self, now: Now, frame: Frame, window: usize, gaps: bool) -> Heard {
         let part = self.parts.get_mut(&frame.partition.number);
         let Some(part) = part.filter(|part| part.installation == frame.installation) else { return Heard::Nothing };
         if let Body::Ended(refusal) = frame.body {
@@ -179,6 +196,14 @@ impl Watched {
             // client has: a record that came and went since then would stay. R4: or the switch to other data was lost.
             let follows = frame.previous == part.chain && frame.previous_epoch == part.epoch;
             let missing = !follows && matches!(frame.body, Body::Changes(_));
+            let begins = !part.live && part.pieces.is_none();
+            let waits = part.pieces.map_or(begins, |(previous, position, epoch, piece)| {
+                (previous, position, epoch) == identity && piece < frame.piece
+            });
+            if frame.piece > 0 && !expected && waits && part.early.len() < window {
+                part.early.insert(frame.piece, frame);
+                return Heard::Nothing;
+            }
             if missing || frame.piece > 0 && !expected {
                 return if part.live { Heard::Gap } else { Heard::Nothing };
             }
@@ -210,6 +235,18 @@ impl Watched {
         if self.given.is_empty() { self.cursor() } else { None }
     }
 
+    /// R4: a cursor that begins with everything, for a client whose cursor is of other data than those that its rows will be of,
+    /// one partition after the other. Whoever came back with that cursor and those data would keep rows of both.
+    pub fn no_cursor(&mut self) -> Option<Cursor> {
+        let given = !std::mem::take(&mut self.given).is_empty();
+        (given || self.begins_anew()).then(|| self.cursor_to(BTreeMap::new()))
+    }
+
+    /// Whether the client came with a cursor that says nothing here.
+    pub fn begins_anew(&self) -> bool {
+        matches!((&self.watch.start, &self.begin), (Start::Cursor(_), Begin::Everything))
+    }
+
     /// A cursor, if the client has been told something since the last.
     pub fn cursor(&mut self) -> Option<Cursor> {
         let epoch = self.reader.epoch;
@@ -220,7 +257,12 @@ impl Watched {
             return None;
         }
         self.given.clone_from(&positions);
+        Some(self.cursor_to(positions))
+    }
+
+    fn cursor_to(&self, positions: BTreeMap<u32, Position>) -> Cursor {
         let reader = hash_of_reader(&self.reader.data, &self.reader.claims);
-        Some(Cursor { table: self.watch.table, ask: hash_of_ask(&self.watch.ask), reader, epoch, positions })
+        let (table, ask, epoch) = (self.watch.table, hash_of_ask(&self.watch.ask), self.reader.epoch);
+        Cursor { table, ask, reader, epoch, positions }
     }
 }

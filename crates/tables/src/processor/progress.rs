@@ -18,6 +18,8 @@ pub(super) struct Told {
     last: Position,
     /// Queries that were sent something since, with the position of the last frame; zero for one that ended.
     sent: BTreeMap<QueryId, Position>,
+    /// Installations that ended since.
+    ended: BTreeMap<QueryId, u64>,
 }
 
 impl Partition {
@@ -30,8 +32,9 @@ impl Partition {
     }
 
     /// A query ended here and its gateway may not have heard it: every cursor is behind the end of time.
-    pub fn note_ended(&mut self, query: QueryId) {
+    pub fn note_ended(&mut self, query: QueryId, installation: u64) {
         if let Some(told) = self.gateways.get_mut(&query.gateway) {
+            told.ended.insert(query, installation);
             told.sent.insert(query, Position::from_u64((1 << 63) - 1).unwrap_or_default());
         }
     }
@@ -45,12 +48,18 @@ impl Partition {
         }
     }
 
-    /// A query came.
-    pub fn joined(&mut self, query: QueryId) {
+    /// A query came, or came again: what it was sent before, and that it ended, says nothing any more.
+    pub fn joined(&mut self, query: QueryId, again: bool) {
         let told = self.gateways.entry(query.gateway).or_default();
-        told.feeds += 1;
-        // That it ended before is known: it came again.
+        told.feeds += usize::from(!again);
         told.sent.remove(&query);
+        told.ended.remove(&query);
+    }
+
+    /// Whether this installation ended, and its gateway may not have heard it: one that comes twice must not hide that.
+    pub fn has_ended(&self, query: QueryId, installation: u64) -> bool {
+        let ended = self.gateways.get(&query.gateway).and_then(|told| told.ended.get(&query));
+        ended.is_some_and(|ended| *ended >= installation)
     }
 
     /// A query went; a gateway without queries is told nothing.
@@ -79,7 +88,13 @@ impl Processor {
         for (gateway, told) in &mut partition.gateways {
             let previous = std::mem::replace(&mut told.last, position);
             // A frame that ends where it began is not missed when it is lost: the next one says the same again.
-            let sent = if previous == position { told.sent.clone() } else { std::mem::take(&mut told.sent) };
+            let sent = match previous == position {
+                true => told.sent.clone(),
+                false => {
+                    told.ended.clear();
+                    std::mem::take(&mut told.sent)
+                }
+            };
             let sent = sent.into_iter().filter(|_| !silent).collect();
             let behind = behind.remove(gateway).unwrap_or_default();
             let progress = Progress { partition: id, term, previous, position, sent, behind };

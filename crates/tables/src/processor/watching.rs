@@ -58,7 +58,8 @@ impl Processor {
         let unchecked = self.shared.is(Mutant::LiveUnchecked);
         let partition = self.partitions.get_mut(&id).filter(|partition| partition.is_open()).ok_or(Refusal::Moved)?;
         // One that comes late must not take the place of a later one; one that comes twice would go back to its cursor.
-        if partition.feeds.get(&query).is_some_and(|feed| feed.installation >= install.installation) {
+        let overtaken = partition.feeds.get(&query).is_some_and(|feed| feed.installation >= install.installation);
+        if overtaken || partition.has_ended(query, install.installation) {
             return Ok(());
         }
         let table = self.tables.get_mut(&id.table).ok_or(Refusal::Moved)?;
@@ -141,9 +142,8 @@ impl Processor {
                 changes.extend(told.or_else(left));
             }
         }
-        if partition.feeds.insert(query, feed).is_none() {
-            partition.joined(query);
-        }
+        let again = partition.feeds.insert(query, feed).is_some();
+        partition.joined(query, again);
         partition.busy.insert(query);
         if rereads {
             self.shared.timers.set(Timer::Dirty(id), now.mono);
@@ -158,9 +158,10 @@ impl Processor {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let Some(table) = self.tables.get_mut(&id.table) else { return };
         let Some(subscription) = table.queries.get(&query) else { return };
+        let Some(installation) = partition.feeds.get(&query).map(|feed| feed.installation) else { return };
         if !send(&mut self.shared, partition, query, subscription, out) {
             partition.busy.remove(&query);
-            partition.note_ended(query);
+            partition.note_ended(query, installation);
             partition.left(query);
             table.leave(query, id);
         }
@@ -280,8 +281,9 @@ impl Processor {
         let subscription = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
         if let (Some(subscription), Some(feed)) = (subscription, partition.feeds.get(&query)) {
             let frame = frame(partition, feed, subscription, feed.sent, Body::Ended(refusal));
+            let installation = feed.installation;
             out.put(Output::Frame { query, frame: Box::new(frame) });
-            partition.note_ended(query);
+            partition.note_ended(query, installation);
         }
         self.remove(query, id);
     }

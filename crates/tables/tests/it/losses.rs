@@ -1,12 +1,14 @@
 //! What is lost, late, twice or from somebody who is deposed between gateway and processors (R3): never silence.
 
 use crate::client::{agrees, delete, everything, folded, put, version, write};
-use crate::holding::public;
+use crate::holding::{breaks, held, public};
 use crate::world::{World, data, user};
+use std::time::Duration;
 use tidings_predicate::{Key, Packed, Value};
 use tidings_tables::gateway::{self, Event};
-use tidings_tables::live::{Body, Frame};
-use tidings_tables::names::{GatewayId, QueryId};
+use tidings_tables::live::{Body, Change, Frame};
+use tidings_tables::mutant::Mutant;
+use tidings_tables::names::{GatewayId, Position, QueryId};
 use tidings_tables::processor::Input;
 
 /// A world with a query that lost a frame once, so that its second installation goes on from a cursor.
@@ -239,4 +241,116 @@ fn what_is_acquired_again_under_the_same_lease_has_forgotten_its_queries() {
         world.run(if told { 200 } else { 3_000 });
         agrees(&mut world, 1, &Packed::empty(), "").unwrap();
     }
+}
+
+#[test]
+fn a_last_piece_that_is_lost_is_missed() {
+    breaks(
+        |mutant| {
+            let mut world = World::tuned(mutant, public(), |options| options.page_bytes = 150);
+            let ann = user("ann");
+            for n in 0..9 {
+                version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", n)));
+            }
+            world.watch(1, everything(&ann, &Packed::empty(), ""));
+            let begun = |world: &World| world.events.iter().any(|(_, event)| matches!(event, Ok(Event::Reset { .. })));
+            while !begun(&world) {
+                world.run(1);
+            }
+            world.deaf = true;
+            world.run(20);
+            world.deaf = false;
+            let early = folded(&world, 1).rows.len();
+            held(early == 0, || format!("{early} rows before anything was lost"))?;
+            // Nothing follows that would show it.
+            world.run(5_000);
+            agrees(&mut world, 1, &Packed::empty(), "")
+        },
+        &[Mutant::PieceIgnored],
+    );
+}
+
+/// A world in which a query is installed, and nobody has heard the answer; what the answer says.
+fn unanswered(world: &mut World) -> Frame {
+    let ann = user("ann");
+    let position = version(write(world, 0, &ann, put("j", "b", 1)));
+    world.deaf = true;
+    let watch = everything(&ann, &Packed::empty(), "team == 'a'");
+    world.watch(1, gateway::Watch { start: gateway::Start::Nothing, ..watch });
+    world.run(5);
+    let install = world.installs[0].clone();
+    world.tell_processor(0, Input::Install(Box::new(install)));
+    world.run(5);
+    let (partition, installation) = (world.id(0), world.installs[0].installation);
+    let (term, epoch, previous) = (world.directory.partitions[0].term, 1, Position::ZERO);
+    let (body, previous_epoch, piece, more) = (Body::Changes(Vec::new()), epoch, 0, false);
+    Frame { partition, term, installation, epoch, previous_epoch, previous, position, piece, more, body }
+}
+
+/// The progress that names it comes before the answer; or it is lost as well, and the next one comes before the answer.
+#[test]
+fn what_was_named_before_the_answer_came_is_missed() {
+    breaks(
+        |mutant| {
+            for phase in 0..20 {
+                let mut world = World::tuned(mutant, public(), |options| options.progress = Duration::from_millis(200));
+                world.run(10 * phase);
+                let answer = unanswered(&mut world);
+                version(write(&mut world, 0, &user("ann"), put("k", "a", 1)));
+                world.deaf = false;
+                world.run(250);
+                held(world.installs.len() == 1, || "it was asked again".to_owned())?;
+                world.tell_gateway(gateway::Input::Frame { number: 1, frame: Box::new(answer) });
+                world.run(5_000);
+                let keys: Vec<Key> = folded(&world, 1).rows.into_keys().collect();
+                held(keys == [Key::from("k")], || format!("phase {phase}: {keys:?}"))?;
+            }
+            Ok(())
+        },
+        &[Mutant::EarlyIgnored],
+    );
+}
+
+#[test]
+fn pieces_that_come_out_of_order_are_one_answer() {
+    let mut world = World::calm(None, public());
+    let answer = unanswered(&mut world);
+    world.deaf = false;
+    for piece in [2, 1, 3, 0] {
+        let body = Body::Changes(vec![Change::Leave { key: format!("k{piece}").as_str().into() }]);
+        let frame = Box::new(Frame { piece, more: piece < 3, body, ..answer.clone() });
+        world.tell_gateway(gateway::Input::Frame { number: 1, frame });
+    }
+    world.run(10);
+    let told = world.events.iter().filter_map(|(_, event)| match event {
+        Ok(Event::Changes(changes)) => Some(format!("{changes:?}")),
+        _ => None,
+    });
+    let told: Vec<String> = told.collect();
+    assert!(told.len() == 4 && told.is_sorted(), "{told:?}");
+    assert_eq!(world.installs.len(), 1);
+}
+
+#[test]
+fn an_installation_that_ended_and_comes_twice_hides_no_end() {
+    let mut world = World::tuned(None, public(), |options| options.log_changes = 2);
+    world.taking = false;
+    let (ann, partition) = (user("ann"), world.id(0));
+    world.watch(1, everything(&ann, &Packed::empty(), ""));
+    world.watch(2, everything(&ann, &Packed::empty(), "n < 0"));
+    for n in 0..70 {
+        version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", n)));
+    }
+    world.run(3_000);
+    world.deaf = true;
+    let query = QueryId { gateway: GatewayId(1), number: 1 };
+    let twice = world.installs.iter().rfind(|install| install.query == query).unwrap().clone();
+    world.tell_processor(0, Input::Taken { query, partition, frames: 60 });
+    world.run(10);
+    world.tell_processor(0, Input::Install(Box::new(twice)));
+    world.run(10);
+    world.deaf = false;
+    world.taking = true;
+    world.run(8_000);
+    agrees(&mut world, 1, &Packed::empty(), "").unwrap();
 }

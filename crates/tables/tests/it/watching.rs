@@ -1,6 +1,6 @@
 //! Live queries: each rule, and each rule left out.
 
-use crate::client::{agrees, delete, everything, folded, fresh, named, put, shown_to, version, write};
+use crate::client::{Folded, agrees, delete, everything, folded, fresh, named, put, shown_to, version, write};
 use crate::holding::{breaks, held, public};
 use crate::world::{World, data, user};
 use tidings_base::Wall;
@@ -246,6 +246,58 @@ fn r4_new_data_of_a_reader_switch_what_it_sees() {
             agrees(&mut world, 1, &new, "")
         },
         &[Mutant::NoDifference],
+    );
+}
+
+/// What a client has that heard of a query's events as many as `until` allows, and was then cut off.
+fn cut_off(world: &World, mut both: Folded, number: u64, until: impl Fn(&gateway::Event) -> bool) -> Folded {
+    for (_, event) in world.events.iter().filter(|(of, _)| *of == number) {
+        both.hear(event.clone());
+        if event.as_ref().is_ok_and(&until) {
+            return both;
+        }
+    }
+    panic!("it did not happen");
+}
+
+/// Whoever says something else of itself and takes it back, and is cut off meanwhile, keeps nothing of the other data.
+#[test]
+fn r4_a_cursor_of_other_data_is_taken_back() {
+    breaks(
+        |mutant| {
+            let mut world = World::tuned(mutant, public(), |options| options.page_bytes = 150);
+            let (ann, [a, b]) = (user("ann"), ["a", "b"].map(|team| data(&[("team", team.into())])));
+            for n in 0..8 {
+                let team = ["a", "b"][n % 2];
+                let record = shown_to(put(&format!("k{n}"), team, n as i64), &format!("reader.team == '{team}'"));
+                version(write(&mut world, 0, &ann, record));
+            }
+            world.watch(1, everything(&ann, &a, ""));
+            world.run(3_000);
+            let before = folded(&world, 1);
+            world.tell_gateway(gateway::Input::UpdateData { number: 1, data: b.clone() });
+            world.run(500);
+            // In the middle of the switch.
+            let changes = |event: &gateway::Event| matches!(event, gateway::Event::Changes(_));
+            let switching = cut_off(&world, Folded::default(), 1, changes);
+            // In the middle of beginning anew with the other data.
+            let start = Start::Cursor(before.cursor.clone().ok_or("no cursor")?);
+            world.watch(2, gateway::Watch { start, ..everything(&ann, &b, "") });
+            world.run(500);
+            let replaced = |event: &gateway::Event| matches!(event, gateway::Event::Reset { last: true, .. });
+            let anew = cut_off(&world, before, 2, replaced);
+            let there = fresh(&mut world, &ann, &a, &Ask::default());
+            for (number, mut both) in [(3, switching), (4, anew)] {
+                assert_ne!(both.rows, there);
+                let start = Start::Cursor(both.cursor.clone().ok_or("no cursor")?);
+                world.watch(number, gateway::Watch { start, ..everything(&ann, &a, "") });
+                world.run(500);
+                world.events.iter().filter(|(of, _)| *of == number).for_each(|(_, event)| both.hear(event.clone()));
+                held(both.rows == there, || format!("{number}: {:?}, there is {there:?}", both.rows))?;
+            }
+            Ok(())
+        },
+        &[Mutant::CursorKept],
     );
 }
 

@@ -40,7 +40,7 @@ impl Expression {
         let not_live = changing.map(|why| {
             Refusal::new(
                 Wrong::NotLive,
-                format!("a predicate that is watched cannot depend on {why}: no write tells when it changes"),
+                format!("a live query or an audience cannot depend on {why}: no write tells when it changes"),
             )
         });
         let (template, constants) = compile(expr, text)?;

@@ -46,7 +46,7 @@ impl Wrong {
             Wrong::Type => "Compare values of one kind; `has(column)` asks whether there is one.",
             Wrong::TooLarge => "Shorten it: a text has at most 64 KiB, and parts nested 64 deep.",
             Wrong::NotLive => {
-                "Leave out `now()`, look-ups and functions that are not pure, or read instead of watching."
+                "Leave out `now()`, look-ups and functions that are not pure; a query can be read instead of watched."
             }
             Wrong::Full => {
                 "Compare a column with a value (`==`, `<`, `startsWith`) so that the index can find it, or end other queries."

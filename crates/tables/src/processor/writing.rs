@@ -100,9 +100,12 @@ impl Processor {
         let (Some(table), Some(partition)) = (self.tables.get(&id.table), self.partitions.get_mut(&id)) else {
             return answer(request, Err(Refusal::Moved), out);
         };
+        let unchecked = self.shared.is(Mutant::LiveUnchecked);
         let checked = check(&write).and_then(|()| match &write.change {
+            // R9: whom a record is shown to must not change by itself, or live queries would not tell it.
             Update::Put { predicate, .. } if !predicate.is_empty() => {
-                Predicate::compile(predicate, &table.dialect).map(drop).map_err(Refusal::from)
+                let compiled = Predicate::compile(predicate, &table.dialect);
+                compiled.and_then(|it| if unchecked { Ok(()) } else { it.check_live() }).map_err(Refusal::from)
             }
             _ => Ok(()),
         });

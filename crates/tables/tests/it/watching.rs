@@ -361,6 +361,25 @@ fn r9_what_changes_without_a_write_cannot_be_watched() {
 }
 
 #[test]
+fn r9_an_audience_that_changes_without_a_write_is_refused() {
+    breaks(
+        |mutant| {
+            let mut world = World::calm(mutant, public());
+            let record = shown_to(put("k", "a", 1), "now() > timestamp('2025-01-01T00:00:00Z')");
+            let answer = write(&mut world, 0, &user("ann"), record);
+            let code = match answer {
+                Some(Err(refusal)) => tidings_base::Error::from(refusal).code.to_string(),
+                other => format!("{other:?}"),
+            };
+            held(code == "tables.predicate_not_live", || code)?;
+            let there = fresh(&mut world, &user("ann"), &Packed::empty(), &Ask::default());
+            held(there.is_empty(), || format!("{there:?}"))
+        },
+        &[Mutant::LiveUnchecked],
+    );
+}
+
+#[test]
 fn a_query_that_nobody_takes_ends() {
     let mut world = World::tuned(None, public(), |options| options.undelivered = 3);
     world.taking = false;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use tidings_cell::mutant::Mutant as CellMutant;
 use tidings_notify::mutant::Mutant as NotifyMutant;
 use tidings_placement::mutant::Mutant as PlacementMutant;
+use tidings_sketch::mutant::Mutant as SketchMutant;
 use tidings_tables::mutant::Mutant as TablesMutant;
 
 /// A known bug, switched on by a test. Never part of a normal run.
@@ -36,6 +37,8 @@ pub enum Mutant {
     Notify(NotifyMutant),
     /// A rule of Tables is left out.
     Tables(TablesMutant),
+    /// A rule of Sketch is left out.
+    Sketch(SketchMutant),
     /// A carrier breaks its contract.
     Carrier(CarrierMutant),
 }
@@ -85,6 +88,14 @@ impl Mutant {
         }
     }
 
+    /// The rule of Sketch that is left out, if it is one.
+    pub fn of_sketch(self) -> Option<SketchMutant> {
+        match self {
+            Mutant::Sketch(mutant) => Some(mutant),
+            _ => None,
+        }
+    }
+
     /// The contract of carriers that is broken, if it is one.
     pub fn of_carrier(self) -> Option<CarrierMutant> {
         match self {
@@ -108,6 +119,7 @@ impl Mutant {
             Mutant::Placement(mutant) => mutant.name(),
             Mutant::Notify(mutant) => mutant.name(),
             Mutant::Tables(mutant) => mutant.name(),
+            Mutant::Sketch(mutant) => mutant.name(),
             Mutant::Carrier(mutant) => mutant.name(),
         }
     }
@@ -126,8 +138,9 @@ impl FromStr for Mutant {
         let placement = PlacementMutant::ALL.into_iter().map(Mutant::Placement);
         let notify = NotifyMutant::ALL.into_iter().map(Mutant::Notify);
         let tables = TablesMutant::ALL.into_iter().map(Mutant::Tables);
+        let sketch = SketchMutant::ALL.into_iter().map(Mutant::Sketch);
         let carrier = CarrierMutant::ALL.into_iter().map(Mutant::Carrier);
-        let parts = cell.chain(placement).chain(notify).chain(tables).chain(carrier);
+        let parts = cell.chain(placement).chain(notify).chain(tables).chain(sketch).chain(carrier);
         let all = || Mutant::ALL.into_iter().chain(parts.clone());
         let known = all().map(Mutant::name).collect::<Vec<_>>().join(", ");
         all()

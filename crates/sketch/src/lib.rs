@@ -27,6 +27,8 @@ pub mod http;
 #[doc(hidden)]
 pub mod mutant;
 pub mod replica;
+#[doc(hidden)]
+pub mod seen;
 pub mod session;
 pub mod sigma;
 pub mod sketch;

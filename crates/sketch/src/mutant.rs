@@ -1,5 +1,7 @@
 //! Deliberate faults in the product's place: they prove that the checks would notice. Never part of a normal run.
 
+use std::fmt;
+
 /// A rule that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mutant {
@@ -37,4 +39,56 @@ pub enum Mutant {
     SessionIgnored,
     /// G: a command that comes again is executed again.
     ExecutedAgain,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 17] = [
+        Mutant::MismatchAccepted,
+        Mutant::UpdateOfThen,
+        Mutant::ComparedWithThen,
+        Mutant::AnsweredFirst,
+        Mutant::Joined,
+        Mutant::NoFloor,
+        Mutant::IncarnationIgnored,
+        Mutant::ErrorsKeepEntry,
+        Mutant::RequestUnbound,
+        Mutant::OverlapKept,
+        Mutant::QuorumShort,
+        Mutant::NonceIgnored,
+        Mutant::SigmaUnmatched,
+        Mutant::LeaseIgnored,
+        Mutant::EntriesOutliveRange,
+        Mutant::SessionIgnored,
+        Mutant::ExecutedAgain,
+    ];
+
+    /// Its name on the command line; no other part's has the same.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutant::MismatchAccepted => "mismatch-accepted",
+            Mutant::UpdateOfThen => "update-of-then",
+            Mutant::ComparedWithThen => "compared-with-then",
+            Mutant::AnsweredFirst => "answered-first",
+            Mutant::Joined => "joined",
+            Mutant::NoFloor => "no-floor",
+            Mutant::IncarnationIgnored => "sketch-incarnation-ignored",
+            Mutant::ErrorsKeepEntry => "errors-keep-entry",
+            Mutant::RequestUnbound => "request-unbound",
+            Mutant::OverlapKept => "overlap-kept",
+            Mutant::QuorumShort => "quorum-short",
+            Mutant::NonceIgnored => "nonce-ignored",
+            Mutant::SigmaUnmatched => "sigma-unmatched",
+            Mutant::LeaseIgnored => "sketch-lease-ignored",
+            Mutant::EntriesOutliveRange => "entries-outlive-range",
+            Mutant::SessionIgnored => "session-ignored",
+            Mutant::ExecutedAgain => "executed-again",
+        }
+    }
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }

@@ -7,6 +7,8 @@ pub mod cell;
 pub mod member;
 pub mod notify;
 pub mod placement;
+pub mod post;
+pub mod sketch;
 pub mod stage;
 pub mod store;
 pub mod tables;
@@ -76,5 +78,10 @@ pub(crate) const ALL: &[Scenario] = &[
         name: "tables",
         about: "Tables: clients that write, read and watch, partitions that move and are cut, store, cursors, faults.",
         run: tables::run,
+    },
+    Scenario {
+        name: "sketch",
+        about: "Sketch: sketching nodes before a group with liars, writers past them, ranges that move, new lives, faults.",
+        run: sketch::run,
     },
 ];

@@ -7,7 +7,9 @@
 //! De-duplication is part of the replicated state: every replica decides alike which command is new. A command may be ordered
 //! twice (its client sent it to two proposers); it is executed once, and its second reply is the first one again.
 
+pub mod liar;
 pub mod model;
+pub mod pages;
 pub mod suite;
 
 use crate::ReplicaId;

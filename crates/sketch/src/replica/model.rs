@@ -34,6 +34,16 @@ impl Model {
         self.redelivered
     }
 
+    /// The height up to which a replica has said that it has executed.
+    pub fn executed_by(&self, at: ReplicaId) -> u64 {
+        self.seats[usize::from(at.0)].1
+    }
+
+    /// Whether nothing is left to be ordered.
+    pub fn is_idle(&self) -> bool {
+        self.pool.is_empty()
+    }
+
     /// What was ordered.
     pub fn blocks(&self) -> &[Block] {
         &self.blocks

@@ -3,11 +3,7 @@
 //! The machines' messages have no encoding of their own here (that of the wire is the node's, and held by golden vectors): a
 //! letter lies at the [`Post`] while the network carries its number. Whoever receives it gets a copy.
 
-use crate::kernel::{Effect, HostId};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
-use tidings_base::Outbox;
+use crate::scenarios::post::Marked;
 use tidings_predicate::Packed;
 use tidings_predicate::query::Ask;
 use tidings_tables::calls::{Answer, Call, Caller, Outcome, Read, Visible, Write};
@@ -16,9 +12,6 @@ use tidings_tables::live::{Frame, Install, Progress, Reader};
 use tidings_tables::names::{PartitionId, Position, QueryId};
 use tidings_tables::processor;
 use tidings_tables::refusal::Refusal;
-
-/// Letters that are kept: those of the longest delay, and of a pause.
-const KEPT: usize = 1 << 16;
 
 /// One message. They lie where they are put, so that their size costs nothing.
 #[allow(clippy::large_enum_variant)]
@@ -187,8 +180,7 @@ impl Live {
     }
 }
 
-impl Letter {
-    /// A number that goes with it, so that another letter is another trace.
+impl Marked for Letter {
     fn mark(&self) -> u64 {
         match self {
             Letter::Asks { id, .. } | Letter::Answers { id, .. } => *id,
@@ -203,36 +195,5 @@ impl Letter {
     }
 }
 
-#[derive(Debug, Default)]
-struct Lying {
-    first: u64,
-    letters: VecDeque<Letter>,
-}
-
 /// Where letters lie.
-#[derive(Clone, Debug, Default)]
-pub struct Post(Arc<Mutex<Lying>>);
-
-impl Post {
-    /// Sends a letter.
-    pub fn send<F>(&self, out: &mut Outbox<Effect<F>>, to: HostId, letter: Letter) {
-        let mut bytes = BytesMut::with_capacity(16);
-        let mark = letter.mark();
-        let mut lying = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        bytes.put_u64(lying.first + lying.letters.len() as u64);
-        bytes.put_u64(mark);
-        lying.letters.push_back(letter);
-        if lying.letters.len() > KEPT {
-            lying.letters.pop_front();
-            lying.first += 1;
-        }
-        out.put(Effect::Send { to, bytes: bytes.freeze() });
-    }
-
-    /// A letter that has come.
-    pub fn open(&self, bytes: &Bytes) -> Option<Letter> {
-        let number = (bytes.len() == 16).then(|| bytes.clone().get_u64())?;
-        let lying = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lying.letters.get(usize::try_from(number.checked_sub(lying.first)?).ok()?).cloned()
-    }
-}
+pub type Post = crate::scenarios::post::Post<Letter>;

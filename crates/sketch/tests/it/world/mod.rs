@@ -7,21 +7,24 @@ mod nodes;
 mod plan;
 mod replicas;
 
-pub use plan::{Counts, Plan, Sin};
+pub use plan::{Counts, Plan};
 
 use bytes::Bytes;
-use checker::{Checker, Read, Write};
+use checker::Checker;
 use nodes::{Node, Table};
-use replicas::{Seat, Tongue};
+use replicas::Seat;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tidings_base::{Incarnation, Mono, Now, Seeded, Wall};
 use tidings_sketch::group::{self, Reply};
 use tidings_sketch::mutant::Mutant;
+use tidings_sketch::replica::liar::Liar;
 use tidings_sketch::replica::model::Model;
+use tidings_sketch::replica::pages::{self, Pages};
 use tidings_sketch::replica::{Command, Ordering, Outcome};
+use tidings_sketch::seen::Read;
 use tidings_sketch::sigma::Sigma;
-use tidings_sketch::sketch::{Of, Sketch, Sketching};
+use tidings_sketch::sketch::{Sketch, Sketching};
 use tidings_sketch::sketcher::{self, Ask, How, Kind, Refusal, Way};
 use tidings_sketch::{Answer, CallId, ReplicaId, RequestId};
 
@@ -94,7 +97,7 @@ pub struct World {
     model: Model,
     seats: Vec<Seat>,
     /// Executes every block at once: what is true.
-    reference: tidings_sketch::replica::Replica<replicas::Pages>,
+    reference: tidings_sketch::replica::Replica<Pages>,
     life: Incarnation,
     nodes: Vec<Node>,
     table: Arc<Table>,
@@ -117,11 +120,9 @@ impl World {
         let rng = Seeded::new(plan.seed).fork("world");
         let seats = (0..usize::from(REPLICAS)).map(|number| Seat {
             replica: replicas::replica(CLIENTS).without(mutant),
-            sin: (number < plan.liars).then_some(plan.sin),
-            old: Default::default(),
+            liar: (number < plan.liars).then(|| Liar::new(plan.sin, rng.fork(&format!("replica {number}")))),
             lags_until: 0,
             waiting: BTreeMap::new(),
-            rng: rng.fork(&format!("replica {number}")),
         });
         let seats = seats.collect();
         let mut world = World {
@@ -190,8 +191,8 @@ impl World {
     }
 
     fn check(&mut self) -> Result<(), String> {
-        self.checker.check()?;
-        self.counts.stale = self.checker.stale;
+        self.checker.finish()?;
+        self.counts.stale = self.checker.stale();
         self.counts.own_writes_read = self.checker.own_writes_read;
         self.counts.redelivered = self.model.redelivered();
         for node in &self.nodes {
@@ -238,19 +239,11 @@ impl World {
     }
 
     fn key(&self, page: u64) -> Sketch {
-        self.sketching.begin(Of::Request).number(page).finish()
+        pages::key(&self.sketching, page)
     }
 
-    /// Rule C: s(r) covers s(q).
     fn answer(&self, request: &[u8], response: Bytes) -> Answer<Bytes> {
-        let key = self.key(replicas::page_of(request));
-        let mut pen = self.sketching.begin(Of::Response);
-        // Without it, and with pages that read alike, an answer to one request passes for one to another.
-        match self.mutant {
-            Some(Mutant::RequestUnbound) => pen.number(replicas::version_of(&response)),
-            _ => pen.field(&key.0).field(&response),
-        };
-        Answer { sketch: pen.finish(), keep: !replicas::is_error(&response), response }
+        pages::answer(&self.sketching, replicas::page_of(request), response, self.mutant)
     }
 
     fn happen(&mut self, event: Event) {
@@ -339,21 +332,20 @@ impl World {
     fn client_hears(&mut self, id: RequestId, response: &[u8], how: How, sigma: Option<Sigma>) {
         let (now, asked) = (self.now, &mut self.asked[id.0 as usize]);
         asked.ended = true;
-        let version = replicas::version_of(response);
+        let version = pages::version_of(response);
         // S1.
         if !self.checker.truths.contains(response) && version != 0 {
             self.broken = Some(format!("{:?} never was", String::from_utf8_lossy(response)));
             return;
         }
-        if replicas::page_of(&[b"x ", response].concat()) != asked.page {
+        if pages::page_of_answer(response) != Some(asked.page) {
             self.broken = Some(format!("{:?} answers page {}", String::from_utf8_lossy(response), asked.page));
             return;
         }
-        let page = self.checker.pages.entry(asked.page).or_default();
-        self.counts.errors += u64::from(replicas::is_error(response));
+        self.counts.errors += u64::from(pages::is_error(response));
         if asked.write {
             self.counts.writes += 1;
-            page.writes.push(Write { ended: now, version });
+            self.checker.write(asked.page, now, version);
             if let (Some(session), Some(sigma)) = (asked.session, sigma) {
                 let newer = self.sessions.get(&session).is_none_or(|(.., last)| *last < sigma);
                 if newer {
@@ -362,7 +354,8 @@ impl World {
             }
         } else {
             self.counts.reads += 1;
-            page.reads.push(Read { began: asked.began, ended: now, version, own: asked.own, fast: how == How::Fast });
+            let read = Read { began: asked.began, ended: now, version, fast: how == How::Fast };
+            self.broken = self.checker.read(asked.page, read, asked.own).err();
         }
     }
 
@@ -380,8 +373,11 @@ impl World {
                 self.execute(number, &block);
             }
             // What a stale one remembers is renewed rarely.
-            if self.rng.one_in(400) {
-                self.seats[number].old = self.seats[number].replica.service().clone();
+            let seat = &mut self.seats[number];
+            if self.rng.one_in(400)
+                && let Some(liar) = &mut seat.liar
+            {
+                liar.old = seat.replica.service().clone();
             }
         }
         let pause = self.rng.between(1, 4) * MS;
@@ -418,8 +414,7 @@ impl World {
             let Outcome::Done { result, sigma } = outcome else { continue };
             if command.client == OUTSIDE {
                 if let Some(page) = self.outside.remove(&command.nonce) {
-                    let version = replicas::version_of(&result);
-                    self.checker.pages.entry(page).or_default().writes.push(Write { ended: self.now, version });
+                    self.checker.write(page, self.now, pages::version_of(&result));
                 }
             } else if let Some((at, call, whole)) = self.seats[number].waiting.remove(&(command.client, command.nonce))
             {
@@ -433,7 +428,7 @@ impl World {
         let awake = self.now > FAULTS_END / 2;
         let seat = &mut self.seats[usize::from(replica.0)];
         let truth = seat.replica.service().read(page);
-        if let Tongue::Says(response, _) = seat.speak(awake, truth, page, None) {
+        if let Some((response, _)) = seat.speak(awake, truth, page, None) {
             let answer = self.answer(request, response);
             let delay = self.delay();
             self.after(delay, Event::Sketcher(at, sketcher::Input::Fast(call, Some(answer))));
@@ -465,7 +460,7 @@ impl World {
     ) {
         let page = replicas::page_of(&command.request);
         let awake = self.now > FAULTS_END / 2;
-        let Tongue::Says(said, sigma) = self.seats[number].speak(awake, result, page, Some(sigma)) else { return };
+        let Some((said, sigma)) = self.seats[number].speak(awake, result, page, Some(sigma)) else { return };
         let answer = self.answer(&command.request, said);
         let reply = Reply {
             from: ReplicaId(number as u16),

@@ -2,23 +2,7 @@
 
 use super::MS;
 use tidings_base::Seeded;
-
-/// A liar's sin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sin {
-    /// Answers as it was long ago.
-    Stale,
-    /// Makes answers up.
-    Forger,
-    /// Answers differently each time: made up, old, right.
-    Equivocator,
-    /// Does not answer.
-    Mute,
-    /// Is honest for half of the time, and a forger from then on.
-    Sleeper,
-    /// Answers rightly, and names places that the order has not reached.
-    Inflater,
-}
+use tidings_sketch::replica::liar::Sin;
 
 /// What happens in a world besides the usual.
 #[derive(Clone, Debug)]
@@ -45,11 +29,10 @@ pub struct Plan {
 impl Plan {
     pub fn of(seed: u64) -> Plan {
         let mut rng = Seeded::new(seed).fork("plan");
-        let sins = [Sin::Stale, Sin::Forger, Sin::Equivocator, Sin::Mute, Sin::Sleeper, Sin::Inflater];
         Plan {
             seed,
             liars: 1,
-            sin: sins[seed as usize % sins.len()],
+            sin: Sin::ALL[seed as usize % Sin::ALL.len()],
             entries: [10, 200][rng.below(2) as usize],
             tag_bits: [2, 32][usize::from(!rng.one_in(4))],
             moves: !rng.one_in(3),

@@ -2,12 +2,49 @@
 
 use clap::{Args, Subcommand};
 use std::net::{AddrParseError, SocketAddr};
+use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub enum Sketch {
     /// Serve verified pages in front of web servers that serve the same
     #[command(after_help = RUN_HELP)]
     Run(Run),
+    /// Show what a running proxy has counted, and what it thinks of its origins
+    #[command(after_help = "Example:\n  tidings sketch stats --admin 127.0.0.1:9090")]
+    Stats(Stats),
+    /// See how static recorded traffic is, and what a sketcher would gain by it
+    #[command(after_help = SURVEY_HELP)]
+    Survey(Survey),
+}
+
+#[derive(Args)]
+pub struct Survey {
+    /// A HAR file with content, as browsers save it; several are one record, in this order
+    #[arg(long = "har", value_name = "FILE", required = true)]
+    pub hars: Vec<PathBuf>,
+    /// Count URLs with at least so many requests
+    #[arg(long, default_value_t = 25, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    pub least: u64,
+    /// Draw the distributions into this file, in SVG
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const SURVEY_HELP: &str = "Two answers are the same if their bodies are. Access logs hold no bodies and say nothing of that: \
+record with a browser (network panel, \"Save all as HAR with content\") or a proxy that writes HAR.\n\n\
+Example:\n  tidings sketch survey --har monday.har --har tuesday.har --svg static.svg";
+
+#[derive(Args)]
+pub struct Stats {
+    /// What the proxy was given as --admin
+    #[arg(long, default_value = "127.0.0.1:9090", value_name = "ADDR")]
+    pub admin: SocketAddr,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]
@@ -18,6 +55,21 @@ pub struct Run {
     /// The address to listen on; without a host, all of this machine's
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR", value_parser = parse_listen)]
     pub listen: SocketAddr,
+    /// Serve clients by TLS with this chain of certificates, in PEM
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub certificate: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub key: Option<PathBuf>,
+    /// The authorities of the certificates of https:// origins, in PEM [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    pub origin_ca: Option<PathBuf>,
+    /// Tell metrics and statistics here, on an address of this machine alone
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<SocketAddr>,
+    /// A file of rules, read again at SIGHUP and when it changes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["unverified_paths", "agreed_paths"])]
+    pub rules: Option<PathBuf>,
     /// How many origins may be wrong [default: as many as are fewer than half]
     #[arg(long, value_name = "F")]
     pub faults: Option<u16>,
@@ -39,9 +91,24 @@ pub struct Run {
     /// How many pages to remember, at 31 bytes each
     #[arg(long, default_value_t = 1 << 20, value_name = "N")]
     pub entries: usize,
-    /// The longest body, of requests and of pages, in bytes
+    /// The longest body of a page, in bytes
+    #[arg(long, default_value_t = 1 << 30, value_name = "BYTES")]
+    pub longest_body: u64,
+    /// The longest body in memory, in bytes: longer ones of pages go to --spool, of requests are refused
     #[arg(long, default_value_t = 1 << 20, value_name = "BYTES")]
-    pub longest_body: usize,
+    pub memory_body: usize,
+    /// Let pages with longer bodies pass unverified, and mark them
+    #[arg(long, value_name = "BYTES")]
+    pub unverified_above: Option<u64>,
+    /// The directory for bodies that are too long for memory [default: the system's for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub spool: Option<PathBuf>,
+    /// How long one origin has for a page before all are asked, in milliseconds
+    #[arg(long, default_value_t = 1_000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub patience: u64,
+    /// How long all origins have, in milliseconds
+    #[arg(long, default_value_t = 10_000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub give_up: u64,
     /// What to log on standard error; requests are `access`
     #[arg(long, env = "TIDINGS_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,

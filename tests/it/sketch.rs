@@ -31,19 +31,29 @@ fn answer(mut stream: TcpStream, page: &str) {
     }
 }
 
-#[test]
-fn pages_are_those_of_the_quorum() {
-    let _turn = turn();
+/// A proxy before one server that is wrong and two that are right.
+fn proxy(arguments: &[&str]) -> Running {
     let origins = [origin("right"), origin("wrong"), origin("right")].map(|address| format!("http://{address}"));
     let mut command = tidings();
-    command.args(["sketch", "run", "--listen", "127.0.0.1:0"]);
+    command.args(["sketch", "run", "--listen", "127.0.0.1:0"]).args(arguments);
     origins.iter().for_each(|origin| {
         command.args(["--origin", origin]);
     });
-    let proxy = Running::start(&mut command);
+    Running::start(&mut command)
+}
+
+/// The address in a line that a proxy prints.
+fn address(line: &str) -> SocketAddr {
+    let text = line.split("http://").nth(1).and_then(|rest| rest.split([';', '/']).next()).unwrap_or_default();
+    text.parse().unwrap_or_else(|_| panic!("{line}"))
+}
+
+#[test]
+fn pages_are_those_of_the_quorum() {
+    let _turn = turn();
+    let proxy = proxy(&[]);
     let line = proxy.line(1);
-    let address = line.split("http://").nth(1).and_then(|rest| rest.split(';').next()).unwrap();
-    let address: SocketAddr = address.parse().unwrap_or_else(|_| panic!("{line}"));
+    let address = address(&line);
     assert!(line.contains("2 of 3"), "{line}");
     for _ in 0..20 {
         let (status, page) = until("it answers", || http_get(address, "/"));
@@ -57,8 +67,82 @@ fn pages_are_those_of_the_quorum() {
 
 #[test]
 fn what_cannot_be_is_refused_by_name() {
-    run(&["sketch", "run", "--origin", "https://a"]).failed(2, "only http://");
+    run(&["sketch", "run", "--origin", "ftp://a"]).failed(2, "only http:// and https://");
     let misfit =
         ["sketch", "run", "--listen", "127.0.0.1:0", "--origin", "http://a", "--origin", "http://b", "--quorum", "3"];
     run(&misfit).failed(2, "2 origins");
+}
+
+/// The value of a header of an answer, or that it is not there yet.
+fn verified(address: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    write!(stream, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").ok()?;
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    lines.find_map(|line| line.strip_prefix("tidings-verified: ").map(str::to_owned))
+}
+
+#[test]
+fn rules_are_read_again_and_bad_ones_refused() {
+    let _turn = turn();
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("rules.toml");
+    let rule = |way: &str| format!("[[path]]\nprefix = \"/\"\nway = \"{way}\"\n");
+    // At once, as editors do.
+    let put = |text: &str| {
+        std::fs::write(place.path().join("new"), text).unwrap();
+        std::fs::rename(place.path().join("new"), &file).unwrap();
+    };
+    put(&rule("sometimes"));
+    let name = file.to_str().unwrap();
+    run(&["sketch", "run", "--origin", "http://a", "--rules", name]).failed(2, "rules.toml:3: ");
+
+    put(&rule("agreed"));
+    let proxy = proxy(&["--rules", name, "--admin", "127.0.0.1:0"]);
+    let (address, admin) = (address(&proxy.line(1)), address(&proxy.line(2)).to_string());
+    let stats = || run(&["sketch", "stats", "--admin", &admin, "--json"]).json();
+    until("it answers", || verified(address));
+    assert_eq!(verified(address).as_deref(), Some("agreed"));
+    put(&rule("unverified"));
+    until("it looks at the file", || (stats()["rules_generation"] == 1).then_some(()));
+    assert_eq!(verified(address).as_deref(), Some("no"));
+    put("way = 1");
+    until("it refuses the file", || (stats()["rules_refused"] == 1).then_some(()));
+    assert_eq!((verified(address).as_deref(), &stats()["rules_generation"]), (Some("no"), &1.into()));
+    put(&rule("unverified"));
+    proxy.signal(Signal::HUP);
+    until("it hears the signal", || (stats()["rules_generation"].as_u64() >= Some(2)).then_some(()));
+    let told = run(&["sketch", "stats", "--admin", &admin]);
+    assert!(told.code == 0 && told.out.contains("ASKED ALONE") && told.out.contains("http://127.0.0.1"), "{told:?}");
+    proxy.signal(Signal::TERM);
+    let said = proxy.ended();
+    assert!(
+        said.code == 0 && said.err.contains("rules.toml:1: ") && said.err.contains("the old rules stay"),
+        "{said:?}"
+    );
+    run(&["sketch", "stats", "--admin", &admin]).failed(5, "no proxy tells statistics");
+}
+
+#[test]
+fn recorded_traffic_is_surveyed() {
+    let place = tempfile::tempdir().unwrap();
+    let (har, svg) = (place.path().join("x.har"), place.path().join("x.svg"));
+    let entry = |url: &str, body: String| {
+        serde_json::json!({ "pageref": "1", "startedDateTime": "2026-01-01T00:00:00Z",
+            "request": { "method": "GET", "url": url }, "response": { "status": 200, "content": { "text": body } } })
+    };
+    let still = (0..30).map(|_| entry("https://a.org/still", "the same".to_owned()));
+    let clock = (0..30).map(|time| entry("https://b.net/clock", time.to_string()));
+    let entries: Vec<_> = still.chain(clock).collect();
+    std::fs::write(&har, serde_json::json!({ "log": { "entries": entries } }).to_string()).unwrap();
+    let (har, svg) = (har.to_str().unwrap(), svg.to_str().unwrap());
+    let survey = run(&["sketch", "survey", "--har", har, "--svg", svg, "--json"]).json();
+    assert_eq!(
+        (&survey["counted"], &survey["purely_static"], &survey["transitions"]),
+        (&2.into(), &0.5.into(), &29.into())
+    );
+    assert!(std::fs::read_to_string(svg).unwrap().contains("<polyline"));
+    let told = run(&["sketch", "survey", "--har", har]);
+    assert!(told.code == 0 && told.out.contains("50.0 % never changed") && told.out.contains("b.net"), "{told:?}");
+    run(&["sketch", "survey", "--har", har, "--least", "31"]).failed(2, "no URL was asked for 31 times");
+    run(&["sketch", "survey", "--har", svg]).failed(2, "not a HAR file");
 }

@@ -1,13 +1,31 @@
 //! Which origins, which quorum, which rules; every field with its default and why.
 
+use crate::tls::Identity;
 use http::Uri;
-use http::uri::Authority;
+use http::uri::{Authority, Scheme};
+use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_sketch::group::Kind;
-use tidings_sketch::http::Rules;
+use tidings_sketch::http::{Bodies, Rules};
 use tidings_sketch::sketcher::{Allowance, Writes};
+
+/// A server behind the proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// `http` or `https`.
+    pub scheme: Scheme,
+    /// Its host and port.
+    pub authority: Authority,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme, self.authority)
+    }
+}
 
 /// How a proxy runs.
 #[derive(Clone, Debug)]
@@ -15,7 +33,13 @@ pub struct Config {
     /// Where it listens.
     pub listen: SocketAddr,
     /// The servers behind it, which serve the same.
-    pub origins: Vec<Authority>,
+    pub origins: Vec<Origin>,
+    /// The authorities that origins' certificates must be of. By default those that the system trusts.
+    pub origin_ca: Option<PathBuf>,
+    /// What clients are shown, if they come by TLS.
+    pub tls: Option<Identity>,
+    /// Where metrics and statistics are told, to this machine alone. Nowhere by default.
+    pub admin: Option<SocketAddr>,
     /// How many of them may be wrong. By default as many as a quorum of more than half bears: (N − 1) / 2.
     pub faults: u16,
     /// How many must say the same. By default f + 1.
@@ -29,9 +53,14 @@ pub struct Config {
     pub rules: Rules,
     /// How many pages are remembered; each takes about 31 bytes.
     pub entries: usize,
-    /// The longest body, of requests and of answers. Held in memory until it is verified, so that this times what is under
-    /// way bounds the memory.
-    pub longest_body: usize,
+    /// The longest body of a request. It is held in memory, so that this times what is under way bounds the memory.
+    pub longest_request: usize,
+    /// How bodies of pages are held until they are verified (rule L): 1 MiB in memory, 1 GiB on disk.
+    pub bodies: Bodies,
+    /// Where bodies lie that are too long for memory.
+    pub spool: PathBuf,
+    /// The most bytes of them altogether.
+    pub most_on_disk: u64,
     /// The most requests under way.
     pub most_requests: usize,
     /// The most connections.
@@ -51,19 +80,25 @@ pub struct Config {
 impl Config {
     /// The defaults for these origins, such as `http://10.0.0.1:8080`.
     pub fn of(listen: SocketAddr, origins: &[String]) -> Result<Config, Error> {
-        let origins = origins.iter().map(|text| origin(text)).collect::<Result<Vec<Authority>, Error>>()?;
+        let origins = origins.iter().map(|text| origin(text)).collect::<Result<Vec<Origin>, Error>>()?;
         let count = u16::try_from(origins.len()).unwrap_or(u16::MAX);
         let faults = count.saturating_sub(1) / 2;
         Ok(Config {
             listen,
             origins,
+            origin_ca: None,
+            tls: None,
+            admin: None,
             faults,
             quorum: faults + 1,
             writes: Writes::Refused,
             unverified_rather_than_none: false,
             rules: Rules::default(),
             entries: 1 << 20,
-            longest_body: 1 << 20,
+            longest_request: 1 << 20,
+            bodies: Bodies::default(),
+            spool: std::env::temp_dir(),
+            most_on_disk: 8 << 30,
             most_requests: 1_024,
             most_connections: 10_000,
             most_untaken: 256 << 20,
@@ -79,19 +114,19 @@ impl Config {
     }
 }
 
-fn origin(text: &str) -> Result<Authority, Error> {
+fn origin(text: &str) -> Result<Origin, Error> {
     let bad = |why: &str| {
         Error::new("sketch.bad_origin", Class::Invalid, format!("`{text}` is not an origin: {why}"))
             .hint("Name each origin like http://10.0.0.1:8080.")
     };
     let uri: Uri = text.parse().map_err(|_| bad("it is not a URL"))?;
-    if uri.scheme_str() != Some("http") {
-        return Err(bad("only http:// is spoken to origins"));
-    }
+    let known = |scheme: &&Scheme| [Scheme::HTTP, Scheme::HTTPS].contains(*scheme);
+    let scheme = uri.scheme().filter(known).ok_or_else(|| bad("only http:// and https:// are spoken to origins"))?;
     if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
         return Err(bad("it has a path"));
     }
-    uri.authority().cloned().ok_or_else(|| bad("it names no host"))
+    let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
+    Ok(Origin { scheme: scheme.clone(), authority: authority.clone() })
 }
 
 #[cfg(test)]
@@ -104,10 +139,11 @@ mod tests {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
             Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &texts)
         };
-        let five = of(&["http://a:1", "http://b:1/", "http://c", "http://d", "http://e"]).unwrap();
+        let five = of(&["http://a:1", "http://b:1/", "https://c", "http://d", "http://e"]).unwrap();
         assert_eq!((five.faults, five.quorum), (2, 3));
-        assert_eq!(five.origins[1].as_str(), "b:1");
-        for wrong in ["https://a", "a:80", "http://a/path", "ftp://a", ""] {
+        assert_eq!(five.origins[1].to_string(), "http://b:1");
+        assert_eq!(five.origins[2].to_string(), "https://c");
+        for wrong in ["a:80", "http://a/path", "ftp://a", ""] {
             assert_eq!(of(&[wrong]).unwrap_err().code, "sketch.bad_origin", "{wrong}");
         }
     }

@@ -1,22 +1,29 @@
 //! The machines, and what they want done.
 
 use crate::config::Config;
-use crate::upstream::{Held, Upstream};
-use parking_lot::Mutex;
+use crate::held::Held;
+use crate::upstream::Upstream;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Wall};
 use tidings_sketch::group::{self, Group};
 use tidings_sketch::history::{self, History};
-use tidings_sketch::http::{Forwarded, Page};
+use tidings_sketch::http::{Forwarded, Page, Rules};
 use tidings_sketch::sketch::{Sketch, Sketching};
 use tidings_sketch::sketcher::{self, Alone, Ask, Counts, How, Kind, Refusal, Sketcher, Standing};
 use tidings_sketch::{Answer, CallId, ReplicaId, RequestId};
 use tokio::sync::{Notify, oneshot};
 
-/// What goes upstream, and what it is answered as.
-pub(crate) type Question = Arc<(Forwarded, Sketch)>;
+/// What goes upstream, what it is answered as, and by which rules.
+pub(crate) struct Asked {
+    pub(crate) forwarded: Forwarded,
+    pub(crate) key: Sketch,
+    pub(crate) rules: Arc<Rules>,
+}
+
+pub(crate) type Question = Arc<Asked>;
 /// A page, shared by whoever waits for it.
 pub(crate) type Sheet = Arc<Page<Held>>;
 /// How a request ended.
@@ -45,6 +52,8 @@ pub(crate) struct Engine {
     machines: Mutex<Machines>,
     pub(crate) upstream: Upstream,
     pub(crate) sketching: Sketching,
+    history: Arc<History>,
+    rules: RwLock<Arc<Rules>>,
     start: Instant,
     alarm: Notify,
 }
@@ -75,15 +84,35 @@ impl Engine {
             ..sketcher::Options::of(replicas, config.faults, secret()?)
         };
         let history = Arc::new(History::new(&history::Options::of(config.entries)));
-        let sketcher = Sketcher::new(options, history, Arc::new(Alone));
+        let sketcher = Sketcher::new(options, Arc::clone(&history), Arc::new(Alone));
         let sketching = Sketching::new(secret()?);
         Ok(Engine {
             machines: Mutex::new(Machines { sketcher, group, waiting: BTreeMap::new(), last_id: 0 }),
-            upstream: Upstream::new(config, sketching.clone()),
+            upstream: Upstream::new(config, sketching.clone())?,
             sketching,
+            history,
+            rules: RwLock::new(Arc::new(config.rules.clone())),
             start: Instant::now(),
             alarm: Notify::new(),
         })
+    }
+
+    /// The rules of now.
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.read())
+    }
+
+    /// Other rules from now on, in a generation of their own; what is under way goes on by the old ones.
+    pub(crate) fn set_rules(&self, rules: Rules) -> u64 {
+        let mut current = self.rules.write();
+        let generation = current.generation + 1;
+        *current = Arc::new(Rules { generation, ..rules });
+        generation
+    }
+
+    /// How many pages are remembered.
+    pub(crate) fn remembered(&self) -> u64 {
+        self.history.len() as u64
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -103,7 +132,7 @@ impl Engine {
             machines.last_id += 1;
             let id = RequestId(machines.last_id);
             machines.waiting.insert(id, sender);
-            let key = question.1;
+            let key = question.key;
             Some(Turn::Sketcher(sketcher::Input::Ask(Ask { id, key, kind, client, request: question })))
         });
         // The machines answer every request; only a stopped proxy does not.
@@ -151,7 +180,7 @@ impl Engine {
 
     async fn fetch(self: Arc<Self>, fetch: Fetch) {
         let Fetch { from, call, vote, question } = fetch;
-        let answer = self.upstream.fetch(from, &question.0, &question.1).await;
+        let answer = self.upstream.fetch(from, &question).await;
         let answer = answer.inspect_err(|why| tracing::debug!(origin = from.0, %why, "an origin gave no answer")).ok();
         self.step(|_| {
             Some(match (vote, answer) {

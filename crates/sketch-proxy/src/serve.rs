@@ -1,9 +1,12 @@
 //! Connections, limits, and what a client asked for of a verified page.
 
 use crate::config::Config;
-use crate::engine::{Engine, Question};
-use crate::upstream::Held;
+use crate::engine::{Asked, Engine};
+use crate::held::{Held, Reading};
+use crate::metrics::Metrics;
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -12,26 +15,33 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
 use std::convert::Infallible;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidings_base::KeyHash;
 use tidings_sketch::group;
-use tidings_sketch::http::{BadRequest, Page, VERIFIED, Wanted};
+use tidings_sketch::http::{BadRequest, Page, VERIFIED, Wanted, is_compressible};
 use tidings_sketch::sketcher::{How, Refusal};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
 
-type Content = BoxBody<Bytes, Infallible>;
+type Content = BoxBody<Bytes, io::Error>;
 type Answer = Response<Content>;
 
 /// What all connections share.
 struct Door {
     engine: Arc<Engine>,
     config: Config,
+    metrics: Arc<Metrics>,
+    tls: Option<TlsAcceptor>,
     /// Bytes of answers that clients have not taken yet.
     room: Arc<Semaphore>,
 }
@@ -40,17 +50,25 @@ struct Door {
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Takes connections until it is dropped.
-pub(crate) async fn accept(listener: TcpListener, engine: Arc<Engine>, config: Config) {
+pub(crate) async fn accept(
+    listener: TcpListener,
+    engine: Arc<Engine>,
+    metrics: Arc<Metrics>,
+    config: Config,
+    tls: Option<Arc<ServerConfig>>,
+) {
     let seats = Arc::new(Semaphore::new(config.most_connections));
     let room = Arc::new(Semaphore::new(config.most_untaken));
-    let door = Arc::new(Door { engine, config, room });
+    let door = Arc::new(Door { engine, config, metrics, tls: tls.map(TlsAcceptor::from), room });
     loop {
         let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let connection = connection(stream, peer, Arc::clone(&door));
+                let door = Arc::clone(&door);
                 tokio::spawn(async move {
-                    connection.await;
+                    door.metrics.connections.fetch_add(1, Relaxed);
+                    connection(stream, peer, Arc::clone(&door)).await;
+                    door.metrics.connections.fetch_sub(1, Relaxed);
                     drop(seat);
                 });
             }
@@ -63,9 +81,20 @@ pub(crate) async fn accept(listener: TcpListener, engine: Arc<Engine>, config: C
 }
 
 async fn connection(stream: TcpStream, peer: SocketAddr, door: Arc<Door>) {
-    let slow = door.config.slow_client;
     // Latency, not correctness.
     let _ = stream.set_nodelay(true);
+    let Some(tls) = &door.tls else { return speak(stream, peer, door).await };
+    match tokio::time::timeout(door.config.slow_client, tls.accept(stream)).await {
+        Ok(Ok(stream)) => speak(stream, peer, door).await,
+        Ok(Err(_)) | Err(_) => {
+            door.metrics.handshakes_failed.fetch_add(1, Relaxed);
+            tracing::debug!(%peer, "a TLS handshake failed");
+        }
+    }
+}
+
+async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: SocketAddr, door: Arc<Door>) {
+    let slow = door.config.slow_client;
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(slow);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(slow)).max_concurrent_streams(128);
@@ -79,25 +108,27 @@ async fn connection(stream: TcpStream, peer: SocketAddr, door: Arc<Door>) {
 }
 
 async fn answer(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, path, begin) = (request.method().clone(), request.uri().path().to_owned(), Instant::now());
     let answer = dealt_with(request, peer, door).await;
     let verified = answer.headers().get(VERIFIED).and_then(|value| value.to_str().ok()).unwrap_or("-");
+    door.metrics.answered(verified, answer.status(), begin.elapsed());
     tracing::info!(target: "access", %peer, %method, path, status = answer.status().as_u16(), verified);
     answer
 }
 
 async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
-    let Door { engine, config, room } = door;
+    let Door { engine, config, room, .. } = door;
     let (parts, body) = request.into_parts();
-    let too_long = body.size_hint().lower() > config.longest_body as u64;
-    let collected = Limited::new(body, config.longest_body).collect();
+    let too_long = body.size_hint().lower() > config.longest_request as u64;
+    let collected = Limited::new(body, config.longest_request).collect();
     let body = match tokio::time::timeout(config.slow_client, collected).await {
         _ if too_long => return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long"),
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(_)) => return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long or broken off"),
         Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time"),
     };
-    let admitted = match config.rules.admit(&engine.sketching, "http", &parts, body) {
+    let (rules, scheme) = (engine.rules(), if door.tls.is_some() { "https" } else { "http" });
+    let admitted = match rules.admit(&engine.sketching, scheme, &parts, body) {
         Ok(admitted) => admitted,
         Err(why) => return refusal(bad_request(why), &why.to_string()),
     };
@@ -105,9 +136,9 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
         IpAddr::V4(peer) => KeyHash::of(&peer.octets()).0,
         IpAddr::V6(peer) => KeyHash::of(&peer.octets()).0,
     };
-    let question: Question = Arc::new((admitted.forwarded, admitted.key));
+    let question = Arc::new(Asked { forwarded: admitted.forwarded, key: admitted.key, rules });
     match engine.ask(question, admitted.kind, client).await {
-        Ok((page, how)) => page_as_wanted(&page, how, &admitted.wanted, room),
+        Ok((page, how)) => page_as_wanted(&page, how, &admitted.wanted, room).await,
         Err(why) => refused(why),
     }
 }
@@ -137,34 +168,69 @@ fn refused(why: Refusal) -> Answer {
 }
 
 fn refusal(status: StatusCode, why: &str) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(format!("{why}\n"))).boxed());
+    let mut answer = Response::new(full(Bytes::from(format!("{why}\n"))));
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     answer
 }
 
-/// Rule D: the page was verified whole; now conditions, ranges and HEAD.
-fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc<Semaphore>) -> Answer {
+/// Rule D: the page was verified whole; now conditions, ranges, HEAD and compression.
+async fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc<Semaphore>) -> Answer {
     let reply = wanted.of(page);
-    // Bodies are shorter than memory is large, so these fit.
-    let (from, to) = (reply.content.start as usize, reply.content.end as usize);
-    let content = if reply.send { page.body.slice(from..to) } else { Bytes::new() };
-    let whole = reply.send && to - from == page.body.len();
-    let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
-    let Ok(taken) = Arc::clone(room).try_acquire_many_owned(length) else {
+    let (part, length) = (reply.content.clone(), reply.content.end - reply.content.start);
+    let whole = reply.send && length == page.length;
+    let mut headers: HeaderMap = page.fields.iter().cloned().collect();
+    let content = match &page.body {
+        Held::Passing(passing) => {
+            let passing = passing.lock().take().filter(|_| reply.send);
+            let content = passing.map_or_else(|| full(Bytes::new()), BodyExt::boxed);
+            return finished(page.status, headers, content, How::Unverified);
+        }
+        _ if !reply.send => Ok((full(Bytes::new()), 0)),
+        // Bodies in memory are shorter than memory is large, so these fit.
+        Held::Memory(body) => match reply.gzip {
+            true => gzip(body.clone()).await.map(|small| (full(small.clone()), small.len())),
+            false => {
+                let content = body.slice(part.start as usize..part.end as usize);
+                Ok((trailed(full(content), page, whole), length as usize))
+            }
+        },
+        Held::Disk(spool) => {
+            let content = Reading::new(Arc::clone(spool), part).boxed();
+            Ok((trailed(content, page, whole), 2 * PIECE))
+        }
+    };
+    let Ok((content, in_memory)) = content else { return refused(Refusal::Busy) };
+    let Ok(taken) = Arc::clone(room).try_acquire_many_owned(u32::try_from(in_memory).unwrap_or(u32::MAX)) else {
         return refused(Refusal::Busy);
     };
-    let mut headers: HeaderMap = page.fields.iter().cloned().collect();
     if page.status == StatusCode::OK {
-        insert(&mut headers, header::ETAG, &page.etag());
+        insert(&mut headers, header::ETAG, &reply.etag);
         insert(&mut headers, header::ACCEPT_RANGES, "bytes");
+        if is_compressible(page) {
+            headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
+        }
     }
     if let Some(range) = &reply.content_range {
         insert(&mut headers, header::CONTENT_RANGE, range);
     }
-    if has_length(reply.status) {
-        insert(&mut headers, header::CONTENT_LENGTH, &(to - from).to_string());
+    if reply.gzip {
+        insert(&mut headers, header::CONTENT_ENCODING, "gzip");
+        if reply.send {
+            insert(&mut headers, header::CONTENT_LENGTH, &in_memory.to_string());
+        }
+    } else if whole && !page.trailers.is_empty() {
+        // Trailers need a coding without a length.
+        for (name, _) in &page.trailers {
+            headers.append(header::TRAILER, HeaderValue::from_name(name.clone()));
+        }
+    } else if has_length(reply.status) {
+        insert(&mut headers, header::CONTENT_LENGTH, &length.to_string());
     }
+    finished(reply.status, headers, Untaken { content, rest: Bytes::new(), _taken: taken }.boxed(), how)
+}
+
+fn finished(status: StatusCode, mut headers: HeaderMap, content: Content, how: How) -> Answer {
     insert(&mut headers, header::VIA, "1.1 tidings");
     let verified = match how {
         How::Fast => "fast",
@@ -172,25 +238,33 @@ fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc<Semap
         How::Unverified => "no",
     };
     insert(&mut headers, VERIFIED, verified);
-    let mut answer = Response::new(
-        Untaken { content: body(content, page, whole, &mut headers), rest: Bytes::new(), _taken: taken }.boxed(),
-    );
-    *answer.status_mut() = reply.status;
+    let mut answer = Response::new(content);
+    *answer.status_mut() = status;
     *answer.headers_mut() = headers;
     answer
 }
 
-/// The content, and behind a whole page its trailers, which need a coding without a length.
-fn body(content: Bytes, page: &Page<Held>, whole: bool, headers: &mut HeaderMap) -> Content {
+fn full(content: Bytes) -> Content {
+    Full::new(content).map_err(|never| match never {}).boxed()
+}
+
+/// The content, and behind a whole page its trailers.
+fn trailed(content: Content, page: &Page<Held>, whole: bool) -> Content {
     if !whole || page.trailers.is_empty() {
-        return Full::new(content).boxed();
-    }
-    headers.remove(header::CONTENT_LENGTH);
-    for (name, _) in &page.trailers {
-        headers.append(header::TRAILER, HeaderValue::from_name(name.clone()));
+        return content;
     }
     let trailers: HeaderMap = page.trailers.iter().cloned().collect();
-    Full::new(content).with_trailers(async move { Some(Ok(trailers)) }).boxed()
+    content.with_trailers(async move { Some(Ok(trailers)) }).boxed()
+}
+
+/// Apart from the threads that serve: it takes milliseconds.
+async fn gzip(content: Bytes) -> io::Result<Bytes> {
+    let coded = tokio::task::spawn_blocking(move || {
+        let mut coder = GzEncoder::new(Vec::with_capacity(content.len() / 2), Compression::fast());
+        coder.write_all(&content)?;
+        coder.finish()
+    });
+    coded.await.map_err(io::Error::other)?.map(Bytes::from)
 }
 
 /// Of so many bytes the connection takes an answer.
@@ -207,18 +281,19 @@ struct Untaken {
 
 impl Body for Untaken {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         if self.rest.is_empty() {
             match std::task::ready!(Pin::new(&mut self.content).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.rest = data,
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None => return Poll::Ready(None),
             }
         }

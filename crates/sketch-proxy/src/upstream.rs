@@ -1,31 +1,30 @@
 //! A pool of connections to the origins, and their answers as the machines take them.
 
-use crate::config::Config;
-use crate::engine::Sheet;
+use crate::config::{Config, Origin};
+use crate::engine::{Question, Sheet};
+use crate::held::{Held, Store};
+use crate::line::Connector;
+use crate::tls;
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderValue};
-use http::uri::{Authority, PathAndQuery, Scheme};
+use http::header::{self, HeaderValue};
+use http::uri::{PathAndQuery, Scheme};
 use http::{Request, Uri};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_sketch::http::{Forwarded, Rules};
-use tidings_sketch::sketch::{BodyHash, Sketch, Sketching};
+use tidings_base::Error;
+use tidings_sketch::http::Forwarded;
+use tidings_sketch::sketch::Sketching;
 use tidings_sketch::{Answer, ReplicaId};
 
-/// A body that is held in memory.
-pub(crate) type Held = Bytes;
-
 pub(crate) struct Upstream {
-    client: Client<HttpConnector, Full<Bytes>>,
-    origins: Vec<Authority>,
-    rules: Rules,
+    client: Client<Connector, Full<Bytes>>,
+    origins: Vec<Origin>,
     sketching: Sketching,
-    longest_body: usize,
+    store: Store,
     give_up: Duration,
 }
 
@@ -44,36 +43,35 @@ fn no(what: impl fmt::Display) -> NoAnswer {
 }
 
 impl Upstream {
-    pub(crate) fn new(config: &Config, sketching: Sketching) -> Upstream {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(config.give_up));
-        Upstream {
-            client: Client::builder(TokioExecutor::new()).build(connector),
+    pub(crate) fn new(config: &Config, sketching: Sketching) -> Result<Upstream, Error> {
+        let secure = config.origins.iter().any(|origin| origin.scheme == Scheme::HTTPS);
+        let tls = if secure { Some(tls::client(config.origin_ca.as_deref())?) } else { None };
+        Ok(Upstream {
+            client: Client::builder(TokioExecutor::new()).build(Connector::new(tls, config.give_up)),
             origins: config.origins.clone(),
-            rules: config.rules.clone(),
             sketching,
-            longest_body: config.longest_body,
+            store: Store::new(config.bodies, config.spool.clone(), config.most_on_disk),
             give_up: config.give_up,
-        }
+        })
+    }
+
+    /// The origins, as they were named.
+    pub(crate) fn origins(&self) -> &[Origin] {
+        &self.origins
     }
 
     /// Asks one origin for everything (rule D: no conditions, no ranges, no coding), and sketches what it answers.
-    pub(crate) async fn fetch(
-        &self,
-        from: ReplicaId,
-        what: &Forwarded,
-        key: &Sketch,
-    ) -> Result<Answer<Sheet>, NoAnswer> {
-        let request = self.request(from, what)?;
-        let fetched = tokio::time::timeout(self.give_up, self.answer(request, key)).await;
+    pub(crate) async fn fetch(&self, from: ReplicaId, question: &Question) -> Result<Answer<Sheet>, NoAnswer> {
+        let request = self.request(from, &question.forwarded)?;
+        let fetched = tokio::time::timeout(self.give_up, self.answer(request, question)).await;
         fetched.map_err(|_| no("it did not answer in time"))?
     }
 
     fn request(&self, from: ReplicaId, what: &Forwarded) -> Result<Request<Full<Bytes>>, NoAnswer> {
         let origin = self.origins.get(usize::from(from.0)).ok_or_else(|| no("nobody has this number"))?;
         let target: PathAndQuery = what.target.parse().map_err(no)?;
-        let uri = Uri::builder().scheme(Scheme::HTTP).authority(origin.clone()).path_and_query(target);
+        let uri =
+            Uri::builder().scheme(origin.scheme.clone()).authority(origin.authority.clone()).path_and_query(target);
         let mut request = Request::builder().method(what.method.clone()).uri(uri.build().map_err(no)?);
         if let Some(headers) = request.headers_mut() {
             headers.insert(header::HOST, HeaderValue::from_str(&what.authority).map_err(no)?);
@@ -86,13 +84,13 @@ impl Upstream {
         request.body(Full::new(what.body.clone())).map_err(no)
     }
 
-    async fn answer(&self, request: Request<Full<Bytes>>, key: &Sketch) -> Result<Answer<Sheet>, NoAnswer> {
+    async fn answer(&self, request: Request<Full<Bytes>>, question: &Question) -> Result<Answer<Sheet>, NoAnswer> {
         let (parts, body) = self.client.request(request).await.map_err(no)?.into_parts();
-        let collected = Limited::new(body, self.longest_body).collect().await.map_err(no)?;
-        let trailers = collected.trailers().cloned().unwrap_or_else(HeaderMap::new);
-        let body = collected.to_bytes();
-        let (length, hash) = (body.len() as u64, BodyHash::of(&body));
-        let answer = self.rules.take(&self.sketching, key, &parts, (body, length, hash), &trailers).map_err(no)?;
-        Ok(Answer { sketch: answer.sketch, keep: answer.keep, response: Arc::new(answer.response) })
+        let whole = self.store.take(body).await.map_err(no)?;
+        // Nobody has seen all of what passes by: it is not remembered.
+        let passes = matches!(whole.body, Held::Passing(_));
+        let taken = (whole.body, whole.length, whole.hash);
+        let answer = question.rules.take(&self.sketching, &question.key, &parts, taken, &whole.trailers).map_err(no)?;
+        Ok(Answer { sketch: answer.sketch, keep: answer.keep && !passes, response: Arc::new(answer.response) })
     }
 }

@@ -1,5 +1,8 @@
 //! A real proxy before real small web servers, on loopback.
 
+mod bodies;
 mod origins;
+mod secure;
 mod serving;
+mod telling;
 mod verifying;

@@ -17,6 +17,7 @@ use std::time::Duration;
 use tidings_sketch_proxy::{Config, Proxy};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 /// What is wrong with a server.
 #[derive(Clone, Copy, PartialEq)]
@@ -42,6 +43,11 @@ pub struct Origin {
 
 impl Origin {
     pub async fn start(sin: Sin) -> Arc<Origin> {
+        Origin::start_with(sin, None).await
+    }
+
+    /// The same, by TLS if it is given a certificate.
+    pub async fn start_with(sin: Sin, tls: Option<TlsAcceptor>) -> Arc<Origin> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = Arc::new(Origin {
             address: listener.local_addr().unwrap(),
@@ -57,10 +63,16 @@ impl Origin {
             while let Ok((stream, _)) = listener.accept().await {
                 let served = Arc::clone(&served);
                 let service = service_fn(move |request| Arc::clone(&served).answer(request));
+                let tls = tls.clone();
                 connections.spawn(async move {
-                    let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await;
+                    let builder = hyper::server::conn::http1::Builder::new();
+                    let _ = match tls {
+                        None => builder.serve_connection(TokioIo::new(stream), service).await,
+                        Some(tls) => match tls.accept(stream).await {
+                            Ok(stream) => builder.serve_connection(TokioIo::new(stream), service).await,
+                            Err(_) => Ok(()),
+                        },
+                    };
                 });
             }
         });

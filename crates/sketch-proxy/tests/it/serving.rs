@@ -3,7 +3,7 @@
 use crate::origins::{Sin, Site};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tidings_sketch::http::PathRule;
+use tidings_sketch::http::{Bodies, PathRule};
 use tidings_sketch::sketcher::{Allowance, Way, Writes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -86,7 +86,8 @@ async fn white_listed_paths_are_marked() {
 async fn sizes_and_rates_are_bounded() {
     let allowance = Some(Allowance { burst: 5, every: Duration::from_secs(600) });
     let site = Site::start(&[Sin::None; 3], |config| {
-        config.longest_body = 1_000;
+        config.longest_request = 1_000;
+        config.bodies = Bodies { memory: 500, disk: 1_000, unverified_above: None };
         config.allowance = allowance;
     })
     .await;
@@ -105,7 +106,7 @@ async fn sizes_and_rates_are_bounded() {
 #[tokio::test]
 async fn pages_that_nobody_takes_are_bounded() {
     let site = Site::start(&[Sin::None; 3], |config| {
-        config.longest_body = 16 << 20;
+        config.bodies.memory = 16 << 20;
         config.most_untaken = 20 << 20;
     })
     .await;

@@ -18,6 +18,7 @@ pub struct Wanted {
     if_unmodified_since: Option<u64>,
     if_range: Option<String>,
     range: Option<Asked>,
+    gzip: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,26 @@ pub struct Reply {
     pub send: bool,
     /// `Content-Range`, if there is one.
     pub content_range: Option<String>,
+    /// Whether the content is compressed with gzip before it is sent.
+    pub gzip: bool,
+    /// The tag of what is sent: a compressed page is another representation.
+    pub etag: String,
+}
+
+/// Pages of these lengths are compressed: shorter ones do not gain by it, longer ones take too long.
+const COMPRESSED: std::ops::RangeInclusive<u64> = 1_024..=1 << 20;
+
+/// Whether a page is one that is compressed for whoever takes it so.
+pub fn is_compressible<B>(page: &Page<B>) -> bool {
+    let field = |name: HeaderName| page.fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value);
+    let kind = field(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let texts = ["application/json", "application/javascript", "application/xml", "image/svg+xml", "application/wasm"];
+    page.status == StatusCode::OK
+        && COMPRESSED.contains(&page.length)
+        && field(header::CONTENT_ENCODING).is_none()
+        && page.trailers.is_empty()
+        && (kind.starts_with("text/") || texts.contains(&kind.as_str()))
 }
 
 /// Headers that are removed upstream and evaluated here.
@@ -77,24 +98,35 @@ impl Wanted {
             if_unmodified_since: single(headers, &header::IF_UNMODIFIED_SINCE).and_then(date),
             if_range: single(headers, &header::IF_RANGE).map(str::to_owned),
             range: single(headers, &header::RANGE).and_then(range),
+            gzip: takes_gzip(headers),
         }
     }
 
     /// What is sent of a verified page, in the order of evaluation that RFC 9110 §13.2.2 gives.
     pub fn of<B>(&self, page: &Page<B>) -> Reply {
-        let whole =
-            Reply { status: page.status, content: 0..page.length, send: !self.headers_only, content_range: None };
+        // A range is one of the page as it is.
+        let gzip = self.gzip && self.range.is_none() && is_compressible(page);
+        let etag = if gzip { page.etag().replacen('"', "\"gzip-", 1) } else { page.etag() };
+        let whole = Reply {
+            status: page.status,
+            content: 0..page.length,
+            send: !self.headers_only,
+            content_range: None,
+            gzip,
+            etag: etag.clone(),
+        };
         if page.status != StatusCode::OK {
             return whole;
         }
-        let (etag, modified) = (page.etag(), last_modified(page));
+        let none = |status| Reply { status, content: 0..0, send: false, gzip: false, ..whole.clone() };
+        let modified = last_modified(page);
         let refused = match (&self.if_match, self.if_unmodified_since) {
             (Some(tags), _) => !tags.contain(&etag, Comparison::Strong),
             (None, Some(since)) => modified.is_some_and(|modified| modified > since),
             (None, None) => false,
         };
         if refused {
-            return Reply { status: StatusCode::PRECONDITION_FAILED, content: 0..0, send: false, content_range: None };
+            return none(StatusCode::PRECONDITION_FAILED);
         }
         let known = match (&self.if_none_match, self.if_modified_since) {
             (Some(tags), _) => tags.contain(&etag, Comparison::Weak),
@@ -102,7 +134,7 @@ impl Wanted {
             (None, None) => false,
         };
         if known {
-            return Reply { status: StatusCode::NOT_MODIFIED, content: 0..0, send: false, content_range: None };
+            return none(StatusCode::NOT_MODIFIED);
         }
         match self.range.filter(|_| !self.headers_only && self.range_applies(&etag, page)) {
             Some(asked) => slice(asked, whole),
@@ -146,7 +178,7 @@ fn slice(asked: Asked, whole: Reply) -> Reply {
     };
     if content.start >= content.end {
         let content_range = Some(format!("bytes */{length}"));
-        return Reply { status: StatusCode::RANGE_NOT_SATISFIABLE, content: 0..0, send: false, content_range };
+        return Reply { status: StatusCode::RANGE_NOT_SATISFIABLE, content: 0..0, send: false, content_range, ..whole };
     }
     let content_range = Some(format!("bytes {}-{}/{length}", content.start, content.end - 1));
     Reply { status: StatusCode::PARTIAL_CONTENT, content, content_range, ..whole }
@@ -157,6 +189,19 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value.trim())
+}
+
+/// RFC 9110 §12.5.3: `gzip` decides, and `*` if it is not named.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let weight = |coding: &str| {
+        let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
+        let zero = parameters.trim().strip_prefix("q=").is_some_and(|q| q.trim().parse() == Ok(0.0));
+        (name.trim().to_ascii_lowercase(), !zero)
+    };
+    let codings: Vec<(String, bool)> = values.flat_map(|value| value.split(',')).map(weight).collect();
+    let said = |wanted: &str| codings.iter().find(|(name, _)| name == wanted).map(|(_, taken)| *taken);
+    said("gzip").or_else(|| said("x-gzip")).or_else(|| said("*")).unwrap_or(false)
 }
 
 fn tags(headers: &HeaderMap, name: &HeaderName) -> Option<Tags> {

@@ -13,7 +13,7 @@
 mod conditions;
 mod rules;
 
-pub use conditions::{Reply, Wanted};
+pub use conditions::{Reply, Wanted, is_compressible};
 pub use rules::{Bodies, Hold, PathRule, Rules};
 
 use crate::sketch::{BodyHash, Of, Sketch, Sketching};

@@ -74,6 +74,12 @@ pub(super) fn hop_by_hop(name: &HeaderName) -> bool {
     known.contains(name) || ["keep-alive", "proxy-connection"].contains(&name.as_str())
 }
 
+/// Date, Via and Age are written by the sketcher, ETag and ranges are its own (rules C and D), and nobody but the sketcher
+/// says what was verified.
+fn is_own(name: &HeaderName) -> bool {
+    [header::DATE, header::VIA, header::AGE, header::ETAG, header::ACCEPT_RANGES, super::VERIFIED].contains(name)
+}
+
 impl Rules {
     pub(super) fn forwards(&self, name: &HeaderName) -> bool {
         self.inputs.contains(name) && !super::conditions::is_conditional(name)
@@ -83,11 +89,13 @@ impl Rules {
         self.non_inputs.contains(name) && !self.inputs.contains(name) && !super::conditions::is_conditional(name)
     }
 
-    /// Date, Via and Age are written by the sketcher, ETag and ranges are its own (rules C and D), and nobody but the
-    /// sketcher says what was verified.
     pub(super) fn returns(&self, name: &HeaderName) -> bool {
-        let own = [header::DATE, header::VIA, header::AGE, header::ETAG, header::ACCEPT_RANGES, super::VERIFIED];
-        !own.contains(name) && !self.stripped.contains(name)
+        !is_own(name) && !self.stripped.contains(name)
+    }
+
+    /// Whether a rule about a header has an effect: not so for what ends at each hop, and for what the sketcher does itself.
+    pub fn decides(name: &HeaderName) -> bool {
+        !hop_by_hop(name) && !is_own(name) && !super::conditions::is_conditional(name)
     }
 
     /// The way of a read. Whoever names himself may be answered for himself: never fast unless a rule says so (rule C).

@@ -197,6 +197,33 @@ fn conditions_and_ranges_are_evaluated_here() {
     assert_eq!(Wanted::by(&request("GET /\nIf-None-Match: *")).of(&missing).status.as_u16(), 404);
 }
 
+/// Rule D: the whole is verified, then compressed; a compressed page is another representation.
+#[test]
+fn texts_are_compressed_for_whoever_takes_them_so() {
+    static LONG: &str = match std::str::from_utf8(&[b'x'; 2_000]) {
+        Ok(text) => text,
+        Err(_) => "",
+    };
+    let page = |kind: &str, body| take(200, &[("content-type", kind)], body).unwrap().response;
+    let text = page("text/html; charset=utf-8", LONG);
+    let reply = |headers: &str| Wanted::by(&request(&format!("GET /\n{headers}"))).of(&text);
+    for taken in ["gzip", "br, gzip;q=0.5", "*", "identity;q=0, x-gzip"] {
+        assert!(reply(&format!("Accept-Encoding: {taken}")).gzip, "{taken}");
+    }
+    for other in ["br", "gzip;q=0", "gzip;q=0, *", "*;q=0", "identity"] {
+        assert!(!reply(&format!("Accept-Encoding: {other}")).gzip, "{other}");
+    }
+    assert!(!reply("").gzip && !reply("Accept-Encoding: gzip\nRange: bytes=0-1").gzip);
+    let coded = reply("Accept-Encoding: gzip").etag;
+    assert_ne!(coded, reply("").etag);
+    let status = |headers: &str| reply(headers).status.as_u16();
+    assert_eq!(status(&format!("Accept-Encoding: gzip\nIf-None-Match: {coded}")), 304);
+    assert_eq!(status(&format!("If-None-Match: {coded}")), 200, "what it has is not this one");
+    assert!(!is_compressible(&page("image/png", LONG)) && !is_compressible(&page("text/plain", "short")));
+    let packed = take(200, &[("content-type", "text/css"), ("content-encoding", "br")], LONG).unwrap().response;
+    assert!(!is_compressible(&packed));
+}
+
 #[test]
 fn bodies_have_bounds() {
     let bodies = Bodies::default();

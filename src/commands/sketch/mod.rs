@@ -1,33 +1,55 @@
-//! `tidings sketch run`: the sketcher in front of web servers, until it is told to stop.
+//! `tidings sketch …`: the sketcher in front of web servers, until it is told to stop; and what it tells of itself.
+
+mod rules;
+mod stats;
+mod survey;
 
 use super::signals::Signals;
 use super::{probe, runtime};
 use crate::cli::sketch::{Run, Sketch};
 use crate::output;
+use std::time::Duration;
 use tidings_base::Error;
 use tidings_node::config::Log;
 use tidings_node::logs;
-use tidings_sketch::http::PathRule;
+use tidings_sketch::http::{Bodies, PathRule};
 use tidings_sketch::sketcher::{Way, Writes};
-use tidings_sketch_proxy::{Config, Proxy};
+use tidings_sketch_proxy::{Config, Identity, Proxy};
 
 /// Runs what was typed.
 pub fn run(command: Sketch) -> Result<(), Error> {
     match command {
         Sketch::Run(args) => serve(args),
+        Sketch::Stats(args) => stats::run(&args),
+        Sketch::Survey(args) => survey::run(&args),
     }
 }
 
 fn serve(args: Run) -> Result<(), Error> {
     logs::init(&Log { filter: args.log.clone(), ..Log::default() })?;
     probe::raise_open_files();
-    let config = configured(args)?;
+    let mut file = args.rules.clone().map(rules::File::new);
+    let mut config = configured(args)?;
+    if let Some(file) = &mut file {
+        config.rules = file.read()?;
+    }
     runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let (origins, quorum) = (config.origins.len(), config.quorum);
+        let scheme = if config.tls.is_some() { "https" } else { "http" };
         let proxy = Proxy::start(config).await?;
-        output::line(format_args!("listening on http://{}; {quorum} of {origins} origins must agree", proxy.address()));
-        signals.next().await;
+        let address = proxy.address();
+        output::line(format_args!("listening on {scheme}://{address}; {quorum} of {origins} origins must agree"));
+        if let Some(admin) = proxy.admin() {
+            output::line(format_args!("telling metrics on http://{admin}/metrics"));
+        }
+        match file {
+            None => drop(signals.next().await),
+            Some(file) => tokio::select! {
+                _ = signals.next() => {}
+                never = file.watch(&proxy) => match never? {},
+            },
+        }
         let counts = proxy.counts();
         output::line(format_args!(
             "{} requests: {} fast, {} asked of all origins, {} refused; {} pages changed",
@@ -43,7 +65,15 @@ fn configured(args: Run) -> Result<Config, Error> {
     config.quorum = args.quorum.unwrap_or_else(|| config.faults.saturating_add(1));
     config.unverified_rather_than_none = args.unverified_rather_than_none;
     config.entries = args.entries;
-    config.longest_body = args.longest_body;
+    config.longest_request = args.memory_body;
+    config.bodies =
+        Bodies { memory: args.memory_body as u64, disk: args.longest_body, unverified_above: args.unverified_above };
+    config.spool = args.spool.unwrap_or(config.spool);
+    config.patience = Duration::from_millis(args.patience);
+    config.give_up = Duration::from_millis(args.give_up);
+    config.origin_ca = args.origin_ca;
+    config.admin = args.admin;
+    config.tls = args.certificate.zip(args.key).map(|(certificate, key)| Identity { certificate, key });
     if args.writes_to_one {
         config.writes = Writes::One;
     }

@@ -1,0 +1,218 @@
+//! Bodies of pages: in memory, on disk, or on their way past (rule L).
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tidings_sketch::http::{Bodies, Hold};
+use tidings_sketch::sketch::{BodyHash, BodyPen};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+
+/// Of so many bytes a file is read at a time.
+const PIECE: u64 = 64 << 10;
+/// What a permit of the disk's room stands for.
+const ROOM_UNIT: u64 = 64 << 10;
+
+/// A body.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Memory(Bytes),
+    Disk(Arc<Spool>),
+    /// Too long to be held: whoever sends it takes it.
+    Passing(Mutex<Option<Passing>>),
+}
+
+/// A body in a file that has no name.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    file: File,
+    _room: OwnedSemaphorePermit,
+}
+
+/// A whole body, its length and its hash; and trailers.
+pub(crate) struct Whole {
+    pub(crate) body: Held,
+    pub(crate) length: u64,
+    pub(crate) hash: BodyHash,
+    pub(crate) trailers: HeaderMap,
+}
+
+/// Where bodies are held.
+pub(crate) struct Store {
+    bodies: Bodies,
+    directory: PathBuf,
+    room: Arc<Semaphore>,
+}
+
+/// A body in a file that is being written.
+struct Writing {
+    file: tokio::fs::File,
+    room: OwnedSemaphorePermit,
+    units: u64,
+}
+
+impl Store {
+    pub(crate) fn new(bodies: Bodies, directory: PathBuf, room: u64) -> Store {
+        let permits = usize::try_from(room / ROOM_UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Store { bodies, directory, room: Arc::new(Semaphore::new(permits)) }
+    }
+
+    /// Takes a body in, to its end unless it passes by.
+    pub(crate) async fn take(&self, mut incoming: Incoming) -> io::Result<Whole> {
+        let told = incoming.size_hint().exact();
+        match self.bodies.hold(told.unwrap_or(0)) {
+            Hold::Refused => return Err(too_long()),
+            Hold::Unverified => return Ok(passing(Bytes::new(), told, incoming)),
+            Hold::Memory | Hold::Disk => {}
+        }
+        let (mut pen, mut length, mut memory) = (BodyPen::default(), 0, BytesMut::new());
+        let (mut writing, mut trailers) = (None, HeaderMap::new());
+        while let Some(frame) = incoming.frame().await {
+            match frame.map_err(io::Error::other)?.into_data() {
+                Ok(data) => {
+                    length += data.len() as u64;
+                    match self.bodies.hold(length) {
+                        Hold::Refused => return Err(too_long()),
+                        Hold::Unverified if writing.is_none() => {
+                            memory.extend_from_slice(&data);
+                            return Ok(passing(memory.freeze(), None, incoming));
+                        }
+                        Hold::Unverified => return Err(too_long()),
+                        Hold::Memory => memory.extend_from_slice(&data),
+                        Hold::Disk => self.write(&mut writing, &mut memory, &data, length).await?,
+                    }
+                    pen.part(&data);
+                }
+                Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
+            }
+        }
+        let body = match writing {
+            None => Held::Memory(memory.freeze()),
+            Some(mut writing) => {
+                writing.file.flush().await?;
+                Held::Disk(Arc::new(Spool { file: writing.file.into_std().await, _room: writing.room }))
+            }
+        };
+        Ok(Whole { body, length, hash: pen.finish(), trailers })
+    }
+
+    /// From here on a body lies on disk, what is in memory of it too.
+    async fn write(
+        &self,
+        writing: &mut Option<Writing>,
+        memory: &mut BytesMut,
+        data: &Bytes,
+        length: u64,
+    ) -> io::Result<()> {
+        if writing.is_none() {
+            let directory = self.directory.clone();
+            let made = tokio::task::spawn_blocking(move || tempfile::tempfile_in(directory)).await;
+            let mut file = tokio::fs::File::from_std(made.map_err(io::Error::other)??);
+            file.write_all(&memory.split()).await?;
+            let room = Arc::clone(&self.room).try_acquire_many_owned(0).map_err(io::Error::other)?;
+            *writing = Some(Writing { file, room, units: 0 });
+        }
+        let Some(writing) = writing else { return Ok(()) };
+        let more = length.div_ceil(ROOM_UNIT).saturating_sub(writing.units);
+        let permits = u32::try_from(more).unwrap_or(u32::MAX);
+        let more_room = Arc::clone(&self.room).try_acquire_many_owned(permits);
+        writing.room.merge(more_room.map_err(|_| io::Error::other("there is no room on disk for its body"))?);
+        writing.units += more;
+        writing.file.write_all(data).await
+    }
+}
+
+fn too_long() -> io::Error {
+    io::Error::other("its body is too long")
+}
+
+fn passing(first: Bytes, told: Option<u64>, rest: Incoming) -> Whole {
+    let passing = Passing { first, rest };
+    let body = Held::Passing(Mutex::new(Some(passing)));
+    // Whoever says the same of it agrees; what it is nobody has seen.
+    Whole { body, length: told.unwrap_or(0), hash: BodyHash([0; 32]), trailers: HeaderMap::new() }
+}
+
+/// A body on its way past.
+#[derive(Debug)]
+pub(crate) struct Passing {
+    first: Bytes,
+    rest: Incoming,
+}
+
+impl Body for Passing {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if !self.first.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.first)))));
+        }
+        Pin::new(&mut self.rest).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(io::Error::other)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.rest.size_hint().exact() {
+            Some(rest) => SizeHint::with_exact(rest + self.first.len() as u64),
+            None => SizeHint::new(),
+        }
+    }
+}
+
+/// A part of a body on disk, read as the client takes it.
+pub(crate) struct Reading {
+    spool: Arc<Spool>,
+    at: u64,
+    end: u64,
+    reading: Option<JoinHandle<io::Result<Bytes>>>,
+}
+
+impl Reading {
+    pub(crate) fn new(spool: Arc<Spool>, part: std::ops::Range<u64>) -> Reading {
+        Reading { spool, at: part.start, end: part.end, reading: None }
+    }
+}
+
+impl Body for Reading {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if self.at >= self.end {
+            return Poll::Ready(None);
+        }
+        let (at, length) = (self.at, PIECE.min(self.end - self.at));
+        let spool = Arc::clone(&self.spool);
+        let reading = self.reading.get_or_insert_with(|| {
+            tokio::task::spawn_blocking(move || {
+                let mut piece = vec![0; length as usize];
+                spool.file.read_exact_at(&mut piece, at)?;
+                Ok(Bytes::from(piece))
+            })
+        });
+        let read = std::task::ready!(Pin::new(reading).poll(context));
+        self.reading = None;
+        self.at += length;
+        Poll::Ready(Some(read.map_err(io::Error::other).and_then(|piece| piece).map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.end - self.at)
+    }
+}

@@ -1,0 +1,192 @@
+//! Every metric of this shell, by name; and what `sketch stats` shows of them.
+
+use crate::engine::Engine;
+use http::StatusCode;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+const REQUESTS: &str = "tidings_sketch_requests_total";
+const SECONDS: &str = "tidings_sketch_request_seconds";
+const CONNECTIONS: &str = "tidings_sketch_connections";
+const HANDSHAKES_FAILED: &str = "tidings_sketch_tls_handshakes_failed_total";
+const TRIED_FAST: &str = "tidings_sketch_fast_tried_total";
+const FAST: &str = "tidings_sketch_fast_total";
+const REPLICATED: &str = "tidings_sketch_replicated_total";
+const TRANSITIONS: &str = "tidings_sketch_transitions_total";
+const LISTED: &str = "tidings_sketch_listed_total";
+const REFUSED: &str = "tidings_sketch_refused_total";
+const REMEMBERED: &str = "tidings_sketch_remembered_pages";
+const GENERATION: &str = "tidings_sketch_rules_generation";
+const RULES_REFUSED: &str = "tidings_sketch_rules_refused_total";
+const MISMATCHES: &str = "tidings_sketch_origin_mismatches_total";
+const SILENCES: &str = "tidings_sketch_origin_silences_total";
+const DIFFERED: &str = "tidings_sketch_origin_differed_total";
+const EJECTED: &str = "tidings_sketch_origin_ejected";
+
+/// Bounds of the latency histogram in seconds: from a page of loopback to the longest vote.
+const BUCKETS: [f64; 10] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 10.0];
+
+/// What is counted here; the machines count the rest.
+#[derive(Default)]
+pub(crate) struct Metrics {
+    /// By how it was verified and by status.
+    requests: Mutex<BTreeMap<(String, u16), u64>>,
+    seconds: Mutex<([u64; BUCKETS.len()], u64, f64)>,
+    pub(crate) connections: AtomicU64,
+    pub(crate) handshakes_failed: AtomicU64,
+    pub(crate) rules_refused: AtomicU64,
+}
+
+impl Metrics {
+    pub(crate) fn answered(&self, verified: &str, status: StatusCode, took: Duration) {
+        *self.requests.lock().entry((verified.to_owned(), status.as_u16())).or_default() += 1;
+        let took = took.as_secs_f64();
+        let mut seconds = self.seconds.lock();
+        let (buckets, count, sum) = &mut *seconds;
+        BUCKETS.iter().zip(buckets).filter(|(bound, _)| took <= **bound).for_each(|(_, bucket)| *bucket += 1);
+        *count += 1;
+        *sum += took;
+    }
+}
+
+/// What a proxy says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Requests, those that were refused too.
+    pub requests: u64,
+    /// Pages that one origin gave, and that were the remembered ones.
+    pub fast: u64,
+    /// Requests that one origin was asked for.
+    pub tried_fast: u64,
+    /// Requests that all origins were asked for.
+    pub replicated: u64,
+    /// Pages that had changed.
+    pub transitions: u64,
+    /// Requests that were put on the list of those that are never fast, or taken off it.
+    pub listed: u64,
+    /// Requests that the sketcher refused.
+    pub refused: u64,
+    /// Pages that are remembered.
+    pub remembered: u64,
+    /// The rules' generation: how often they were replaced.
+    pub rules_generation: u64,
+    /// Files of rules that were refused.
+    pub rules_refused: u64,
+    /// Each origin.
+    pub origins: Vec<OriginStats>,
+}
+
+/// What is known of an origin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OriginStats {
+    /// Its name.
+    pub origin: String,
+    /// Fast answers that differed though nothing had changed: it was wrong, or out of date.
+    pub mismatches: u64,
+    /// Fast reads that it did not answer in time.
+    pub silences: u64,
+    /// Votes in which it said something else than the quorum.
+    pub differed: u64,
+    /// Whether it is not asked alone at present.
+    pub ejected: bool,
+}
+
+pub(crate) fn stats(engine: &Engine, metrics: &Metrics) -> Stats {
+    let counts = engine.counts();
+    let known = engine.upstream.origins().iter().zip(engine.standing());
+    Stats {
+        requests: counts.asked,
+        fast: counts.fast,
+        tried_fast: counts.tried_fast,
+        replicated: counts.replicated,
+        transitions: counts.transitions,
+        listed: counts.listed,
+        refused: counts.refused,
+        remembered: engine.remembered(),
+        rules_generation: engine.rules().generation,
+        rules_refused: metrics.rules_refused.load(Relaxed),
+        origins: known
+            .map(|(origin, (standing, differed))| OriginStats {
+                origin: origin.to_string(),
+                mismatches: standing.mismatches,
+                silences: standing.silences,
+                differed,
+                ejected: standing.ejected,
+            })
+            .collect(),
+    }
+}
+
+/// In Prometheus' form.
+pub(crate) fn text(engine: &Engine, metrics: &Metrics) -> String {
+    let stats = stats(engine, metrics);
+    let mut page = Text(String::new());
+    page.head(REQUESTS, "counter", "HTTP requests by how their answers were verified, and by status.");
+    for ((verified, status), count) in metrics.requests.lock().iter() {
+        page.line(REQUESTS, &format!("verified=\"{verified}\",status=\"{status}\""), *count as f64);
+    }
+    page.histogram(&metrics.seconds.lock());
+    let (connections, failed) = (metrics.connections.load(Relaxed), metrics.handshakes_failed.load(Relaxed));
+    page.one(CONNECTIONS, "gauge", "Open connections of clients.", connections);
+    page.one(HANDSHAKES_FAILED, "counter", "TLS handshakes that failed or took too long.", failed);
+    page.one(TRIED_FAST, "counter", "Reads that one origin was asked for.", stats.tried_fast);
+    page.one(FAST, "counter", "Reads that one origin's page answered: it was the remembered one.", stats.fast);
+    page.one(REPLICATED, "counter", "Requests that all origins were asked for.", stats.replicated);
+    page.one(TRANSITIONS, "counter", "Votes whose page was not the remembered one.", stats.transitions);
+    page.one(LISTED, "counter", "Pages put on the list of those that are never fast, or taken off.", stats.listed);
+    page.one(REFUSED, "counter", "Requests that the sketcher refused.", stats.refused);
+    page.one(REMEMBERED, "gauge", "Pages that are remembered.", stats.remembered);
+    page.one(GENERATION, "gauge", "How often the rules were replaced.", stats.rules_generation);
+    page.one(RULES_REFUSED, "counter", "Files of rules that were refused.", stats.rules_refused);
+    let by_origin: [(&str, &str, &str, fn(&OriginStats) -> u64); 4] = [
+        (MISMATCHES, "counter", "Pages of an origin alone that differed though nothing had changed.", |of| {
+            of.mismatches
+        }),
+        (SILENCES, "counter", "Reads that an origin alone did not answer in time.", |of| of.silences),
+        (DIFFERED, "counter", "Votes in which an origin said something else than the quorum.", |of| of.differed),
+        (EJECTED, "gauge", "Whether an origin is not asked alone.", |of| u64::from(of.ejected)),
+    ];
+    for (name, kind, help, value) in by_origin {
+        page.head(name, kind, help);
+        for of in &stats.origins {
+            page.line(name, &format!("origin=\"{}\"", of.origin), value(of) as f64);
+        }
+    }
+    page.0
+}
+
+/// Writing to a text does not fail.
+struct Text(String);
+
+impl Text {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &str, value: f64) {
+        let _ = match labels {
+            "" => writeln!(self.0, "{name} {value}"),
+            _ => writeln!(self.0, "{name}{{{labels}}} {value}"),
+        };
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+        self.head(name, kind, help);
+        self.line(name, "", value as f64);
+    }
+
+    fn histogram(&mut self, (buckets, count, sum): &([u64; BUCKETS.len()], u64, f64)) {
+        self.head(SECONDS, "histogram", "How long requests took, until their answers began to leave.");
+        let bucket = format!("{SECONDS}_bucket");
+        for (bound, within) in BUCKETS.iter().zip(buckets) {
+            self.line(&bucket, &format!("le=\"{bound}\""), *within as f64);
+        }
+        self.line(&bucket, "le=\"+Inf\"", *count as f64);
+        self.line(&format!("{SECONDS}_sum"), "", *sum);
+        self.line(&format!("{SECONDS}_count"), "", *count as f64);
+    }
+}

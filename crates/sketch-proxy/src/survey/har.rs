@@ -1,0 +1,133 @@
+//! HAR files, as browsers and proxies write them: who was asked for what, and the bodies that came back.
+
+use super::Fetched;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Uri;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io::Read;
+use tidings_base::{Class, Error};
+
+#[derive(Deserialize)]
+struct File {
+    log: Log,
+}
+
+#[derive(Deserialize)]
+struct Log {
+    entries: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(default)]
+    pageref: Option<String>,
+    #[serde(rename = "startedDateTime", default)]
+    started: String,
+    request: Request,
+    response: Response,
+}
+
+#[derive(Deserialize)]
+struct Request {
+    method: String,
+    url: String,
+}
+
+#[derive(Deserialize)]
+struct Response {
+    status: i64,
+    #[serde(default)]
+    content: Content,
+}
+
+#[derive(Default, Deserialize)]
+struct Content {
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    encoding: Option<String>,
+}
+
+/// The GET requests of a file that were answered with a page, in the order in which they began.
+pub fn read(name: &str, from: impl Read) -> Result<Vec<Fetched>, Error> {
+    let file: File = serde_json::from_reader(from).map_err(|error| {
+        Error::new("sketch.bad_har", Class::Invalid, format!("{name}: not a HAR file: {error}"))
+            .hint("Browsers write one from the network panel: \"Save all as HAR with content\".")
+    })?;
+    let mut entries = file.log.entries;
+    // Times are written alike within a file, so their texts sort as they do; a stable sort keeps what is equal.
+    entries.sort_by(|left, right| left.started.cmp(&right.started));
+    let mut parties: BTreeMap<String, String> = BTreeMap::new();
+    let mut fetched = Vec::new();
+    for entry in entries {
+        let Ok(uri) = entry.request.url.parse::<Uri>() else { continue };
+        let Some(host) = uri.host().map(str::to_ascii_lowercase) else { continue };
+        // A page belongs to the site that it was first asked of.
+        let page = entry.pageref.unwrap_or_default();
+        let first = parties.entry(page).or_insert_with(|| site(&host)).clone();
+        if entry.request.method != "GET" || entry.response.status != 200 {
+            continue;
+        }
+        let body = entry.response.content.text.and_then(|text| match entry.response.content.encoding.as_deref() {
+            Some("base64") => STANDARD.decode(text.as_bytes()).ok(),
+            _ => Some(text.into_bytes()),
+        });
+        let site = site(&host);
+        fetched.push(Fetched { url: entry.request.url, first_party: site == first, site, body });
+    }
+    Ok(fetched)
+}
+
+/// The site of a host: its last two labels, three where the second is as short as in `co.uk`. No list of public suffixes is
+/// consulted.
+fn site(host: &str) -> String {
+    if host.parse::<std::net::IpAddr>().is_ok() || host.starts_with('[') {
+        return host.to_owned();
+    }
+    let labels: Vec<&str> = host.split('.').collect();
+    let short = |label: &&str| label.len() <= 3;
+    let kept = match labels.as_slice() {
+        [.., second, last] if labels.len() > 2 && short(second) && last.len() == 2 => 3,
+        _ => 2,
+    };
+    labels[labels.len().saturating_sub(kept)..].join(".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_file_are_read_in_order_with_their_parties() {
+        let text = r#"{"log":{"version":"1.2","entries":[
+          {"pageref":"p","startedDateTime":"2026-01-01T00:00:02.000Z","request":{"method":"GET","url":"https://cdn.net/a.js"},
+           "response":{"status":200,"content":{"size":2,"text":"aGk=","encoding":"base64"}}},
+          {"pageref":"p","startedDateTime":"2026-01-01T00:00:01.000Z","request":{"method":"GET","url":"https://www.shop.co.uk/"},
+           "response":{"status":200,"content":{"text":"page"}}},
+          {"pageref":"p","startedDateTime":"2026-01-01T00:00:03.000Z","request":{"method":"POST","url":"https://shop.co.uk/"},
+           "response":{"status":200,"content":{}}},
+          {"pageref":"p","startedDateTime":"2026-01-01T00:00:04.000Z","request":{"method":"GET","url":"https://img.shop.co.uk/x"},
+           "response":{"status":200,"content":{"size":9}}}]}}"#;
+        let fetched = read("x.har", text.as_bytes()).unwrap();
+        let seen: Vec<_> =
+            fetched.iter().map(|one| (one.site.as_str(), one.first_party, one.body.as_deref())).collect();
+        assert_eq!(
+            seen,
+            [
+                ("shop.co.uk", true, Some(&b"page"[..])),
+                ("cdn.net", false, Some(&b"hi"[..])),
+                ("shop.co.uk", true, None)
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_har_is_refused_by_name() {
+        for wrong in ["", "{}", "[1]", "{\"log\":{\"entries\":[{}]}}"] {
+            let error = read("x.har", wrong.as_bytes()).unwrap_err();
+            assert!(error.message.starts_with("x.har: not a HAR file"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! How static is my traffic: the paper's study (§8) for the user's own.
+//!
+//! A *transition* is an answer that differs from the one before to the same URL. What static pages there are the proxy serves
+//! at the price of one origin; each transition costs a vote.
+
+mod chunks;
+mod har;
+mod picture;
+
+pub use har::read as read_har;
+pub use picture::svg;
+
+use chunks::{Difference, difference};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// One answer.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// What was asked for.
+    pub url: String,
+    /// The site that was asked.
+    pub site: String,
+    /// Whether the page that it was fetched for is of the same site.
+    pub first_party: bool,
+    /// What came back, if it was recorded.
+    pub body: Option<Vec<u8>>,
+}
+
+/// What is known of a URL.
+#[derive(Debug, Default)]
+struct Known {
+    site: String,
+    first_party: bool,
+    requests: u64,
+    transitions: u64,
+    last: Vec<u8>,
+    differences: Vec<Difference>,
+}
+
+impl Known {
+    fn ratio(&self) -> f64 {
+        // The first answer has none before it.
+        self.transitions as f64 / self.requests.saturating_sub(1).max(1) as f64
+    }
+}
+
+/// The study.
+#[derive(Debug, Default)]
+pub struct Study {
+    urls: BTreeMap<String, Known>,
+    without_body: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Survey {
+    /// Answers with a body.
+    pub requests: u64,
+    /// Answers whose bodies were not recorded: nothing can be said of them.
+    pub without_body: u64,
+    /// URLs.
+    pub urls: u64,
+    /// How many requests a URL needs to be counted.
+    pub least_requests: u64,
+    /// URLs with as many.
+    pub counted: u64,
+    /// The share of these that never changed.
+    pub purely_static: f64,
+    /// The share of these that changed in less than 15 % of requests.
+    pub below_15_percent: f64,
+    /// The share of URLs at or below each ratio of transitions.
+    pub all: Vec<Point>,
+    /// Of URLs of the page's own site.
+    pub first_party: Vec<Point>,
+    /// Of others.
+    pub third_party: Vec<Point>,
+    /// By site, those with the most requests first.
+    pub sites: Vec<Site>,
+    /// Transitions of the counted URLs.
+    pub transitions: u64,
+    /// The share of transitions in which at least 30 % of chunks were new.
+    pub third_new: f64,
+    /// In which all were.
+    pub all_new: f64,
+    /// Which were one contiguous edit.
+    pub one_edit: f64,
+    /// The share of requests that a sketcher would put to all origins: transitions, and first reads.
+    pub votes: f64,
+    /// The throughput that is predicted, over that of executing every read everywhere: N / (1 + tN).
+    pub gain: Vec<Gain>,
+}
+
+/// A point of a distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// Transitions by request.
+    pub ratio: f64,
+    /// The share of URLs that have no more.
+    pub share: f64,
+}
+
+/// What is known of a site.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Site {
+    /// Its name.
+    pub site: String,
+    /// URLs that are counted.
+    pub urls: u64,
+    /// Their requests.
+    pub requests: u64,
+    /// The share of URLs that never changed.
+    pub purely_static: f64,
+    /// Transitions by request.
+    pub ratio: f64,
+}
+
+/// The throughput that is predicted for a number of origins.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Gain {
+    /// N.
+    pub origins: u32,
+    /// How many times as much as when each executes every read.
+    pub times: f64,
+}
+
+/// Sites that are listed.
+const MOST_SITES: usize = 50;
+
+impl Study {
+    /// Takes an answer in, after those that came before it.
+    pub fn add(&mut self, fetched: Fetched) {
+        let Some(body) = fetched.body else {
+            self.without_body += 1;
+            return;
+        };
+        let known = self.urls.entry(fetched.url).or_default();
+        known.requests += 1;
+        if known.requests == 1 {
+            (known.site, known.first_party) = (fetched.site, fetched.first_party);
+        } else if known.last != body {
+            known.transitions += 1;
+            known.differences.push(difference(&known.last, &body));
+        }
+        known.last = body;
+    }
+
+    /// What it comes to, of URLs with at least so many requests.
+    pub fn survey(&self, least_requests: u64) -> Survey {
+        let counted: Vec<&Known> = self.urls.values().filter(|known| known.requests >= least_requests).collect();
+        let ratios = |of: &dyn Fn(&Known) -> bool| {
+            let mut ratios: Vec<f64> = counted.iter().filter(|known| of(known)).map(|known| known.ratio()).collect();
+            ratios.sort_by(f64::total_cmp);
+            ratios
+        };
+        let all = ratios(&|_| true);
+        let differences: Vec<&Difference> = counted.iter().flat_map(|known| &known.differences).collect();
+        let of_transitions = |of: &dyn Fn(&Difference) -> bool| {
+            share(differences.iter().filter(|one| of(one)).count(), differences.len())
+        };
+        let requests: u64 = counted.iter().map(|known| known.requests).sum();
+        let votes: u64 = counted.iter().map(|known| known.transitions + 1).sum();
+        let votes = if requests == 0 { 0.0 } else { votes as f64 / requests as f64 };
+        Survey {
+            requests: self.urls.values().map(|known| known.requests).sum(),
+            without_body: self.without_body,
+            urls: self.urls.len() as u64,
+            least_requests,
+            counted: counted.len() as u64,
+            purely_static: share(all.iter().filter(|ratio| **ratio == 0.0).count(), all.len()),
+            below_15_percent: share(all.iter().filter(|ratio| **ratio < 0.15).count(), all.len()),
+            first_party: distribution(&ratios(&|known| known.first_party)),
+            third_party: distribution(&ratios(&|known| !known.first_party)),
+            all: distribution(&all),
+            sites: sites(&counted),
+            transitions: differences.len() as u64,
+            third_new: of_transitions(&|one| one.new_chunks >= 0.3),
+            all_new: of_transitions(&|one| one.new_chunks == 1.0),
+            one_edit: of_transitions(&|one| one.one_edit),
+            votes,
+            gain: [4, 7, 10, 13]
+                .map(|origins| Gain { origins, times: f64::from(origins) / (1.0 + votes * f64::from(origins)) })
+                .to_vec(),
+        }
+    }
+}
+
+fn share(part: usize, of: usize) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+}
+
+/// The share of sorted ratios at or below each of them.
+fn distribution(ratios: &[f64]) -> Vec<Point> {
+    let mut points: Vec<Point> = Vec::new();
+    for (below, ratio) in (1..).zip(ratios) {
+        let point = Point { ratio: *ratio, share: share(below, ratios.len()) };
+        match points.last_mut() {
+            Some(last) if last.ratio == *ratio => *last = point,
+            _ => points.push(point),
+        }
+    }
+    points
+}
+
+/// The share of URLs at or below a ratio.
+pub fn share_at(points: &[Point], ratio: f64) -> f64 {
+    points.iter().take_while(|point| point.ratio <= ratio).last().map_or(0.0, |point| point.share)
+}
+
+fn sites(counted: &[&Known]) -> Vec<Site> {
+    let mut by_site: BTreeMap<&str, Vec<&Known>> = BTreeMap::new();
+    counted.iter().for_each(|known| by_site.entry(&known.site).or_default().push(known));
+    let mut sites: Vec<Site> = by_site
+        .into_iter()
+        .map(|(site, urls)| {
+            let requests: u64 = urls.iter().map(|known| known.requests).sum();
+            let transitions: u64 = urls.iter().map(|known| known.transitions).sum();
+            Site {
+                site: site.to_owned(),
+                urls: urls.len() as u64,
+                requests,
+                purely_static: share(urls.iter().filter(|known| known.transitions == 0).count(), urls.len()),
+                ratio: transitions as f64 / requests.saturating_sub(urls.len() as u64).max(1) as f64,
+            }
+        })
+        .collect();
+    sites.sort_by(|left, right| right.requests.cmp(&left.requests));
+    sites.truncate(MOST_SITES);
+    sites
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fetched(url: &str, site: &str, first_party: bool, body: String) -> Fetched {
+        Fetched { url: url.to_owned(), site: site.to_owned(), first_party, body: Some(body.into_bytes()) }
+    }
+
+    #[test]
+    fn static_and_changing_pages_are_told_apart() {
+        let mut study = Study::default();
+        for time in 0..41u64 {
+            study.add(fetched("http://a/still", "a", true, "the same".repeat(100)));
+            study.add(fetched("http://a/clock", "a", true, format!("{time}")));
+            study.add(fetched("http://b/slow", "b", false, format!("{}{}", "x".repeat(5_000), time / 10)));
+            study.add(Fetched { body: None, ..fetched("http://c/lost", "c", false, String::new()) });
+            if time < 10 {
+                study.add(fetched("http://a/rare", "a", true, format!("{time}")));
+            }
+        }
+        let survey = study.survey(25);
+        assert_eq!((survey.urls, survey.counted, survey.requests, survey.without_body), (4, 3, 133, 41));
+        assert!((survey.purely_static - 1.0 / 3.0).abs() < 1e-9, "{survey:?}");
+        assert!((survey.below_15_percent - 2.0 / 3.0).abs() < 1e-9, "{survey:?}");
+        assert_eq!(survey.transitions, 44);
+        assert_eq!(share_at(&survey.third_party, 0.1), 1.0);
+        assert_eq!(share_at(&survey.first_party, 0.5), 0.5);
+        assert_eq!(survey.all.last().map(|point| (point.ratio, point.share)), Some((1.0, 1.0)));
+        let votes = 47.0 / 123.0;
+        assert!((survey.votes - votes).abs() < 1e-9 && (survey.gain[0].times - 4.0 / (1.0 + 4.0 * votes)).abs() < 1e-9);
+        assert_eq!((survey.sites[0].site.as_str(), survey.sites[0].urls), ("a", 2));
+    }
+
+    #[test]
+    fn nothing_gives_nothing() {
+        let survey = Study::default().survey(25);
+        assert_eq!((survey.counted, survey.purely_static, survey.all.len()), (0, 0.0, 0));
+    }
+}

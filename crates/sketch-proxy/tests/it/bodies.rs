@@ -1,0 +1,84 @@
+//! Bodies that memory does not hold, and bodies in a coding.
+
+use crate::origins::{Sin, Site};
+use flate2::read::GzDecoder;
+use std::io::Read;
+use tidings_sketch::http::Bodies;
+
+fn long(seed: u8) -> String {
+    (0..300_000u32).map(|at| char::from(b'a' + ((at.wrapping_mul(2_654_435_761) >> 24) as u8 ^ seed) % 26)).collect()
+}
+
+#[tokio::test]
+async fn long_bodies_lie_on_disk_and_are_verified_like_others() {
+    let place = tempfile::tempdir().unwrap();
+    let spool = place.path().to_owned();
+    let site = Site::start(&[Sin::None, Sin::Forger, Sin::None], |config| {
+        config.bodies = Bodies { memory: 1_000, disk: 1 << 20, unverified_above: None };
+        config.spool = spool;
+    })
+    .await;
+    let page = long(1);
+    site.put("/long", &page);
+    for _ in 0..10 {
+        let got = site.get("/long").await;
+        assert_eq!((got.status, got.header("content-length"), got.body == page), (200, "300000", true));
+    }
+    let part = site.ask("GET", "/long", &[("range", "bytes=100000-299998")], "").await;
+    assert_eq!((part.status, &part.body[..]), (206, &page.as_bytes()[100_000..299_999]));
+    let head = site.ask("HEAD", "/long", &[], "").await;
+    assert_eq!((head.header("content-length"), head.body.len()), ("300000", 0));
+    site.put("/longer", &"x".repeat((1 << 20) + 1));
+    assert_eq!(site.get("/longer").await.status, 502, "longer than any page may be");
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "no file has a name");
+}
+
+#[tokio::test]
+async fn without_room_on_disk_there_is_no_page() {
+    let site = Site::start(&[Sin::None; 3], |config| {
+        config.bodies.memory = 1_000;
+        config.most_on_disk = 128 << 10;
+    })
+    .await;
+    site.put("/long", &long(1));
+    site.put("/short", "short");
+    assert_eq!(site.get("/long").await.status, 502);
+    assert_eq!(site.get("/short").await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_too_long_to_hold_passes_by_rule_and_is_marked() {
+    let site = Site::start(&[Sin::None; 3], |config| config.bodies.unverified_above = Some(100_000)).await;
+    let page = long(1);
+    site.put("/long", &page);
+    site.put("/short", "short");
+    for _ in 0..3 {
+        let got = site.get("/long").await;
+        assert_eq!((got.status, got.header("tidings-verified"), got.body == page), (200, "no", true));
+        assert!(got.header("etag").is_empty(), "nobody has seen all of it");
+    }
+    assert_eq!(site.get("/short").await.header("tidings-verified"), "agreed");
+    assert_eq!(site.get("/short").await.header("tidings-verified"), "fast");
+}
+
+#[tokio::test]
+async fn texts_are_compressed_for_whoever_takes_them_so() {
+    let site = Site::start(&[Sin::None, Sin::Stale, Sin::None], |_| {}).await;
+    let page = long(2);
+    site.put("/text", &page);
+    let plain = site.get("/text").await;
+    assert_eq!((plain.header("content-encoding"), plain.header("vary")), ("", "accept-encoding"));
+    let coded = site.ask("GET", "/text", &[("accept-encoding", "br, gzip")], "").await;
+    assert_eq!(
+        (coded.status, coded.header("content-encoding"), coded.header("tidings-verified")),
+        (200, "gzip", "fast")
+    );
+    assert!(coded.body.len() < page.len() && coded.header("etag") != plain.header("etag"));
+    let mut text = String::new();
+    GzDecoder::new(&coded.body[..]).read_to_string(&mut text).unwrap();
+    assert!(text == page, "what is packed is the page");
+    let known = [("accept-encoding", "gzip"), ("if-none-match", coded.header("etag"))];
+    assert_eq!(site.ask("GET", "/text", &known, "").await.status, 304);
+    let part = site.ask("GET", "/text", &[("accept-encoding", "gzip"), ("range", "bytes=0-9")], "").await;
+    assert_eq!((part.status, &part.body[..]), (206, &page.as_bytes()[..10]), "ranges are of the page as it is");
+}

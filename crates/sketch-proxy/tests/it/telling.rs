@@ -1,0 +1,81 @@
+//! Rules that change, and what a proxy tells of itself.
+
+use crate::origins::{Sin, Site};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tidings_sketch::http::{PathRule, Rules};
+use tidings_sketch::sketcher::Way;
+use tidings_sketch_proxy::{Config, Proxy, Stats};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// An answer of the admin address.
+async fn told(admin: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(admin).await.unwrap();
+    let text = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut told = String::new();
+    let read = tokio::time::timeout(Duration::from_secs(10), stream.read_to_string(&mut told));
+    read.await.expect("it answers and closes").unwrap();
+    told
+}
+
+#[tokio::test]
+async fn other_rules_hold_from_the_next_request_on() {
+    let site = Site::start(&[Sin::None; 3], |_| {}).await;
+    site.put("/page", "hello");
+    let verified = async || site.get("/page").await.header("tidings-verified").to_owned();
+    assert_eq!((verified().await, verified().await), ("agreed".to_owned(), "fast".to_owned()));
+    let never = PathRule { prefix: "/".into(), way: Way::Replicated, personal_too: false };
+    assert_eq!(site.proxy.set_rules(Rules { paths: vec![never], ..Rules::default() }), 1);
+    assert_eq!((verified().await, verified().await), ("agreed".to_owned(), "agreed".to_owned()));
+    assert_eq!(site.proxy.set_rules(Rules::default()), 2);
+    assert_eq!(verified().await, "agreed", "what was remembered under other rules is not found again");
+    assert_eq!(verified().await, "fast");
+}
+
+#[tokio::test]
+async fn metrics_and_statistics_are_told_on_this_machine() {
+    let site = Site::start(&[Sin::None, Sin::Forger, Sin::None], |config| {
+        config.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    })
+    .await;
+    let admin = site.proxy.admin().expect("it tells");
+    site.put("/", "hello");
+    for _ in 0..40 {
+        assert_eq!(site.get("/").await.status, 200);
+    }
+    let stats = told(admin, "GET /stats").await;
+    let stats: Stats = serde_json::from_str(stats.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!(stats, site.proxy.stats());
+    assert_eq!((stats.requests, stats.remembered, stats.origins.len()), (40, 1, 3));
+    assert!(stats.fast > 0 && stats.origins[1].mismatches + stats.origins[1].differed > 0, "{stats:?}");
+    assert_eq!((stats.origins[0].mismatches, stats.origins[2].differed), (0, 0));
+
+    let metrics = told(admin, "GET /metrics").await;
+    for line in [
+        "tidings_sketch_requests_total{verified=\"agreed\",status=\"200\"}".to_owned(),
+        format!("tidings_sketch_fast_total {}", stats.fast),
+        "tidings_sketch_request_seconds_count 40".to_owned(),
+        "tidings_sketch_request_seconds_bucket{le=\"+Inf\"} 40".to_owned(),
+        "tidings_sketch_remembered_pages 1".to_owned(),
+        format!(
+            "tidings_sketch_origin_mismatches_total{{origin=\"{}\"}} {}",
+            stats.origins[1].origin, stats.origins[1].mismatches
+        ),
+        "# TYPE tidings_sketch_origin_ejected gauge".to_owned(),
+    ] {
+        assert!(metrics.contains(&line), "no {line} in {metrics}");
+    }
+    assert!(told(admin, "GET /healthz").await.starts_with("HTTP/1.1 200"));
+    assert!(told(admin, "GET /other").await.starts_with("HTTP/1.1 404"));
+    assert!(told(admin, "POST /metrics").await.starts_with("HTTP/1.1 405"));
+}
+
+#[tokio::test]
+async fn nothing_is_told_to_other_machines() {
+    let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &["http://a".to_owned()]).unwrap();
+    config.admin = Some(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let error = Proxy::start(config).await.err().expect("it is refused");
+    assert_eq!(error.code, "sketch.admin_exposed");
+}

@@ -360,7 +360,7 @@ pub struct Sim {
     /// Stop after this many minutes of real time, at a seed's end
     #[arg(long)]
     pub minutes: Option<f64>,
-    /// The minutes that each seed simulates faults for; a replay needs the same [default: 20]
+    /// The minutes that each seed simulates faults for; a replay needs the same [default: 2 to 20, by scenario]
     #[arg(long, value_name = "MINUTES")]
     pub length: Option<f64>,
     /// Print every event as it happens, on standard error

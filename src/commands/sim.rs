@@ -26,11 +26,10 @@ pub fn run(args: Sim) -> Result<(), Error> {
         (None, None) if args.minutes.is_some() => ALL_SEEDS,
         (None, None) => SOME_SEEDS,
     };
-    let options = options(&args)?;
     let time = args.minutes.map(|minutes| minutes * 60.0 / scenarios.len() as f64).map(seconds).transpose()?;
     let mut found = 0;
     for scenario in scenarios {
-        let report = simulate(scenario, seeds.clone(), &options, time)?;
+        let report = simulate(scenario, seeds.clone(), &options(&args, scenario)?, time)?;
         if report.seeds_run == 0 {
             return Err(Error::new(
                 "sim.nothing_run",
@@ -63,12 +62,11 @@ fn chosen(name: &str) -> Result<Vec<&'static Scenario>, Error> {
     Ok(vec![chosen])
 }
 
-fn options(args: &Sim) -> Result<Options, Error> {
+fn options(args: &Sim, scenario: &Scenario) -> Result<Options, Error> {
     let mutant = args.mutant.as_deref().map(str::parse).transpose();
     let mutant = mutant.map_err(|why: String| usage(why).hint("Leave --mutant out for a normal run."))?;
     let trace = if args.trace { Printing::Print } else { Printing::Off };
-    let simulated = args.length.map(|minutes| seconds(minutes * 60.0)).transpose()?;
-    let simulated = simulated.unwrap_or(Options::default().simulated);
+    let simulated = seconds(args.length.unwrap_or(scenario.minutes as f64) * 60.0)?;
     Ok(Options { simulated, trace, mutant })
 }
 

@@ -74,8 +74,8 @@ impl<P: Process, T: Site<P>> Stage<P, T> {
         ];
         let faults = self.chaos.counts().iter().chain(&outline.faults).map(|(kind, count)| (*kind, *count));
         let mutant = options.mutant.map(|mutant| format!(" --mutant {mutant}")).unwrap_or_default();
-        let usual = options.simulated == Options::default().simulated;
         let minutes = options.simulated.as_secs_f64() / 60.0;
+        let usual = super::ALL.iter().any(|known| known.name == outline.scenario && known.minutes as f64 == minutes);
         let length = if usual { String::new() } else { format!(" --length {minutes}") };
         let failures = found.map(|violation| Failure {
             seed,

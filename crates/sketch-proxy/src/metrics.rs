@@ -142,7 +142,8 @@ pub(crate) fn text(engine: &Engine, metrics: &Metrics) -> String {
     page.one(REMEMBERED, "gauge", "Pages that are remembered.", stats.remembered);
     page.one(GENERATION, "gauge", "How often the rules were replaced.", stats.rules_generation);
     page.one(RULES_REFUSED, "counter", "Files of rules that were refused.", stats.rules_refused);
-    let by_origin: [(&str, &str, &str, fn(&OriginStats) -> u64); 4] = [
+    type OfOrigin = (&'static str, &'static str, &'static str, fn(&OriginStats) -> u64);
+    let by_origin: [OfOrigin; 4] = [
         (MISMATCHES, "counter", "Pages of an origin alone that differed though nothing had changed.", |of| {
             of.mismatches
         }),

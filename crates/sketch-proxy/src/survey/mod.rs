@@ -224,7 +224,7 @@ fn sites(counted: &[&Known]) -> Vec<Site> {
             }
         })
         .collect();
-    sites.sort_by(|left, right| right.requests.cmp(&left.requests));
+    sites.sort_by_key(|site| std::cmp::Reverse(site.requests));
     sites.truncate(MOST_SITES);
     sites
 }

@@ -4,6 +4,7 @@ use super::Remote;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
+use tidings_cell::master::{LONGEST_LEASE, SHORTEST_LEASE};
 use tidings_cell::namespace::MAX_LOCK_DELAY;
 
 #[derive(Subcommand)]
@@ -204,8 +205,8 @@ pub struct Holding {
     /// How long the lock is held back for everybody if it is lost, such as `10s` or `500ms`; at most 60s
     #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = parse_lock_delay)]
     pub lock_delay: Duration,
-    /// How long the session lives without contact [default: the cell's, 12s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    /// How long the session lives without contact, from 1s to 60s [default: the cell's, 12s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_lease)]
     pub lease: Option<Duration>,
     /// How long the command has between SIGTERM and SIGKILL, at most
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = parse_duration)]
@@ -355,9 +356,31 @@ fn parse_lock_delay(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A lease: the cell would give another one than was asked for.
+fn parse_lease(text: &str) -> Result<Duration, String> {
+    let lease = parse_duration(text)?;
+    match (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
+        true => Ok(lease),
+        false => Err(format!(
+            "a session's lease is at least {} s and at most {} s",
+            SHORTEST_LEASE.as_secs(),
+            LONGEST_LEASE.as_secs()
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_is_one_that_the_cell_gives() {
+        assert_eq!(parse_lease("60s"), Ok(LONGEST_LEASE));
+        assert_eq!(parse_lease("1s"), Ok(SHORTEST_LEASE));
+        for other in ["61s", "90s", "2m", "999ms", "0"] {
+            assert!(parse_lease(other).unwrap_err().contains("at least 1 s and at most 60 s"), "{other}");
+        }
+    }
 
     #[test]
     fn a_lock_delay_is_no_longer_than_the_cell_keeps_it() {

@@ -40,7 +40,7 @@ async fn main() -> Result<(), Error> {
 async fn tell_who_leads(election: Election) -> Result<(), Error> {
     let mut leaders = election.observe().await?;
     while let Some(leader) = leaders.next().await {
-        match leader {
+        match leader? {
             Some(leader) => println!("{} leads, generation {}", leader.identity, leader.generation),
             None => println!("nobody leads"),
         }

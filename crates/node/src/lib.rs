@@ -122,6 +122,8 @@ impl Node {
         let trust = Trust::load(&config)?;
         let data = DataDir::open(&config.data)?;
         let port = Port::bind(&config, clock.clone()).await?;
+        // Installed before the cell opens, which is measured.
+        metrics::recorder();
         let services = Arc::new(start_services(&config, &hindrance, &data, port.address(), clock.clone()).await?);
         let keys = Arc::new(services.stored().clone());
         let auth = Authenticator::new(trust, keys, clock.clone());

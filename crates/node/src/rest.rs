@@ -98,6 +98,7 @@ pub(crate) fn routes(body_bytes: usize) -> Routes {
         .routes(routes!(cell::sessions))
         .routes(routes!(cell::end_session))
         .routes(routes!(cell::locks))
+        .routes(routes!(cell::get_root_quota, cell::put_root_quota))
         .routes(routes!(cell::get_quota, cell::put_quota))
         .routes(routes!(placement::namespaces))
         .routes(routes!(placement::create, placement::delete))

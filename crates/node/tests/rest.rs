@@ -200,6 +200,8 @@ async fn the_document_is_whole_and_lists_every_route() {
         "GET /v1/cell/sessions",
         "DELETE /v1/cell/sessions/{session}",
         "GET /v1/cell/locks",
+        "GET /v1/cell/quotas",
+        "PUT /v1/cell/quotas",
         "GET /v1/cell/quotas/{path}",
         "PUT /v1/cell/quotas/{path}",
         "GET /v1/placement",

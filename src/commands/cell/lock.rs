@@ -192,6 +192,9 @@ async fn tell_jeopardy(cell: Cell) {
     while let Some(event) = events.next().await {
         match event {
             SessionEvent::Jeopardy => eprintln!("the cell is out of reach; the command goes on while the lock is safe"),
+            SessionEvent::Safe { survived, .. } if !survived.is_empty() => {
+                eprintln!("the cell is back, and the lock is held")
+            }
             SessionEvent::Safe { .. } => eprintln!("the cell is back"),
             SessionEvent::Expired | SessionEvent::Closed => return,
         }

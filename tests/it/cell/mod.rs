@@ -7,3 +7,4 @@ mod lock_set;
 mod locks;
 mod masters;
 mod members;
+mod metrics;

@@ -271,7 +271,7 @@ impl Reign {
     }
 
     fn start_delays(&mut self, t: &mut Turn<'_>) {
-        let delays: Vec<_> = t.state.locks().filter_map(|(place, lock)| Some((place, lock.delay?))).collect();
+        let delays: Vec<_> = t.state.locks().filter_map(|(place, lock)| Some((place.clone(), lock.delay?))).collect();
         for (place, delay) in delays {
             let id = self.places.hold(&place);
             self.start_delay(t.mono(), id, delay);

@@ -43,6 +43,7 @@ use crate::error;
 use crate::mutant::Mutant;
 use crate::namespace::{Namespace, SharedNamespace};
 use reign::Reign;
+pub use sessions::{LONGEST_LEASE, SHORTEST_LEASE};
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::agreed::{Ask, Heard, Role};

@@ -178,21 +178,17 @@ impl Reign {
     }
 
     fn list_locks(&self, t: &Turn<'_>, list: &v1::ListLocks) -> v1::LockList {
-        let after = (list.after_app.as_str(), list.after_path.as_str());
-        let mut locks: Vec<_> =
-            t.state.locks().filter(|(place, _)| (&*place.app, place.path.as_str()) > after).collect();
-        locks.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let more = locks.len() > LOCKS_A_PAGE;
-        locks.truncate(LOCKS_A_PAGE);
-        let locks = locks.into_iter().map(|(place, lock)| v1::LockInfo {
+        let mut locks = t.state.locks_after(&list.after_app, &list.after_path);
+        let page = locks.by_ref().take(LOCKS_A_PAGE).map(|(place, lock)| v1::LockInfo {
             app: place.app.to_string(),
             path: place.path.as_str().to_owned(),
             mode: lock.mode as i32,
             generation: lock.generation,
             holders: lock.holders.keys().take(HOLDERS_SHOWN).map(|(session, _)| session.0).collect(),
-            waiters: self.places.find(&place).map_or(0, |id| self.locks.waiters_of(id)),
+            waiters: self.places.find(place).map_or(0, |id| self.locks.waiters_of(id)),
             delayed: lock.delay.is_some(),
         });
-        v1::LockList { locks: locks.collect(), more }
+        let page = page.collect();
+        v1::LockList { locks: page, more: locks.next().is_some() }
     }
 }

@@ -17,9 +17,9 @@ use tidings_wire::v1::cell_command::Command;
 use tidings_wire::v1::cell_message::Message;
 
 /// The shortest lease that a session can ask for: below it a session would spend its life on KeepAlives.
-const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+pub const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 /// R6: the longest.
-pub(super) const LONGEST_LEASE: Duration = Duration::from_secs(60);
+pub const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
 /// Where a session is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

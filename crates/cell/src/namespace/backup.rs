@@ -341,7 +341,7 @@ impl Namespace {
         let backup = read(staged.pieces.iter().cloned().collect())?;
         // L1: its holder may be out of reach and believe in its lease for a while. The platform's own wait by themselves.
         if let Some((place, _)) = self.locks().find(|(place, _)| !place.app.starts_with('.')) {
-            return Err(error::locks_in_use(place.path));
+            return Err(error::locks_in_use(&place.path));
         }
         self.replace(backup, Incarnation(command.incarnation), key);
         Ok(v1::CellApplied::default())

@@ -108,10 +108,10 @@ impl Namespace {
         let delay = Duration::from_millis(command.lock_delay_ms.into()).min(MAX_LOCK_DELAY);
         let Some((key, node)) = self.tree.get_mut(app, path) else { return Err(error::no_node(path)) };
         node.lock.grant(who, mode, delay);
-        let (key, generation, stat) = (key.clone(), node.lock.generation, node.stat());
-        self.sessions.gained_lock(acting.session, key.place.clone(), who.1);
-        self.changed.stat(&key.place);
-        self.held.insert(key, ());
+        let (place, generation, stat) = (key.place.clone(), node.lock.generation, node.stat());
+        self.sessions.gained_lock(acting.session, place.clone(), who.1);
+        self.changed.stat(&place);
+        self.held.insert(place, ());
         Ok(v1::CellApplied { stat: Some(stat), generation, ..Default::default() })
     }
 
@@ -141,7 +141,7 @@ impl Namespace {
             node.lock.release(who);
         }
         if node.lock.is_free() {
-            self.held.remove(key);
+            self.held.remove(&key.place);
         }
         self.sessions.gave_lock(who.0, place, who.1);
         self.changed.stat(place);
@@ -158,7 +158,7 @@ impl Namespace {
         };
         node.lock.delay = None;
         if node.lock.is_free() {
-            self.held.remove(key);
+            self.held.remove(&key.place);
         }
         self.changed.stat(&key.place);
         Ok(v1::CellApplied { stat: Some(node.stat()), ..Default::default() })
@@ -199,9 +199,16 @@ impl Namespace {
         self.tree.at(place).map(|node| &node.lock)
     }
 
-    /// All locks that are held or held back.
-    pub fn locks(&self) -> impl Iterator<Item = (Place, &LockState)> {
-        self.held.iter().filter_map(|(key, ())| Some((key.place.clone(), self.lock(&key.place)?)))
+    /// All locks that are held or held back, by application and path.
+    pub fn locks(&self) -> impl Iterator<Item = (&Place, &LockState)> {
+        self.held.iter().filter_map(|(place, ())| Some((place, self.lock(place)?)))
+    }
+
+    /// Those of them that come after a path of an application, whether it has a lock or not.
+    pub fn locks_after(&self, app: &str, path: &str) -> impl Iterator<Item = (&Place, &LockState)> {
+        let order = |place: &Place| (&*place.app, place.path.as_str()).cmp(&(app, path));
+        let later = self.held.starting_by(order).skip_while(move |(place, ())| order(place).is_eq());
+        later.filter_map(|(place, ())| Some((place, self.lock(place)?)))
     }
 }
 

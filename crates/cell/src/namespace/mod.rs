@@ -76,8 +76,8 @@ struct Acting {
 pub struct Namespace {
     tree: Tree,
     sessions: Sessions,
-    /// The nodes whose locks are held or held back.
-    held: ChunkMap<NodeKey, ()>,
+    /// The nodes whose locks are held or held back, in the order in which they are listed.
+    held: ChunkMap<Place, ()>,
     /// R9: ephemeral directories that are empty and that nobody has open.
     idle: ChunkMap<NodeKey, ()>,
     lists: Lists,

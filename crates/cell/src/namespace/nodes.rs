@@ -305,7 +305,7 @@ impl Namespace {
             self.sessions.gave_ephemeral(*session, place, *handle);
         }
         if !node.lock.is_free() {
-            self.held.remove(&key);
+            self.held.remove(place);
         }
         self.idle.remove(&key);
         self.changed.existence(place);

@@ -137,7 +137,7 @@ impl Namespace {
                 self.lists.set(place, Some(&node.contents));
             }
             if !node.lock.is_free() {
-                self.held.insert(key.clone(), ());
+                self.held.insert(place.clone(), ());
             }
             if node.is_idle_directory() {
                 self.idle.insert(key.clone(), ());

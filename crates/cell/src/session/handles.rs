@@ -122,6 +122,12 @@ impl Handles {
         events
     }
 
+    /// The handles that hold their locks, as far as is known here.
+    pub(super) fn holding(&self) -> Vec<HandleNumber> {
+        let holding = self.open.iter().filter(|(_, handle)| handle.holds_lock && !handle.gone);
+        holding.map(|(number, _)| *number).collect()
+    }
+
     /// The locks found lost since the last jeopardy began.
     pub(super) fn take_lost(&mut self) -> Vec<HandleNumber> {
         std::mem::take(&mut self.lost)

@@ -58,8 +58,8 @@ impl Session {
         if was == Phase::Jeopardy {
             self.timers.cancel(&Timer::Grace);
             self.timers.cancel(&Timer::Doubt);
-            let lost = self.handles.take_lost();
-            out.put(Output::Tell(Event::Safe { lost }));
+            let (survived, lost) = (self.handles.holding(), self.handles.take_lost());
+            out.put(Output::Tell(Event::Safe { survived, lost }));
             // What was under way when contact was lost is sent again: its number makes the repeat harmless (R8).
             self.calls.again();
         }
@@ -83,7 +83,7 @@ impl Session {
             self.phase = Phase::Active { until };
             self.timers.set(Timer::Lease, until);
             self.timers.cancel(&Timer::Grace);
-            out.put(Output::Tell(Event::Safe { lost: Vec::new() }));
+            out.put(Output::Tell(Event::Safe { survived: self.handles.holding(), lost: Vec::new() }));
             self.pause_contact(now);
             return;
         }

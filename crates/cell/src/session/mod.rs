@@ -123,8 +123,10 @@ pub enum Event {
     Begun(SessionId),
     /// The local lease ran out: nothing cached is served, calls wait.
     Jeopardy,
-    /// Contact again, and the session still exists; these handles lost their locks.
+    /// Contact again, and the session still exists; what became of its locks.
     Safe {
+        /// Handles that hold their locks still.
+        survived: Vec<HandleNumber>,
         /// Handles whose locks are lost.
         lost: Vec<HandleNumber>,
     },

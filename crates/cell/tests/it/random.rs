@@ -70,7 +70,7 @@ impl Maker {
     fn end_delay(&self, state: &Namespace, path: &str) -> Command {
         let held = state.locks().find(|(place, _)| place.path.as_str() >= path);
         let (at, delay) = match held {
-            Some((at, lock)) => (at, lock.delay.map_or(0, |delay| delay.number)),
+            Some((at, lock)) => (at.clone(), lock.delay.map_or(0, |delay| delay.number)),
             None => (place(path), 1),
         };
         let (app, path, instance) = (APP.into(), at.path.to_string(), state.instance(&at).unwrap_or(9));

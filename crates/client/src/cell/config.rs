@@ -1,6 +1,6 @@
 //! Configuration in a file of the cell: typed, and reloaded when it changes.
 
-use super::awaited::Awaited;
+use super::awaited::{Awaited, pause};
 use super::calls::Cell;
 use super::events::{Events, Watch};
 use super::handle::Handle;
@@ -125,28 +125,37 @@ impl<T> Following<T> {
                     Err(error) => self.keep(error),
                 }
             }
-            let opened = match self.reopen().await {
+            let read;
+            (file, watch, read) = match self.reopen().await {
                 Ok(opened) => opened,
                 Err(error) => return self.keep(error),
             };
-            let read;
-            (file, watch, read) = opened;
             let new = read.stat().instance != instance;
             instance = read.stat().instance;
             self.take(read, new);
         }
     }
 
-    /// Waits for a file of the path.
+    /// Waits for a file of the path that can be read. Only the end of the session is the end.
     async fn reopen(&self) -> Result<(Handle, Watch, File), Error> {
         let mut awaited = Awaited::new(&self.cell, &self.path);
         loop {
-            match self.open().await {
+            let failed = match self.open().await {
                 Ok(opened) => return Ok(opened),
-                Err(error) if matches!(error.class, Class::NotFound) => self.keep(error),
-                Err(error) => return Err(error),
+                Err(error) if error.class == Class::NotFound => {
+                    self.keep(error);
+                    awaited.again().await
+                }
+                Err(error) => Err(error),
+            };
+            match failed {
+                Err(error) if self.cell.state().is_over() => return Err(error),
+                Err(error) => {
+                    self.keep(error);
+                    pause().await;
+                }
+                Ok(()) => {}
             }
-            awaited.again().await?;
         }
     }
 

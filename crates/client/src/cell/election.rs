@@ -1,6 +1,6 @@
 //! Elections: one of many leads, and everybody knows who.
 
-use super::awaited::Awaited;
+use super::awaited::{Awaited, Told};
 use super::calls::Cell;
 use super::events::{Events, Watch};
 use super::handle::Handle;
@@ -94,7 +94,7 @@ impl Election {
             result => result?,
         };
         let watch = handle.watch();
-        let observing = Observing { election: self.clone(), open: Some((watch, handle)), told: None };
+        let observing = Observing { election: self.clone(), open: Some((watch, handle)), told: Told::default() };
         Ok(Observation { states: Box::pin(futures::stream::unfold(observing, Observing::next)) })
     }
 
@@ -117,38 +117,40 @@ impl Election {
 /// Somebody who observes an election.
 struct Observing {
     election: Election,
-    /// `None` = the file was deleted.
+    /// `None` = the file was deleted, or there was an error.
     open: Option<(Watch, Handle)>,
-    /// What was told last; `None` = nothing yet.
-    told: Option<Option<Leader>>,
+    told: Told<Option<Leader>>,
 }
 
+type Seen = Result<Option<Leader>, Error>;
+
 impl Observing {
-    /// Waits until another one leads than was told last.
-    async fn next(mut self) -> Option<(Option<Leader>, Observing)> {
-        loop {
-            if self.told.is_some() {
-                self.changed().await?;
+    /// Waits until there is something else than was told last.
+    async fn next(mut self) -> Option<(Seen, Observing)> {
+        while !self.told.is_over() {
+            let now = self.look().await;
+            if now.is_err() {
+                self.open = None;
             }
-            let now = self.election.leader().await.ok()?;
-            if self.told.as_ref() != Some(&now) {
-                self.told = Some(now.clone());
-                return Some((now, self));
+            if let Some(news) = self.told.news(&self.election.cell, now).await {
+                return Some((news, self));
             }
         }
+        None
     }
 
-    /// Waits until something may have changed: in the file, or that there is one.
-    async fn changed(&mut self) -> Option<()> {
+    /// Who leads, once something may have changed since it was told: in the file, or that there is one.
+    async fn look(&mut self) -> Seen {
         match &mut self.open {
+            _ if self.told.is_nothing() => {}
             Some((watch, _)) => {
                 if watch.next().await.is_none() {
                     self.open = None;
                 }
             }
-            None => self.open = Some(self.election.reopen().await.ok()?),
+            None => self.open = Some(self.election.reopen().await?),
         }
-        Some(())
+        self.election.leader().await
     }
 }
 
@@ -202,22 +204,22 @@ impl Leadership {
     }
 }
 
-/// Who leads, as a stream: the present state first, then every change. While the file is deleted nobody leads. It ends with
-/// the session, and when the file's directory is gone, too.
+/// Who leads, as a stream: the present state first, then every change. While the file is deleted, or its directory, nobody
+/// leads. An error is told once, and the stream goes on when it has passed; that the session is over is the last item.
 pub struct Observation {
-    states: Pin<Box<dyn Stream<Item = Option<Leader>> + Send>>,
+    states: Pin<Box<dyn Stream<Item = Seen> + Send>>,
 }
 
 impl Observation {
     /// The next state; `None` inside = nobody leads.
-    pub async fn next(&mut self) -> Option<Option<Leader>> {
+    pub async fn next(&mut self) -> Option<Result<Option<Leader>, Error>> {
         std::future::poll_fn(|cx| self.states.as_mut().poll_next(cx)).await
     }
 }
 
 impl Stream for Observation {
-    type Item = Option<Leader>;
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Option<Leader>>> {
+    type Item = Result<Option<Leader>, Error>;
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.states.as_mut().poll_next(cx)
     }
 }

@@ -237,6 +237,8 @@ pub enum SessionEvent {
     Jeopardy,
     /// There is contact again, and the session still exists.
     Safe {
+        /// Paths whose locks are held still.
+        survived: Vec<String>,
         /// Paths whose locks were lost meanwhile.
         lost: Vec<String>,
     },

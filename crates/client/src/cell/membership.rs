@@ -1,5 +1,6 @@
 //! Membership: who is there, as files that go when their owners do.
 
+use super::awaited::{Awaited, Told};
 use super::calls::Cell;
 use super::events::{Events, Watch};
 use super::handle::Handle;
@@ -8,7 +9,7 @@ use futures::Stream;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tidings_base::Error;
+use tidings_base::{Class, Error};
 use tidings_cell::NodePath;
 
 /// The members of a group: one ephemeral file each, in one directory. A member is gone when it leaves, or when its
@@ -21,7 +22,7 @@ use tidings_cell::NodePath;
 /// let me = group.join("worker-7", "10.0.0.7:8080").await?;
 /// let mut members = group.watch().await?;
 /// while let Some(set) = members.next().await {
-///     println!("{} workers", set.len());
+///     println!("{} workers", set?.len());
 /// }
 /// # Ok(()) }
 /// ```
@@ -84,23 +85,33 @@ impl Membership {
     /// Who is there, now and whenever that changes.
     pub async fn watch(&self) -> Result<Members, Error> {
         let watch = self.watch_directory().await?;
-        let (cell, directory) = (self.cell.clone(), self.directory.clone());
-        let sets = futures::stream::unfold((watch, None), move |(watch, last)| {
-            next_set(cell.clone(), directory.clone(), watch, last)
-        });
-        Ok(Members { sets: Box::pin(sets) })
+        let watching = Watching { group: self.clone(), watch: Some(watch), told: Told::default() };
+        Ok(Members { sets: Box::pin(futures::stream::unfold(watching, Watching::next)) })
+    }
+
+    /// Waits for a directory of the path, and watches it.
+    async fn watch_again(&self) -> Result<Watch, Error> {
+        let mut awaited = Awaited::new(&self.cell, self.directory.as_str());
+        loop {
+            match self.watch_present().await {
+                Err(error) if error.class == Class::NotFound => awaited.again().await?,
+                watch => return watch,
+            }
+        }
     }
 
     async fn watch_directory(&self) -> Result<Watch, Error> {
-        let path = self.directory.as_str();
-        let open = || self.cell.open(path).read().events(Events::CHILDREN);
-        let handle = match open().await {
+        match self.watch_present().await {
             Err(error) if matches!(error.code.as_ref(), "cell.no_node" | "cell.no_parent") => {
-                self.cell.create_directories(path).await?;
-                open().await?
+                self.cell.create_directories(self.directory.as_str()).await?;
+                self.watch_present().await
             }
-            result => result?,
-        };
+            watch => watch,
+        }
+    }
+
+    async fn watch_present(&self) -> Result<Watch, Error> {
+        let handle = self.cell.open(self.directory.as_str()).read().events(Events::CHILDREN).await?;
         let watch = handle.watch();
         Ok(Watch { handle: Some(handle), ..watch })
     }
@@ -120,22 +131,41 @@ async fn members(cell: &Cell, directory: &NodePath) -> Result<BTreeMap<String, B
 
 type Set = BTreeMap<String, Bytes>;
 
-/// Waits until the set is another one than was told last.
-async fn next_set(
-    cell: Cell,
-    directory: NodePath,
-    mut watch: Watch,
-    mut last: Option<Set>,
-) -> Option<(Set, (Watch, Option<Set>))> {
-    loop {
-        if last.is_some() {
-            watch.next().await?;
+/// Somebody who watches a group.
+struct Watching {
+    group: Membership,
+    /// `None` = the directory was deleted, or there was an error.
+    watch: Option<Watch>,
+    told: Told<Set>,
+}
+
+impl Watching {
+    /// Waits until there is something else than was told last.
+    async fn next(mut self) -> Option<(Result<Set, Error>, Watching)> {
+        while !self.told.is_over() {
+            let now = self.look().await;
+            if now.is_err() {
+                self.watch = None;
+            }
+            if let Some(news) = self.told.news(&self.group.cell, now).await {
+                return Some((news, self));
+            }
         }
-        let set = members(&cell, &directory).await.ok()?;
-        if last.as_ref() != Some(&set) {
-            last = Some(set.clone());
-            return Some((set, (watch, last)));
+        None
+    }
+
+    /// Who is there, once something may have changed since it was told.
+    async fn look(&mut self) -> Result<Set, Error> {
+        match &mut self.watch {
+            _ if self.told.is_nothing() => {}
+            Some(watch) => {
+                if watch.next().await.is_none() {
+                    self.watch = None;
+                }
+            }
+            None => self.watch = Some(self.group.watch_again().await?),
         }
+        self.group.members().await
     }
 }
 
@@ -163,21 +193,21 @@ impl Member {
     }
 }
 
-/// Who is there, as a stream: the present set first, then every change. It ends with the session, and when the
-/// directory is deleted.
+/// Who is there, as a stream: the present set first, then every change. While the directory is deleted nobody is there. An
+/// error is told once, and the stream goes on when it has passed; that the session is over is the last item.
 pub struct Members {
-    sets: Pin<Box<dyn Stream<Item = BTreeMap<String, Bytes>> + Send>>,
+    sets: Pin<Box<dyn Stream<Item = Result<Set, Error>> + Send>>,
 }
 
 impl Members {
     /// The next set, by name.
-    pub async fn next(&mut self) -> Option<BTreeMap<String, Bytes>> {
+    pub async fn next(&mut self) -> Option<Result<BTreeMap<String, Bytes>, Error>> {
         std::future::poll_fn(|cx| self.sets.as_mut().poll_next(cx)).await
     }
 }
 
 impl Stream for Members {
-    type Item = BTreeMap<String, Bytes>;
+    type Item = Result<BTreeMap<String, Bytes>, Error>;
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.sets.as_mut().poll_next(cx)
     }

@@ -476,16 +476,14 @@ impl Core {
                 self.state.send_replace(State::Jeopardy);
                 inner.tell(SessionEvent::Jeopardy);
             }
-            Event::Safe { lost } => {
+            Event::Safe { survived, lost } => {
                 self.counters.safe(now);
                 self.state.send_replace(State::Active);
-                let lost = lost.iter().filter_map(|number| inner.handles.get(number)?.first()).map(|opened| {
-                    let path = opened.asked.path.as_str();
-                    opened.lose(errors::lock_lost(path));
-                    path.to_owned()
-                });
-                let lost = lost.collect();
-                inner.tell(SessionEvent::Safe { lost });
+                let path = |opened: &Arc<Opened>| opened.asked.path.as_str().to_owned();
+                let survived = inner.first_of(&survived).map(path).collect();
+                let lost = inner.first_of(&lost).inspect(|opened| opened.lose(errors::lock_lost(&path(opened))));
+                let lost = lost.map(path).collect();
+                inner.tell(SessionEvent::Safe { survived, lost });
             }
             Event::Node(event) => {
                 for opened in inner.handles.get(&HandleNumber(event.handle)).into_iter().flatten() {
@@ -564,6 +562,11 @@ impl Inner {
         if let Some(alike) = opened.asked.alike.clone().filter(|_| opened.stamp.is_some()) {
             self.alike.insert(alike, number);
         }
+    }
+
+    /// Those of these handles that somebody has open; lock handles are not shared.
+    fn first_of(&self, numbers: &[HandleNumber]) -> impl Iterator<Item = &Arc<Opened>> {
+        numbers.iter().filter_map(|number| self.handles.get(number)?.first())
     }
 
     /// One less has a handle open; whether that was the last.

@@ -334,6 +334,31 @@ pub(super) async fn get_quota(
     }
 }
 
+/// The bounds of the root directory, and so of the whole application.
+#[utoipa::path(get, path = "/v1/cell/quotas", operation_id = "cell_get_root_quota", tag = "cell",
+    responses((status = 200, body = Quota), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn get_root_quota(
+    app: State<App>,
+    caller: Caller,
+    segments: Segments,
+) -> Result<Json<Quota>, Refusal> {
+    get_quota(app, caller, segments).await
+}
+
+/// Sets the bounds of the root directory, and so of the whole application. For operators.
+#[utoipa::path(put, path = "/v1/cell/quotas", operation_id = "cell_put_root_quota", tag = "cell", request_body = NewQuota,
+    responses((status = 204), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn put_root_quota(
+    app: State<App>,
+    caller: Caller,
+    segments: Segments,
+    new: JsonBody<NewQuota>,
+) -> Result<StatusCode, Refusal> {
+    put_quota(app, caller, segments, new).await
+}
+
 /// Sets the bounds of a directory. For operators.
 #[utoipa::path(put, path = "/v1/cell/quotas/{*path}", operation_id = "cell_put_quota", tag = "cell", request_body = NewQuota,
     params(("path" = String, Path, description = "The directory's path, without the first slash")),

@@ -116,17 +116,3 @@ async fn answers_and_empty_messages_are_no_requests() {
     let empty = super::ask(&client, v1::CellMessage::default()).await.unwrap_err();
     assert_eq!(empty.code, "control.unsupported");
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn metrics_tell_of_sessions_keep_alives_and_fail_overs() {
-    let nodes = Nodes::found(1).await;
-    let session = Raw::start(nodes.client(0)).await;
-    session.put("/f", "x").await.unwrap();
-    // A batch that is on its way, or the end of the lease, answers it; then a later one is counted.
-    super::until("a fail-over and a session are shown", async || {
-        let text = nodes.get("/metrics").await.text();
-        let shows = |name: &str| text.lines().any(|line| line.starts_with(name) && !line.ends_with(" 0"));
-        (shows("tidings_cell_fail_overs_total ") && shows("tidings_cell_sessions ")).then_some(())
-    })
-    .await;
-}

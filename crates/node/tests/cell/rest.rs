@@ -133,6 +133,13 @@ async fn access_lists_quotas_sessions_and_locks() {
     assert_eq!(set.status, 204, "{}", set.text());
     let shown = nodes.get("/v1/cell/quotas/q").await.json();
     assert_eq!((&shown["max_nodes"], &shown["max_bytes"]), (&json!(2), &json!(1000)));
+    // The root's bounds are those of the whole application.
+    let whole = json!({"max_nodes": 4, "max_bytes": 0});
+    let set = nodes.http(0, request(Method::PUT, "/v1/cell/quotas", None, Some(whole))).await;
+    assert_eq!(set.status, 204, "{}", set.text());
+    let shown = nodes.get("/v1/cell/quotas").await.json();
+    assert_eq!((&shown["max_nodes"], &shown["nodes"]), (&json!(4), &json!(4)));
+    assert_eq!(nodes.put("/one-more", &[], "x").await.error().1, "cell.quota_nodes");
     let sessions = nodes.get("/v1/cell/sessions").await.json();
     let mine = &applications(&sessions)[0];
     assert_eq!((mine["principal"].as_str(), mine["app"].as_str()), (Some("operator"), Some("default")));

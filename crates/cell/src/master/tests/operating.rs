@@ -45,6 +45,39 @@ fn operators_see_sessions_and_locks_and_others_do_not() {
 }
 
 #[test]
+fn locks_are_listed_in_order_whatever_the_pages() {
+    const LOCKS: usize = 1_203;
+    let mut cell = Cell::new();
+    let mut a = cell.client("a");
+    for number in 0..LOCKS {
+        a.answered_below = a.number + 1;
+        // In no order of theirs.
+        let handle = cell.file(&mut a, &format!("/{:04}", number * 701 % LOCKS));
+        assert!(cell.call(&mut a, acquire(handle, Exclusive)).is_ok());
+    }
+    let mut list = v1::ListLocks::default();
+    let (mut pages, mut paths) = (0, Vec::new());
+    loop {
+        let Ok(Message::LockList(page)) = cell.ask(Client::operator().outside(Message::ListLocks(list.clone()))) else {
+            panic!()
+        };
+        pages += 1;
+        paths.extend(page.locks.iter().map(|lock| lock.path.clone()));
+        let last = page.locks.last().unwrap();
+        list = v1::ListLocks { after_app: last.app.clone(), after_path: last.path.clone() };
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!((pages, paths), (3, (0..LOCKS).map(|number| format!("/{number:04}")).collect()));
+    let between = v1::ListLocks { after_app: "app".into(), after_path: "/1201x".into() };
+    let Ok(Message::LockList(rest)) = cell.ask(Client::operator().outside(Message::ListLocks(between))) else {
+        panic!()
+    };
+    assert_eq!(rest.locks.iter().map(|lock| lock.path.as_str()).collect::<Vec<_>>(), ["/1202"]);
+}
+
+#[test]
 fn an_operator_ends_a_session_as_if_it_were_lost() {
     let mut cell = Cell::new();
     let mut a = cell.client("a");

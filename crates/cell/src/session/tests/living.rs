@@ -65,7 +65,7 @@ fn in_jeopardy_calls_wait_and_contact_makes_it_safe_again() {
     bench.order.clear();
     bench.pass(seconds(0.5));
     bench.answer(ticket, kept_alive(Duration::ZERO));
-    assert_eq!(bench.take_told(), [Event::Safe { lost: vec![] }]);
+    assert_eq!(bench.take_told(), [Event::Safe { survived: vec![], lost: vec![] }]);
     assert_eq!(bench.order, ["flush", "until", "tell", "send", "send", "send"]);
     bench.take_sent();
     let (again, second, _) = bench.take_call();
@@ -88,7 +88,7 @@ fn a_session_that_the_master_ended_is_never_safe_again() {
         bench.take_told();
         bench.fail(ticket, failure("cell.expired", Class::Refused));
         if mutant.is_some() {
-            assert_eq!(bench.take_told(), [Event::Safe { lost: vec![] }]);
+            assert_eq!(bench.take_told(), [Event::Safe { survived: vec![], lost: vec![] }]);
             continue;
         }
         assert_eq!(bench.take_told(), [Event::Expired]);
@@ -123,7 +123,7 @@ fn a_host_that_slept_hears_of_jeopardy_before_anything_else() {
     let (ticket, _) = bench.keep_alive();
     bench.now = bench.now + seconds(20.0);
     bench.answer(ticket, kept_alive(seconds(19.9)));
-    assert_eq!(bench.take_told(), [Event::Jeopardy, Event::Safe { lost: vec![] }]);
+    assert_eq!(bench.take_told(), [Event::Jeopardy, Event::Safe { survived: vec![], lost: vec![] }]);
 }
 
 #[test]
@@ -183,17 +183,19 @@ fn another_master_is_given_the_handles_and_takes_over_the_calls() {
 }
 
 #[test]
-fn safe_after_a_fail_over_in_jeopardy_names_the_lost_locks() {
+fn safe_after_a_fail_over_in_jeopardy_names_the_locks_that_survived_and_those_that_did_not() {
     let mut bench = Bench::begun(options());
     bench.keep_alive();
-    let lost = bench.locked(open("/lost"));
+    let (held, lost) = (bench.locked(open("/held")), bench.locked(open("/lost")));
+    bench.opened(open("/other"));
     bench.pass(seconds(11.0));
     bench.take_told();
     let (kept, _) = bench.keep_alive();
     bench.fail(kept, failure("cell.resume", Class::Refused));
     let (ticket, _) = bench.take_sent();
-    bench.resumed(ticket, &[], &[]);
-    let told = [Event::Safe { lost: vec![HandleNumber(lost)] }, Event::Node(event(lost, LockLost))];
+    bench.resumed(ticket, &[held], &[]);
+    let safe = Event::Safe { survived: vec![HandleNumber(held)], lost: vec![HandleNumber(lost)] };
+    let told = [safe, Event::Node(event(lost, LockLost))];
     assert_eq!(bench.take_told(), told);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tidings_client::cell::testing::TestCell;
-use tidings_client::cell::{Config, Election, Membership, Mutex};
+use tidings_client::cell::{Acl, Cell, Config, Election, Membership, Mutex, SessionOptions};
 
 #[tokio::test(start_paused = true)]
 async fn one_leads_and_the_next_follows() {
@@ -13,9 +13,9 @@ async fn one_leads_and_the_next_follows() {
     let (mine, theirs) = (Election::new(&one, "/leader"), Election::new(&two, "/leader"));
     assert_eq!(theirs.leader().await.unwrap(), None);
     let mut observed = theirs.observe().await.unwrap();
-    assert_eq!(soon(observed.next()).await, Some(None));
+    assert_eq!(soon(observed.next()).await, Some(Ok(None)));
     let leadership = mine.campaign("one").await.unwrap();
-    let leader = soon(observed.next()).await.unwrap().unwrap();
+    let leader = soon(observed.next()).await.unwrap().unwrap().unwrap();
     assert_eq!((leader.identity.as_str(), leader.generation), ("one", leadership.generation()));
     assert_eq!(theirs.leader().await.unwrap(), Some(leader));
     let mut campaign = std::pin::pin!(theirs.campaign("two"));
@@ -25,7 +25,7 @@ async fn one_leads_and_the_next_follows() {
     assert_eq!(leadership.identity(), "two");
     assert!(one.check_sequencer(&leadership.sequencer()).await.unwrap());
     loop {
-        if soon(observed.next()).await.unwrap().is_some_and(|leader| leader.identity == "two") {
+        if soon(observed.next()).await.unwrap().unwrap().is_some_and(|leader| leader.identity == "two") {
             break;
         }
     }
@@ -91,11 +91,11 @@ async fn members_come_and_go() {
     let stays = test.connect().await.unwrap();
     let group = |cell| Membership::new(cell, "/app/workers").unwrap();
     let mut sets = group(&watcher).watch().await.unwrap();
-    assert!(soon(sets.next()).await.unwrap().is_empty());
+    assert!(soon(sets.next()).await.unwrap().unwrap().is_empty());
     let first = group(&stays).join("stays", "10.0.0.1").await.unwrap();
     let _second = group(&lost).join("lost", "10.0.0.2").await.unwrap();
     let set = loop {
-        let set = soon(sets.next()).await.unwrap();
+        let set = soon(sets.next()).await.unwrap().unwrap();
         if set.len() == 2 {
             break set;
         }
@@ -103,14 +103,14 @@ async fn members_come_and_go() {
     assert_eq!((set["stays"].as_ref(), set["lost"].as_ref()), (&b"10.0.0.1"[..], &b"10.0.0.2"[..]));
     assert_eq!(code(group(&stays).try_join("lost", "").await.map(drop)), "cell.node_exists");
     first.update("10.0.0.3").await.unwrap();
-    while soon(sets.next()).await.unwrap()["stays"] != "10.0.0.3" {}
+    while soon(sets.next()).await.unwrap().unwrap()["stays"] != "10.0.0.3" {}
     // The one that was lost is waited for.
     line.cut();
     let again = soon(group(&stays).join("lost", "10.0.0.4")).await.unwrap();
     assert_eq!(again.name(), "lost");
     again.leave().await.unwrap();
     first.leave().await.unwrap();
-    while !soon(sets.next()).await.unwrap().is_empty() {}
+    while !soon(sets.next()).await.unwrap().unwrap().is_empty() {}
     assert!(group(&watcher).members().await.unwrap().is_empty());
 }
 
@@ -147,21 +147,86 @@ async fn an_election_is_observed_beyond_the_end_of_its_file() {
     let (_test, one, two) = two().await;
     let election = Election::new(&one, "/leader");
     let mut observed = Election::new(&two, "/leader").observe().await.unwrap();
-    assert_eq!(soon(observed.next()).await, Some(None));
+    assert_eq!(soon(observed.next()).await, Some(Ok(None)));
     let first = election.campaign("first").await.unwrap();
-    assert_eq!(soon(observed.next()).await.unwrap().unwrap().identity, "first");
+    assert_eq!(soon(observed.next()).await.unwrap().unwrap().unwrap().identity, "first");
     one.delete("/leader").await.unwrap();
-    assert_eq!(soon(observed.next()).await, Some(None), "nobody leads");
+    assert_eq!(soon(observed.next()).await, Some(Ok(None)), "nobody leads");
     soon(first.lost()).await;
     seconds(5).await;
     let _second = election.campaign("second").await.unwrap();
     loop {
-        if soon(observed.next()).await.unwrap().is_some_and(|leader| leader.identity == "second") {
+        if soon(observed.next()).await.unwrap().unwrap().is_some_and(|leader| leader.identity == "second") {
             break;
         }
     }
     two.close().await.unwrap();
+    assert_eq!(soon(observed.next()).await.unwrap().unwrap_err().code, "cell.closed");
     assert_eq!(soon(observed.next()).await, None);
+}
+
+/// The owner of `/app` shuts others out, and lets them in again.
+async fn shut(cell: &Cell, shut: bool) {
+    let read = if shut { "owner" } else { "" };
+    let acl = Acl { read: read.to_owned(), ..Acl::default() };
+    let names = cell.list("/app").await.unwrap().unwrap();
+    for path in names.iter().map(|child| format!("/app/{}", child.name)).chain(["/app".to_owned()]) {
+        cell.open(&path).write().await.unwrap().set_acl(acl.clone(), None).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_follows_hears_of_errors_and_goes_on_when_they_have_passed() {
+    let test = TestCell::start();
+    let owner = test.connect().await.unwrap();
+    let other = test.line("app:app/other").link().unwrap().session(SessionOptions::default()).await.unwrap();
+    owner.create_directory("/acl").await.unwrap();
+    owner.write("/acl/owner", "app:app/test\n").await.unwrap();
+    owner.create_directory("/app").await.unwrap();
+    owner.write("/app/limits", r#"{"requests": 1}"#).await.unwrap();
+    let mut leaders = Election::new(&other, "/app/leader").observe().await.unwrap();
+    assert_eq!(soon(leaders.next()).await, Some(Ok(None)));
+    let mut members = Membership::new(&other, "/app").unwrap().watch().await.unwrap();
+    assert_eq!(soon(members.next()).await.unwrap().unwrap().len(), 2);
+    let mut limits = Config::<Limits>::open(&other, "/app/limits").await.unwrap();
+
+    shut(&owner, true).await;
+    owner.write("/app/leader", "somebody").await.unwrap();
+    owner.write("/app/limits", r#"{"requests": 2}"#).await.unwrap();
+    owner.write("/app/more", "").await.unwrap();
+    assert_eq!(code(soon(leaders.next()).await.unwrap().map(drop)), "cell.denied");
+    assert_eq!(code(soon(members.next()).await.unwrap().map(drop)), "cell.denied");
+    while limits.error().is_none_or(|error| error.code != "cell.denied") {
+        assert!(soon(limits.changed()).await, "it goes on");
+    }
+    seconds(5).await;
+
+    shut(&owner, false).await;
+    let _leadership = Election::new(&owner, "/app/leader").campaign("owner").await.unwrap();
+    while soon(leaders.next()).await.unwrap().unwrap().is_none_or(|leader| leader.identity != "owner") {}
+    while soon(members.next()).await.unwrap().unwrap().len() != 3 {}
+    while limits.get().requests != 2 || limits.error().is_some() {
+        assert!(soon(limits.changed()).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_goes_and_comes_back_is_followed() {
+    let (_test, one, two) = two().await;
+    one.create_directories("/deep/app").await.unwrap();
+    let mut leaders = Election::new(&two, "/deep/app/leader").observe().await.unwrap();
+    let mut members = Membership::new(&two, "/deep/app").unwrap().watch().await.unwrap();
+    assert_eq!(soon(leaders.next()).await, Some(Ok(None)));
+    assert_eq!(soon(members.next()).await.unwrap().unwrap().len(), 1);
+    for path in ["/deep/app/leader", "/deep/app", "/deep"] {
+        one.delete(path).await.unwrap();
+    }
+    assert!(soon(members.next()).await.unwrap().unwrap().is_empty());
+    seconds(5).await;
+    one.create_directories("/deep/app").await.unwrap();
+    let _leadership = Election::new(&one, "/deep/app/leader").campaign("one").await.unwrap();
+    while soon(leaders.next()).await.unwrap().unwrap().is_none_or(|leader| leader.identity != "one") {}
+    while soon(members.next()).await.unwrap().unwrap().is_empty() {}
 }
 
 #[derive(Debug, serde::Deserialize)]

@@ -23,7 +23,7 @@ async fn a_pause_blocks_calls_and_nothing_else() {
     assert!(still_waits(&mut read).await, "calls wait in jeopardy");
     line.mend();
     assert_eq!(soon(read).await.unwrap().unwrap().text(), "x");
-    assert_eq!(soon(events.next()).await, Some(SessionEvent::Safe { lost: vec![] }));
+    assert_eq!(soon(events.next()).await, Some(SessionEvent::Safe { survived: vec!["/file".into()], lost: vec![] }));
     assert_eq!(lock.loss(), None);
     let observed = cell.observed();
     assert_eq!((observed.jeopardies, observed.failed), (1, 0));

@@ -171,7 +171,7 @@ impl Script {
                 Condition::Begun
             }
             Event::Jeopardy => Condition::Jeopardy,
-            Event::Safe { lost } => {
+            Event::Safe { lost, .. } => {
                 if self.held.as_ref().is_some_and(|held| lost.iter().any(|handle| handle.0 == held.handle)) {
                     self.held = None;
                 }

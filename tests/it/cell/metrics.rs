@@ -1,0 +1,79 @@
+//! What a node measures of its cell: every metric that operators are told of, made to move.
+
+use crate::process::{Server, http, http_get, turn, until};
+use rustix::process::Signal;
+use tidings_client::ClientConfig;
+use tidings_client::cell::{Cell, Mode};
+
+/// The value of a metric without labels, if it is there.
+fn value(text: &str, name: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+/// Looks until a metric is as expected.
+fn shows(server: &Server, name: &str, expected: impl Fn(f64) -> bool) {
+    until(name, || {
+        let (status, text) = http_get(server.address, "/metrics")?;
+        assert_eq!(status, 200, "{text}");
+        value(&text, name).filter(|value| expected(*value)).map(drop)
+    });
+}
+
+#[test]
+fn every_metric_of_the_cell_moves() {
+    let _turn = turn();
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let some = |value: f64| value > 0.0;
+    // It became master when it began.
+    shows(&server, "tidings_cell_fail_overs_total", some);
+    shows(&server, "tidings_cell_fail_over_seconds", some);
+
+    let (reader, writer) = runtime.block_on(async {
+        let connect = || Cell::connect(ClientConfig::new([server.url()]));
+        let (reader, writer) = (connect().await.unwrap(), connect().await.unwrap());
+        writer.write("/file", "one").await.unwrap();
+        reader.read("/file").await.unwrap();
+        writer.write("/file", "two").await.unwrap();
+        reader.read("/file").await.unwrap();
+        (reader, writer)
+    });
+    // The write waited until the reader had forgotten its copy, which a KeepAlive told it.
+    shows(&server, "tidings_cell_invalidation_wait_seconds_count", some);
+    for name in ["keep_alives_total", "keep_alive_held_seconds_count", "lease_seconds_count", "lease_seconds_sum"] {
+        shows(&server, &format!("tidings_cell_{name}"), some);
+    }
+    shows(&server, "tidings_cell_interest", some);
+
+    runtime.block_on(async {
+        let lock = writer.open("/lock").lock().create_file("").await.unwrap();
+        let held = lock.acquire(Mode::Exclusive).await.unwrap();
+        let other = reader.open("/lock").lock().await.unwrap();
+        let waits = async {
+            let _granted = other.acquire(Mode::Exclusive).await.unwrap();
+        };
+        let looks = async {
+            tokio::task::block_in_place(|| {
+                shows(&server, "tidings_cell_lock_waiters", |value| value == 1.0);
+                shows(&server, "tidings_cell_sessions", |value| value >= 2.0);
+                shows(&server, "tidings_cell_handles", |value| value >= 2.0);
+            });
+            held.release().await.unwrap();
+        };
+        tokio::join!(waits, looks);
+    });
+    shows(&server, "tidings_cell_lock_waiters", |value| value == 0.0);
+
+    // Somebody who watches and does not listen.
+    let watch = server.start_command(&["cell", "watch", "/file"]);
+    watch.line(1);
+    watch.signal(Signal::STOP);
+    runtime.block_on(writer.write("/file", "three")).unwrap();
+    shows(&server, "tidings_cell_undelivered", some);
+    watch.signal(Signal::CONT);
+    shows(&server, "tidings_cell_undelivered", |value| value == 0.0);
+
+    assert_eq!(http("GET", server.address, "/v1/cell/files/file", "").unwrap(), (200, "three".to_owned()));
+    shows(&server, "tidings_cell_rest_sessions", |value| value == 1.0);
+}

@@ -1,6 +1,8 @@
 //! `tidings place` against a node of its own, with owners of the library beside it.
 
 mod commands;
+mod killing;
+mod metrics;
 mod watching;
 
 use crate::process::{Said, Server, until};
@@ -48,9 +50,14 @@ impl Pool {
 
     /// An owner that joins `n`; `:1` stands behind its name in its address.
     pub fn join(&self, name: &str) -> Owner {
+        self.join_with(name, |options| options)
+    }
+
+    /// The same with other options.
+    pub fn join_with(&self, name: &str, change: impl FnOnce(OwnerOptions) -> OwnerOptions) -> Owner {
         self.runtime.block_on(async {
             let client = Client::connect(ClientConfig::new([self.server.url()])).await.unwrap();
-            let mut options = OwnerOptions::new("n", name, format!("{name}:1"));
+            let mut options = change(OwnerOptions::new("n", name, format!("{name}:1")));
             options.join_within = Duration::from_secs(30);
             Owner::join(client, options).await.unwrap()
         })

@@ -34,6 +34,7 @@ use through::Through;
 use tidings_base::time::stretched;
 use tidings_base::{Class, Error, KeyHash, Mono, NodeId};
 use tidings_client::placement::{Leased, Lookup, Owner, OwnerOptions, OwnerState};
+use tidings_placement::manager::check_address;
 use tokio::sync::watch;
 
 /// How long a registration waits for the first answer of a manager before it returns: what is refused at once is told at
@@ -95,6 +96,8 @@ pub struct Registration {
 /// An owner that this node runs for an application.
 pub struct HttpOwner {
     instance: String,
+    /// Whether it copies state when asked to, as it said when it registered.
+    hands_over: bool,
     owner: Owner,
     beliefs: Arc<Beliefs>,
     moves: Arc<Moves>,
@@ -198,6 +201,7 @@ impl Sidecar {
         new: Registration,
     ) -> Result<(InUse, bool), Error> {
         let place = self.place(caller, namespace, name, &new.instance)?;
+        check_address(&new.address)?;
         let (owner, begun) = self.begin(caller, namespace, place.clone(), new)?;
         let owner = self.in_use(owner);
         if !begun {
@@ -266,6 +270,10 @@ impl Sidecar {
     ) -> Result<(Arc<HttpOwner>, bool), Error> {
         let mut owners = self.owners.lock();
         if let Some(owner) = owners.of_run(&place, &new.instance) {
+            if owner.hands_over != new.hands_over {
+                return Err(registered_otherwise(&place.1));
+            }
+            owner.owner.set_address(new.address);
             return Ok((owner.clone(), false));
         }
         // F12: another run registers, so everything of the earlier one is released. It may live still: its release waits
@@ -292,7 +300,10 @@ impl Sidecar {
             }
         });
         let now = self.clock.now().mono;
-        let owner = Arc::new(HttpOwner::new(new.instance, owner, beliefs, moves, version, now));
+        let owner = Arc::new(HttpOwner {
+            hands_over: new.hands_over,
+            ..HttpOwner::new(new.instance, owner, beliefs, moves, version, now)
+        });
         owners.0.insert(place, owner.clone());
         Ok((owner, true))
     }
@@ -334,7 +345,7 @@ impl HttpOwner {
     ) -> HttpOwner {
         let stood = Mutex::new((OwnerState::Joining, None));
         let use_ = Mutex::new(Use { callers: 0, last: now });
-        HttpOwner { instance, owner, beliefs, moves, version, stood, told: Mutex::default(), use_ }
+        HttpOwner { instance, hands_over: false, owner, beliefs, moves, version, stood, told: Mutex::default(), use_ }
     }
 
     /// What the application should know: at once if it does not know the present version, else at the next change or
@@ -454,6 +465,13 @@ fn not_registered(name: &str) -> Error {
         format!("owner `{name}` is not registered here by this run"),
     )
     .hint("Register it at this node; what an earlier run of the application held is released.")
+}
+
+fn registered_otherwise(name: &str) -> Error {
+    let name = crate::principal::clip(name);
+    let what = format!("this run of owner `{name}` has registered with another `hands_over`");
+    Error::new("placement.registered_otherwise", Class::Refused, what)
+        .hint("Register with a new `instance`; the address alone may change.")
 }
 
 fn unknown_version(knows: u64, present: u64) -> Error {

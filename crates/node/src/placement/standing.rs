@@ -77,6 +77,10 @@ impl Standing {
 
     /// Knows who leads, and leads when the turn comes, for as long as the session lasts.
     async fn stand(&self, cell: &Cell) -> Result<(), Error> {
+        if let Message::KeysReply(keys) = cell.request(Message::Keys(v1::CellKeys {})).await? {
+            // Without a manager the node is stopping.
+            let _ = self.manager.send(Input::Met { incarnation: keys.incarnation }).await;
+        }
         let file = lock_file(cell).await?;
         let mut watch = file.watch();
         self.learn(&file).await?;

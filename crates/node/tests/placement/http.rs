@@ -155,6 +155,49 @@ async fn an_application_holds_leases_by_http_and_another_run_of_it_begins_anew()
     assert_eq!(nodes.get(&silent).await.error(), (404, "placement.not_registered".into()));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn another_run_need_not_wait_for_the_end_of_leases() {
+    let nodes = found(1).await;
+    // Far longer than a test may take.
+    create_with(&nodes.client(0), "objects", Duration::from_secs(300), Duration::from_millis(500)).await;
+    for run in ["first", "second", "third"] {
+        assert_eq!(register(&nodes, "one", run, false).await.status, 201);
+        holds_all(&nodes, "one", run).await;
+    }
+    let gone = format!("{OWNERS}/one?instance=third");
+    assert_eq!(ask(&nodes, Method::DELETE, &gone, None).await.status, 204);
+    until("the owner is shown as gone", async || {
+        let owners = get(&nodes, OWNERS).await;
+        (owners["owners"][0]["live"] == json!(false)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_registers_again_may_change_its_address_and_nothing_else() {
+    let nodes = found(1).await;
+    create(&nodes.client(0), "objects").await;
+    let put = async |address: &str, hands_over: bool| {
+        let body = json!({"address": address, "hands_over": hands_over});
+        ask(&nodes, Method::PUT, &format!("{OWNERS}/one?instance=run"), Some(body)).await
+    };
+    assert_eq!(put("one.test:80", false).await.status, 201);
+    holds_all(&nodes, "one", "run").await;
+    assert_eq!(put("elsewhere.test:81", false).await.status, 200);
+    until("lookups and operators know where it is now", async || {
+        let held = get(&nodes, &format!("{OWNERS}/one/check?key=k&instance=run")).await;
+        let hint = get(&nodes, "/v1/placement/objects/lookup?key=k").await;
+        let owners = get(&nodes, OWNERS).await;
+        let moved = [&hint["address"], &owners["owners"][0]["address"]].into_iter().all(|at| at == "elsewhere.test:81");
+        (held["owned"] == json!(true) && moved).then_some(())
+    })
+    .await;
+    assert_eq!(put("elsewhere.test:81", true).await.error(), (409, "placement.registered_otherwise".into()));
+    assert_eq!(put("no where", false).await.error(), (400, "placement.bad_address".into()));
+    let owners = get(&nodes, OWNERS).await;
+    assert_eq!(owners["owners"][0]["address"], json!("elsewhere.test:81"));
+}
+
 /// Whether two hold a key at once, where an application that holds it falls silent.
 async fn two_hold_a_key(nodes: &Nodes) -> bool {
     create_with(&nodes.client(0), "objects", Duration::from_secs(20), Duration::from_millis(500)).await;

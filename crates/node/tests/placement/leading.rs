@@ -1,6 +1,9 @@
 //! A node leads, answers owners, lookups and operators, and the others say who it is.
 
+use super::troubles::leader;
 use super::{ask, create, found, until};
+use std::time::Duration;
+use tidings_client::placement::{PlacementTransport, To};
 use tidings_client::{Request, Retry};
 use tidings_wire::v1::placement_message::Message;
 use tidings_wire::{Body, v1};
@@ -30,6 +33,44 @@ async fn answer(client: &tidings_client::Client, poll: Message) -> Option<v1::Ow
         Err(error) if error.class == tidings_base::Class::Unreachable => None,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Asks all servers that a client knows.
+async fn ask_everyone(client: &tidings_client::Client, message: Message) -> Result<Message, tidings_base::Error> {
+    let message = v1::PlacementMessage { message: Some(message) };
+    let answer = PlacementTransport::call(client, To::Everyone, message, Duration::from_secs(5)).await?;
+    Ok(answer.message.expect("an answer says something"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_all_managers_hears_the_one_that_leads() {
+    let mut nodes = found(3).await;
+    create(&nodes.clients(), "objects").await;
+    let lookup =
+        |namespace: &str| Message::LookupPoll(v1::LookupPoll { namespace: namespace.into(), ..Default::default() });
+    // Whoever knows all of them, or a single one, whichever that is.
+    for client in [nodes.clients(), nodes.client(0), nodes.client(1), nodes.client(2)] {
+        until("the leader answers", async || match ask_everyone(&client, lookup("objects")).await {
+            Ok(Message::LookupAnswer(table)) => Some(table),
+            Ok(other) => panic!("not an answer to a lookup: {other:?}"),
+            Err(_) => None,
+        })
+        .await;
+    }
+    // Two say that they do not lead; what the leader says is told.
+    let refused = ask_everyone(&nodes.clients(), lookup("none")).await.unwrap_err();
+    assert_eq!(refused.code, "placement.no_namespace");
+    // The leader of that epoch dies: a later one answers.
+    let (at, epoch) = leader(&nodes).await;
+    nodes.kill(at).await;
+    let known = v1::LookupPoll { namespace: "objects".into(), epoch, ..Default::default() };
+    until("the next leader is found", async || {
+        match ask_everyone(&nodes.clients(), Message::LookupPoll(known.clone())).await {
+            Ok(Message::LookupAnswer(answer)) => Some(answer.epoch).filter(|later| *later > epoch),
+            _ => None,
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

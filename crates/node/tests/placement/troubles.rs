@@ -7,7 +7,7 @@ use tidings_client::placement::Placement;
 use tidings_wire::{Body, v1};
 
 /// The place of the living node that leads placement, and its epoch.
-async fn leader(nodes: &Nodes) -> (usize, u64) {
+pub async fn leader(nodes: &Nodes) -> (usize, u64) {
     until("a node leads placement", async || {
         for at in (0..nodes.nodes.len()).filter(|at| nodes.nodes[*at].is_some()) {
             let status = v1::admin_message::Message::Status(v1::StatusRequest::default());

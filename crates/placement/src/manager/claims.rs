@@ -99,6 +99,10 @@ impl Pool {
             return Ok(());
         }
         self.take_claims(index, &poll);
+        // It holds nothing, and does not wait to be given anything: it has left.
+        if poll.unhealthy && poll.wait_ms == 0 {
+            self.left(index);
+        }
         Ok(())
     }
 

@@ -469,10 +469,16 @@ impl Pool {
 
     /// An owner may have been silent for a whole lease.
     pub(super) fn may_be_dead(&mut self, owner: u32) {
-        let Some(member) = self.members.get_mut(&owner) else { return };
-        if self.now < member.live_until {
-            return self.due.set(Due::Live(owner), member.live_until);
+        match self.members.get(&owner) {
+            Some(member) if self.now < member.live_until => self.due.set(Due::Live(owner), member.live_until),
+            _ => self.left(owner),
         }
+    }
+
+    /// An owner counts as alive no more.
+    pub(super) fn left(&mut self, owner: u32) {
+        let Some(member) = self.members.get_mut(&owner) else { return };
+        self.due.cancel(&Due::Live(owner));
         member.live_until = Mono(0);
         self.dirty.insert(owner);
         self.due.set(Due::Forget(owner), self.now + self.times.honoured() * FORGET_AFTER);

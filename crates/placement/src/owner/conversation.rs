@@ -23,7 +23,20 @@ pub enum Verdict {
     Take {
         /// The local send time of the message that it echoes (F6).
         asked: Mono,
+        /// Nothing was said in between: the manager took what that message said, and did not drop it as a race.
+        in_turn: bool,
     },
+}
+
+/// The latest message.
+#[derive(Clone, Copy, Debug)]
+struct Latest {
+    ticket: Ticket,
+    asked: Mono,
+    /// Its answer is still awaited.
+    awaited: bool,
+    /// The manager's latest that it reflected.
+    heard: u64,
 }
 
 /// The owner's side of a conversation with whoever leads.
@@ -33,8 +46,7 @@ pub struct Conversation {
     epoch: u64,
     seq: u64,
     heard: u64,
-    /// The latest message: its ticket, when it was sent, and whether its answer is still awaited.
-    latest: Option<(Ticket, Mono, bool)>,
+    latest: Option<Latest>,
     round_trip: Duration,
 }
 
@@ -62,15 +74,15 @@ impl Conversation {
     /// A new message: its number, and the manager's latest that it reflects.
     pub fn ask(&mut self, ticket: Ticket, now: Mono) -> (u64, u64) {
         self.seq += 1;
-        self.latest = Some((ticket, now, true));
+        self.latest = Some(Latest { ticket, asked: now, awaited: true, heard: self.heard });
         (self.seq, self.heard)
     }
 
     /// No answer will come for this message; whether it was the latest.
     pub fn failed(&mut self, ticket: Ticket) -> bool {
         match &mut self.latest {
-            Some((latest, _, awaited)) if *latest == ticket && *awaited => {
-                *awaited = false;
+            Some(latest) if latest.ticket == ticket && latest.awaited => {
+                latest.awaited = false;
                 true
             }
             _ => false,
@@ -79,8 +91,8 @@ impl Conversation {
 
     /// The latest message has waited long enough.
     pub fn give_up(&mut self) {
-        if let Some((_, _, awaited)) = &mut self.latest {
-            *awaited = false;
+        if let Some(latest) = &mut self.latest {
+            latest.awaited = false;
         }
     }
 
@@ -89,11 +101,11 @@ impl Conversation {
         if answer.nonce != self.nonce || answer.epoch < self.epoch {
             return Verdict::Ignore;
         }
-        let Some((latest, asked, _)) = self.latest else { return Verdict::Ignore };
+        let Some(Latest { ticket: latest, asked, heard, .. }) = self.latest else { return Verdict::Ignore };
         if mutant == Some(Mutant::NoSequenceNumbers) {
             self.epoch = answer.epoch;
             self.heard = answer.seq;
-            return if answer.hello { Verdict::Hello } else { Verdict::Take { asked } };
+            return if answer.hello { Verdict::Hello } else { Verdict::Take { asked, in_turn: true } };
         }
         if answer.epoch > self.epoch {
             // Another leader counts its messages anew. We have not spoken under its epoch, so whatever it says rests
@@ -112,10 +124,10 @@ impl Conversation {
         if !reflects {
             return Verdict::Race;
         }
-        if let Some((_, _, awaited)) = &mut self.latest {
-            *awaited = false;
+        if let Some(latest) = &mut self.latest {
+            latest.awaited = false;
         }
         self.round_trip = now.since(asked).min((self.round_trip * 2).max(LEAST_TRIP)).min(LONGEST_TRIP);
-        if answer.hello { Verdict::Hello } else { Verdict::Take { asked } }
+        if answer.hello { Verdict::Hello } else { Verdict::Take { asked, in_turn: answer.seq == heard + 1 } }
     }
 }

@@ -35,6 +35,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How much longer than the manager may hold a poll its answer may take.
 const ANSWER_SLACK: Duration = Duration::from_secs(2);
 
+/// How long the answer may take to a message that gives everything up: a node that speaks for an application holds it back
+/// until the application believes nothing any more, which takes up to 2.2 s (F12).
+const LAST_WORDS: Duration = Duration::from_secs(4);
+
 /// Exports that end within so long are reported together; whoever expects a range asks again after so long.
 const TOGETHER: Duration = Duration::from_millis(2);
 
@@ -95,6 +99,10 @@ pub enum Input {
     },
     /// Hand everything over and leave.
     Drain,
+    /// Give everything up at once and leave.
+    Leave,
+    /// Requests for its keys go there from now on.
+    Address(String),
     /// What the application measured.
     Load(v1::OwnerLoad),
     /// The application's own judgement: while it is unhealthy nothing is renewed.
@@ -127,6 +135,8 @@ pub enum Output {
     ImportOver(u64),
     /// Everything is handed over: the process may go.
     Drained,
+    /// A manager has heard that everything is given up.
+    Left,
     /// A manager refused this owner: another incarnation of its name lives, the namespace is gone, …
     Refused(Error),
 }
@@ -206,7 +216,10 @@ pub struct Owner {
     refused: Vec<Leased>,
     renew: Duration,
     draining: bool,
+    leaving: bool,
     healthy: bool,
+    /// A manager has heard that nothing is held, since it is unhealthy.
+    given_up: bool,
     /// The latest report: it stands until there is another.
     load: Option<v1::OwnerLoad>,
     load_heard: LoadHeard,
@@ -232,7 +245,9 @@ impl Owner {
             arrived: BoundedMap::new(MAX_ARRIVED),
             refused: Vec::new(),
             draining: false,
+            leaving: false,
             healthy: true,
+            given_up: false,
             load: None,
             load_heard: LoadHeard::No,
             failures: 0,
@@ -255,8 +270,8 @@ impl Owner {
     // ---- asking -----------------------------------------------------------------------------------------------------
 
     fn poll(&mut self, now: Now, out: &mut Outbox<Output>) {
-        if !self.healthy && !self.draining {
-            // It has said that it holds nothing; from then on an unhealthy owner is silent.
+        if self.given_up && !self.draining {
+            // A manager has heard that it holds nothing; from then on an unhealthy owner is silent.
             return self.timers.set(Timer::Poll, now.mono + self.renew);
         }
         self.ask(now, out);
@@ -267,7 +282,8 @@ impl Owner {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         let (seq, heard) = self.talk.ask(ticket, now.mono);
-        let wait = self.hold();
+        // Whoever leaves has nothing to wait for, and says so by that.
+        let wait = if self.leaving { Duration::ZERO } else { self.hold() };
         let load = self.load.clone().filter(|_| self.load_heard != LoadHeard::Yes);
         if load.is_some() {
             self.load_heard = LoadHeard::Asked;
@@ -293,7 +309,7 @@ impl Owner {
             unhealthy: !self.healthy,
         };
         let to = if self.failures >= SILENT_AFTER { To::Everyone } else { To::Leader };
-        let within = wait + ANSWER_SLACK;
+        let within = if self.leaving { LAST_WORDS } else { wait + ANSWER_SLACK };
         self.timers.cancel(&Timer::Poll);
         self.timers.set(Timer::Silence, now.mono + within);
         out.put(Output::Send { ticket, to, poll: Box::new(poll), within });
@@ -346,12 +362,20 @@ impl Owner {
                 self.load_heard = LoadHeard::No;
                 self.poll(now, out);
             }
-            Verdict::Take { asked } => {
+            Verdict::Take { asked, in_turn } => {
                 self.settle();
                 if self.load_heard == LoadHeard::Asked {
                     self.load_heard = LoadHeard::Yes;
                 }
                 self.take(now, asked, answer, out);
+                // If an answer crossed what was said, the manager dropped that for good (F5), and it is to be said again.
+                self.given_up = !self.healthy && in_turn;
+                if self.leaving && in_turn {
+                    self.timers.cancel(&Timer::Poll);
+                    out.put(Output::Left);
+                } else if !self.healthy && !in_turn {
+                    self.again_after_pause(now);
+                }
             }
         }
     }
@@ -585,9 +609,24 @@ impl Machine for Owner {
                     self.ask(now, out);
                 }
             }
+            Input::Leave => {
+                (self.leaving, self.healthy) = (true, false);
+                self.drop_everything(now, out);
+                if self.started {
+                    self.ask(now, out);
+                }
+            }
+            Input::Address(address) => {
+                let changed = self.options.address != address;
+                self.options.address = address;
+                if changed && self.started {
+                    self.ask(now, out);
+                }
+            }
             Input::Load(load) => (self.load, self.load_heard) = (Some(load), LoadHeard::No),
             Input::Healthy(healthy) => {
                 let changed = std::mem::replace(&mut self.healthy, healthy) != healthy;
+                self.given_up &= !healthy;
                 if changed && self.started {
                     if !healthy {
                         self.drop_everything(now, out);

@@ -301,6 +301,33 @@ fn an_unhealthy_owner_holds_nothing_and_asks_for_nothing() {
 }
 
 #[test]
+fn what_is_given_up_is_said_until_a_manager_has_heard_it() {
+    for input in [Input::Healthy(false), Input::Leave] {
+        let leaves = matches!(input, Input::Leave);
+        let mut bench = Bench::new(None);
+        bench.granted(leased(0, 99, 1));
+        bench.input(input);
+        let (ticket, poll) = bench.last_poll();
+        assert!(poll.unhealthy && poll.claims.is_empty());
+        assert_eq!(poll.wait_ms == 0, leaves, "whoever leaves waits for nothing");
+        // An answer of the manager's was lost, so that what this said was dropped as a race (F5).
+        bench.seq += 1;
+        let crossed = bench.answer(&poll);
+        bench.input(Input::Answered { ticket, result: Ok(crossed) });
+        assert_eq!(bench.claims(), []);
+        bench.pass(Duration::from_secs(1));
+        let (ticket, poll) = bench.last_poll();
+        assert!(poll.unhealthy && poll.claims.is_empty(), "it is said again");
+        let heard = bench.answer(&poll);
+        bench.input(Input::Answered { ticket, result: Ok(heard) });
+        let left = bench.out.drain().any(|output| output == Output::Left);
+        assert_eq!(left, leaves);
+        bench.pass(Duration::from_secs(60));
+        assert_eq!(bench.polls(), [], "and then no more");
+    }
+}
+
+#[test]
 fn all_managers_are_asked_when_the_leader_is_silent_and_the_leader_alone_once_one_has_answered() {
     let mut bench = Bench::new(None);
     let asked = |bench: &mut Bench| {
@@ -322,6 +349,17 @@ fn all_managers_are_asked_when_the_leader_is_silent_and_the_leader_alone_once_on
     let hello = v1::OwnerAnswer { hello: true, ..bench.answer(&poll) };
     bench.input(Input::Answered { ticket, result: Ok(hello) });
     assert_eq!(asked(&mut bench).1, To::Leader);
+}
+
+#[test]
+fn another_address_is_told_at_once() {
+    let mut bench = Bench::new(None);
+    bench.granted(leased(0, 99, 1));
+    bench.polls();
+    bench.input(Input::Address("a:1".into()));
+    assert_eq!(bench.polls(), [], "it is the same");
+    bench.input(Input::Address("b:2".into()));
+    assert_eq!(bench.last_poll().1.address, "b:2");
 }
 
 #[test]

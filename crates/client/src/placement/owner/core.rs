@@ -29,6 +29,9 @@ use tokio::sync::{Notify, mpsc, watch};
 /// How long a drain waits at least for a manager's word: longer than the managers' fail-over takes.
 const NOBODY_ANSWERS: Duration = Duration::from_secs(10);
 
+/// How long a leave is told at least, if no manager has said how long leases are.
+const FAREWELL: Duration = Duration::from_secs(4);
+
 /// How often a drain looks whether a manager will ever say that it is over.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -79,6 +82,8 @@ struct Inner {
     /// When a manager last answered, and how long leases are by its word.
     heard: Mono,
     lease: Duration,
+    /// Once it leaves: until when managers are told, unless one has heard it before.
+    farewell: Option<Mono>,
     /// On this owner's directory, for as long as it may hold anything (F4).
     lock: Option<File>,
     /// When the task will wake the machine.
@@ -116,6 +121,7 @@ impl Core {
             draining: false,
             heard: Mono(0),
             lease: Duration::ZERO,
+            farewell: None,
             lock: identity.lock,
             armed: Mono::NEVER,
         };
@@ -262,16 +268,15 @@ impl Core {
         }
     }
 
-    /// Gives everything up: a last poll says so, and the task ends.
+    /// Gives everything up: the task says so until a manager has heard it, or what was held has run out, and ends.
     pub(super) fn leave(&self) {
         let mut inner = self.inner.lock();
         let before = self.state.send_replace(OwnerState::Left);
         if before == OwnerState::Left {
             return;
         }
-        if before != OwnerState::Drained {
-            self.input(&mut inner, Input::Healthy(false));
-        }
+        inner.farewell = Some(self.clock.mono() + inner.lease.max(FAREWELL));
+        self.input(&mut inner, Input::Leave);
         inner.readers.end();
         inner.lock = None;
         self.alarm.notify_one();
@@ -330,6 +335,13 @@ impl Core {
         let mut inner = self.inner.lock();
         if self.state() != OwnerState::Left && std::mem::replace(&mut inner.healthy, healthy) != healthy {
             self.input(&mut inner, Input::Healthy(healthy));
+        }
+    }
+
+    pub(super) fn set_address(&self, address: String) {
+        let mut inner = self.inner.lock();
+        if self.state() != OwnerState::Left {
+            self.input(&mut inner, Input::Address(address));
         }
     }
 
@@ -411,9 +423,14 @@ impl Core {
                 }
             }
             Output::Drained => self.change_state(OwnerState::Drained, |state| state != OwnerState::Left),
+            Output::Left => inner.farewell = Some(Mono(0)),
             Output::Refused(error) => {
                 // A poll that another overtook, and the like: not this owner is refused, but that message.
                 if error.class != Class::Unreachable {
+                    if is_lasting(&error) {
+                        // Nobody is there whom a leave could be told to.
+                        inner.farewell = inner.farewell.map(|_| Mono(0));
+                    }
                     inner.refusal = Some(error);
                     self.refusals.send_modify(|count| *count += 1);
                 }
@@ -442,7 +459,9 @@ impl Driven for Core {
     }
 
     fn wake(&self) -> Mono {
-        if let Some(health) = &self.health {
+        if let Some(health) = &self.health
+            && self.state() != OwnerState::Left
+        {
             self.set_healthy(health());
         }
         let mut inner = self.inner.lock();
@@ -480,6 +499,6 @@ impl Driven for Core {
     }
 
     fn is_over(&self) -> bool {
-        self.state() == OwnerState::Left
+        self.inner.lock().farewell.is_some_and(|until| self.clock.mono() >= until)
     }
 }

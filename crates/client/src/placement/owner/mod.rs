@@ -283,6 +283,11 @@ impl Owner {
         self.core.drain().await
     }
 
+    /// Sends requests for this owner's keys elsewhere from now on: lookups are told with the next change of the table.
+    pub fn set_address(&self, address: impl Into<String>) {
+        self.core.set_address(address.into());
+    }
+
     /// Gives everything up at once, without handing over.
     pub fn leave(&self) {
         self.core.leave();

@@ -142,6 +142,25 @@ async fn an_unhealthy_owner_gives_everything_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leave_is_said_until_a_manager_has_heard_it() {
+    let pool = TestPool::start("n").await.unwrap();
+    let line = pool.line();
+    let one = Owner::join(line.clone(), pool.options("one")).await.unwrap();
+    let two = pool.join("two").await.unwrap();
+    pool.settled().await;
+    // Its last words are lost.
+    line.cut();
+    one.leave();
+    seconds(4).await;
+    line.mend();
+    seconds(3).await;
+    assert_eq!(held(&two), 200, "nobody waits for the end of its leases");
+    let owners = pool.placement().owners("n").await.unwrap();
+    let live: Vec<bool> = owners.iter().map(|info| info.live).collect();
+    assert_eq!(live, [false, true], "it is gone");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_process_of_a_name_waits_for_the_first_unless_it_proves_it_dead() {
     let pool = TestPool::start("n").await.unwrap();
     let line = pool.line();

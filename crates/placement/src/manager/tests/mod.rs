@@ -259,6 +259,7 @@ impl World {
                     self.tell_owner(index, owner::Input::Exported { token: to.token, done: done && there.is_some() });
                 }
             }
+            owner::Output::Left => self.owners[index].up = false,
             owner::Output::Import(_) | owner::Output::ImportOver(_) | owner::Output::Changed(_) => {}
         }
         self.at_most_one_owner();

@@ -176,6 +176,32 @@ fn an_unhealthy_owner_is_given_nothing_until_it_is_well() {
     assert_eq!(world.covered(), 1.0);
 }
 
+fn live(world: &mut World) -> Vec<(String, bool)> {
+    let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into(), from: 0 })).unwrap();
+    let Message::OwnerListReply(list) = list else { panic!("not a list") };
+    list.owners.into_iter().map(|info| (info.owner.unwrap_or_default().id, info.live)).collect()
+}
+
+#[test]
+fn an_owner_that_has_left_is_gone_at_once_and_its_name_is_free() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(live(&mut world), [("a".to_owned(), true), ("b".to_owned(), true)]);
+    world.tell_owner(1, owner::Input::Leave);
+    world.pass(MS * 500);
+    assert_eq!(live(&mut world), [("a".to_owned(), true), ("b".to_owned(), false)]);
+    assert_eq!((world.share(0), world.covered()), (1.0, 1.0));
+    // One that is ill is there still.
+    world.add_owner(owner_options("b", 2), None);
+    world.pass(Duration::from_secs(1));
+    assert!(world.share(2) > 0.2);
+    world.tell_owner(2, owner::Input::Healthy(false));
+    world.pass(Duration::from_secs(1));
+    assert_eq!(live(&mut world)[1], ("b".to_owned(), true));
+}
+
 #[test]
 fn a_drain_that_is_cancelled_leaves_everything_where_it_is() {
     let mut world = World::new();

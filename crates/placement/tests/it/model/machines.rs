@@ -69,7 +69,8 @@ impl World {
                     self.tell_owner(setup, n, to.token, owner::Input::Exported { token: to.token, done: there });
                 }
                 owner::Output::ImportOver(token) => self.owners[n].arrived.retain(|(of, ..)| *of != token),
-                owner::Output::Import(_) | owner::Output::Refused(_) | owner::Output::Drained => {}
+                owner::Output::Import(_) | owner::Output::Refused(_) | owner::Output::Drained | owner::Output::Left => {
+                }
             }
         }
     }

@@ -159,7 +159,7 @@ impl Host {
                 Output::Changed(change) => self.changed(change, out),
                 Output::Export(to) => self.export(now, &to, out),
                 Output::ImportOver(over) => self.arrived.retain(|(token, _)| *token != over),
-                Output::Import(_) | Output::Refused(_) => {}
+                Output::Import(_) | Output::Refused(_) | Output::Left => {}
                 Output::Drained => out.put(Effect::Exit { why: "drained".to_owned() }),
             }
         }

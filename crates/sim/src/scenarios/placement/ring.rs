@@ -184,7 +184,10 @@ impl Ring {
                     let exported = owner::Input::Exported { token: to.token, done: false };
                     self.feed(now, exported, Hears { rng: &mut *hears.rng, calm: hears.calm }, out);
                 }
-                owner::Output::Import(_) | owner::Output::ImportOver(_) | owner::Output::Refused(_) => {}
+                owner::Output::Import(_)
+                | owner::Output::ImportOver(_)
+                | owner::Output::Refused(_)
+                | owner::Output::Left => {}
                 owner::Output::Drained => self.hear_later(now, News::Drained, &mut hears),
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{FAST, create, keys, lines, table};
 use crate::cluster::Cluster;
-use crate::process::{turn, until};
+use crate::process::{Running, turn, until};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -38,6 +38,67 @@ fn records_and_watchers_outlive_the_owner_of_their_partition() {
     let rows = lines(&table(cluster.node((place + 2) % 3), &["read", "t", "--json", "--timeout", "30"]).out);
     assert_eq!(keys(&rows), ["k0", "k1", "k2", "k3"]);
     until("the watcher hears of it", || knows("k3").then_some(()));
+}
+
+/// Leases that outlast the patience of every test: whoever waits for the end of one waits in vain.
+const LONG: &str = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_trip = \"100ms\"\n\
+                    [notify]\nlease = \"10m\"\nrenew = \"400ms\"\n";
+
+const LETTERS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Waits until a watcher was told of a record, as a change or among rows.
+fn hears(watcher: &Running, key: &str, n: usize) {
+    let told = |row: &Value| row["key"] == key && row["columns"]["n"] == n;
+    until(&format!("a watcher hears that {key} is {n}"), || {
+        let lines = lines(&watcher.out());
+        let among = |rows: &Value| rows.as_array().is_some_and(|rows| rows.iter().any(told));
+        lines.iter().any(|line| told(line) || among(&line["rows"])).then_some(())
+    });
+}
+
+/// A node that owns a part of a table ends: every table is read whole at the others, is written, and is watched on, also by
+/// whoever was connected to the one that ended.
+fn outlives(config: &str, end: impl FnOnce(&mut Cluster, usize)) {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start_with(dir.path(), config);
+    create(cluster.node(0), "whole", &[]);
+    create(cluster.node(0), "cut", &["--cut", "b", "--cut", "c", "--cut", "d"]);
+    let put = |cluster: &Cluster, at: usize, n: usize| {
+        for (name, key) in ["whole", "cut"].into_iter().flat_map(|name| LETTERS.map(|key| (name, key))) {
+            table(cluster.node(at), &["put", name, key, &json!({ "n": n }).to_string(), "--timeout", "30"]);
+        }
+    };
+    put(&cluster, 0, 1);
+    let servers = cluster.urls.join(",");
+    let watchers: Vec<Running> = (0..3)
+        .flat_map(|at| ["whole", "cut"].map(|name| (at, name)))
+        .map(|(at, name)| cluster.node(at).start_command(&["table", "watch", name, "--json", "--server", &servers]))
+        .collect();
+    let all_hear = |n| watchers.iter().for_each(|watcher| LETTERS.iter().for_each(|key| hears(watcher, key, n)));
+    all_hear(1);
+    let shown = table(cluster.node(0), &["stat", "cut", "--json"]).json();
+    let owner = shown["partitions"][0]["owner"].as_str().expect("an owner").to_owned();
+    let place = cluster.urls.iter().position(|url| url.contains(&owner)).expect("one of the three");
+    end(&mut cluster, place);
+    for at in [(place + 1) % 3, (place + 2) % 3] {
+        for name in ["whole", "cut"] {
+            let rows = lines(&table(cluster.node(at), &["read", name, "--json", "--timeout", "30"]).out);
+            assert_eq!(keys(&rows), LETTERS, "{name}");
+        }
+    }
+    put(&cluster, (place + 1) % 3, 2);
+    all_hear(2);
+}
+
+#[test]
+fn every_part_and_watcher_outlives_a_node_that_stops() {
+    outlives(LONG, Cluster::terminate);
+}
+
+#[test]
+fn every_part_and_watcher_outlives_a_node_that_is_killed() {
+    outlives(FAST, Cluster::kill);
 }
 
 #[test]

@@ -122,7 +122,11 @@ impl<T> Following<T> {
             while watch.next().await.is_some() {
                 match file.contents_and_stat().await {
                     Ok(read) => self.take(read, false),
-                    Err(error) => self.keep(error),
+                    // That it has passed is no event.
+                    Err(error) => {
+                        self.keep(error);
+                        break;
+                    }
                 }
             }
             let read;

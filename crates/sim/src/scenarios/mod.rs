@@ -94,6 +94,7 @@ pub(crate) const ALL: &[Scenario] = &[
     Scenario {
         name: "sketch",
         about: "Sketch: sketching nodes before a group with liars, writers past them, ranges that move, new lives, faults.",
+        minutes: 10,
         run: sketch::run,
     },
 ];

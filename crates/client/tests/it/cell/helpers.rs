@@ -194,6 +194,8 @@ async fn whoever_follows_hears_of_errors_and_goes_on_when_they_have_passed() {
     owner.write("/app/leader", "somebody").await.unwrap();
     owner.write("/app/limits", r#"{"requests": 2}"#).await.unwrap();
     owner.write("/app/more", "").await.unwrap();
+    // Whoever is shut out is told of no change; after a fail-over everybody looks again.
+    test.fail_over();
     assert_eq!(code(soon(leaders.next()).await.unwrap().map(drop)), "cell.denied");
     assert_eq!(code(soon(members.next()).await.unwrap().map(drop)), "cell.denied");
     while limits.error().is_none_or(|error| error.code != "cell.denied") {

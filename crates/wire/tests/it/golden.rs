@@ -193,6 +193,7 @@ fn single(field: &FieldDescriptor, turn: usize) -> Value {
         Kind::Message(message) => Value::Message(filled(&message, turn)),
         Kind::Bool => Value::Bool(true),
         Kind::Uint64 | Kind::Fixed64 => Value::U64(number * 1_000_000_007),
+        Kind::Sint64 => Value::I64(-(number as i64) * 1_000_000_007),
         Kind::Double => Value::F64(number as f64 + 0.5),
         Kind::Uint32 | Kind::Fixed32 => Value::U32(number as u32 * 1_000_003),
         Kind::String => Value::String(format!("{} {turn} é", field.name())),

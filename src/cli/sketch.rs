@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum Sketch {
     /// Serve verified pages in front of web servers that serve the same
     #[command(after_help = RUN_HELP)]
-    Run(Run),
+    Run(Box<Run>),
     /// Show what a running proxy has counted, and what it thinks of its origins
     #[command(after_help = "Example:\n  tidings sketch stats --admin 127.0.0.1:9090")]
     Stats(Stats),

@@ -473,11 +473,11 @@ mod tests {
     fn all_managers_are_asked_when_the_leader_is_silent_and_the_leader_alone_once_one_has_answered() {
         let (mut lookup, mut out, mut now) = (lookup(), Outbox::new(), NOW);
         let asked = |out: &mut Outbox<Output>| {
-            let asked = out.drain().filter_map(|output| match output {
+            let mut asked = out.drain().filter_map(|output| match output {
                 Output::Send { ticket, to, .. } => Some((ticket, to)),
                 _ => None,
             });
-            asked.last().expect("it asks")
+            asked.next_back().expect("it asks")
         };
         lookup.handle(now, Input::Start, &mut out);
         for to in [To::Leader, To::Leader, To::Everyone, To::Everyone] {

@@ -19,7 +19,7 @@ use tidings_sketch_proxy::{Config, Identity, Proxy};
 /// Runs what was typed.
 pub fn run(command: Sketch) -> Result<(), Error> {
     match command {
-        Sketch::Run(args) => serve(args),
+        Sketch::Run(args) => serve(*args),
         Sketch::Stats(args) => stats::run(&args),
         Sketch::Survey(args) => survey::run(&args),
     }

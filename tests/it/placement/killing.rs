@@ -223,7 +223,7 @@ impl Pool {
     /// Starts an owner. Every other one can prove that an earlier process of its name is dead; the others wait.
     fn owner(&self, place: usize) -> OwnerProcess {
         let data = self.dir.path().join(NAMES[place]);
-        OwnerProcess::start(&self.cluster, NAMES[place], (place % 2 == 0).then_some(&data), None, &self.ledger)
+        OwnerProcess::start(&self.cluster, NAMES[place], place.is_multiple_of(2).then_some(&data), None, &self.ledger)
     }
 
     /// Waits until every key was served after whatever was leased until now has ended.

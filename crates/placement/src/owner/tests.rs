@@ -331,11 +331,11 @@ fn what_is_given_up_is_said_until_a_manager_has_heard_it() {
 fn all_managers_are_asked_when_the_leader_is_silent_and_the_leader_alone_once_one_has_answered() {
     let mut bench = Bench::new(None);
     let asked = |bench: &mut Bench| {
-        let asked = bench.out.drain().filter_map(|output| match output {
+        let mut asked = bench.out.drain().filter_map(|output| match output {
             Output::Send { ticket, to, poll, .. } => Some((ticket, to, poll)),
             _ => None,
         });
-        asked.last().expect("it asks")
+        asked.next_back().expect("it asks")
     };
     for to in [To::Leader, To::Leader, To::Everyone, To::Everyone] {
         let (ticket, asks, _) = asked(&mut bench);

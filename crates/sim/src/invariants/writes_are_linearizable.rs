@@ -26,7 +26,8 @@ impl Invariant<Fact> for WritesAreLinearizable {
     fn observe(&mut self, _sight: &Sight<'_>, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Came { request, result } if request.starts_with(b"w") => {
-                if self.came.insert(request.clone(), result.clone()).is_some_and(|before| before != result) {
+                let before = self.came.insert(request.clone(), result.clone());
+                if before.is_some_and(|before| before != result) {
                     return Err(format!("{:?} took effect twice", String::from_utf8_lossy(request)));
                 }
             }

@@ -55,7 +55,9 @@ impl Disk {
 
 /// Replies that somebody has captured, by the client and the page that they are for.
 #[derive(Clone, Debug, Default)]
-pub struct Captured(Arc<Mutex<BTreeMap<(u64, u64), VecDeque<Reply<Bytes>>>>>);
+pub struct Captured(Arc<Mutex<Replies>>);
+
+type Replies = BTreeMap<(u64, u64), VecDeque<Reply<Bytes>>>;
 
 impl Captured {
     fn keep(&self, page: u64, reply: &Reply<Bytes>) {

@@ -33,11 +33,15 @@ pub enum Mutant {
     TimesUnchecked,
     /// The manager does not look whether leases have ended: what a dead owner held waits for it.
     ExpiryUnnoticed,
+    /// An address that an owner changes is recorded without an LSN: no lookup that waits is told.
+    AddressUntold,
+    /// F11: clocks stand still while their host sleeps. (The driver's part: no machine reads a clock.)
+    ClockStops,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 14] = [
+    pub const ALL: [Mutant; 16] = [
         Mutant::NoSkewMargin,
         Mutant::NoSequenceNumbers,
         Mutant::LeaseFromReceipt,
@@ -52,6 +56,8 @@ impl Mutant {
         Mutant::MissingTaken,
         Mutant::TimesUnchecked,
         Mutant::ExpiryUnnoticed,
+        Mutant::AddressUntold,
+        Mutant::ClockStops,
     ];
 
     /// Its name on the command line.
@@ -71,6 +77,8 @@ impl Mutant {
             Mutant::MissingTaken => "missing-taken",
             Mutant::TimesUnchecked => "times-unchecked",
             Mutant::ExpiryUnnoticed => "expiry-unnoticed",
+            Mutant::AddressUntold => "address-untold",
+            Mutant::ClockStops => "clock-stops",
         }
     }
 }

@@ -62,12 +62,15 @@ pub struct HostClock {
     base_mono: Mono,
     ppm: i32,
     wall_offset: i64,
+    /// It stands still: a mutant's doing.
+    stands: bool,
 }
 
 impl HostClock {
     /// A clock that shows `mono` at the beginning and runs at this rate (clamped to [`MAX_PPM`]).
     pub fn new(mono: Mono, ppm: i32) -> HostClock {
-        HostClock { base_true: SimTime::ZERO, base_mono: mono, ppm: ppm.clamp(-MAX_PPM, MAX_PPM), wall_offset: 0 }
+        let ppm = ppm.clamp(-MAX_PPM, MAX_PPM);
+        HostClock { base_true: SimTime::ZERO, base_mono: mono, ppm, wall_offset: 0, stands: false }
     }
 
     /// What the host reads at a true instant.
@@ -78,6 +81,9 @@ impl HostClock {
 
     /// The monotonic clock at a true instant (never before the clock's last adjustment).
     pub fn mono(&self, at: SimTime) -> Mono {
+        if self.stands {
+            return self.base_mono;
+        }
         let passed = i128::from(at.0.saturating_sub(self.base_true.0));
         let counted = passed * (MILLION + i128::from(self.ppm)) / MILLION;
         Mono(self.base_mono.0.saturating_add(u64::try_from(counted).unwrap_or(u64::MAX)))
@@ -106,10 +112,24 @@ impl HostClock {
         self.ppm
     }
 
+    /// Stands still from now on, as `CLOCK_MONOTONIC` does while its machine sleeps: what no clock of leases may do (F11).
+    pub fn stop(&mut self, at: SimTime) {
+        self.set_rate(at, self.ppm);
+        self.stands = true;
+    }
+
+    /// Goes on from where it stood, if it did.
+    pub fn go_on(&mut self, at: SimTime) {
+        if self.stands {
+            (self.base_true, self.stands) = (at, false);
+        }
+    }
+
     /// The machine booted: its monotonic clock begins anew.
     pub fn reboot(&mut self, at: SimTime, mono: Mono) {
         self.base_true = at;
         self.base_mono = mono;
+        self.stands = false;
     }
 
     /// The wall clock jumps by this many microseconds.
@@ -142,6 +162,15 @@ mod tests {
                 assert!(clock.mono(SimTime(when.0 - 1)) < Mono(mono), "{ppm} {mono}");
             }
         }
+    }
+
+    #[test]
+    fn a_clock_that_stood_still_goes_on_from_there() {
+        let mut clock = HostClock::new(Mono(5), 0);
+        clock.stop(SimTime(100));
+        assert_eq!(clock.mono(SimTime(900)), Mono(105));
+        clock.go_on(SimTime(1_000));
+        assert_eq!((clock.mono(SimTime(1_010)), clock.when(Mono(115))), (Mono(115), SimTime(1_010)));
     }
 
     #[test]

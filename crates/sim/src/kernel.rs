@@ -191,9 +191,18 @@ struct Host<P> {
     replacements: u64,
     /// The earliest wake in the queue for this life.
     wake_at: Option<SimTime>,
-    /// What waits for the end of a pause, and which pause it is.
-    paused: Option<(u64, VecDeque<What>)>,
+    paused: Option<Pause>,
     rng: Seeded,
+}
+
+/// A process that does not run for a while.
+struct Pause {
+    /// Each has a number of its own.
+    number: u64,
+    /// What waits for its end.
+    waiting: VecDeque<What>,
+    /// The whole machine sleeps, since then.
+    asleep: Option<SimTime>,
 }
 
 /// Hosts, network and time of one simulation.
@@ -294,7 +303,7 @@ impl<P: Process> World<P> {
 
     /// The pause that the process there is in: each has a number of its own.
     pub fn pause_of(&self, host: HostId) -> Option<u64> {
-        self.hosts[host.index()].paused.as_ref().map(|(pause, _)| *pause)
+        self.hosts[host.index()].paused.as_ref().map(|pause| pause.number)
     }
 
     /// Makes [`Step::Reminder`] come after this time.
@@ -351,6 +360,7 @@ impl<P: Process> World<P> {
         let host = &mut self.hosts[id.index()];
         host.life += 1;
         host.paused = None;
+        host.clock.go_on(self.now);
         host.wake_at = None;
         if host.process.take().is_some() {
             host.disk.kill();
@@ -377,15 +387,31 @@ impl<P: Process> World<P> {
 
     /// Pauses a running process for a time: its clock goes on, what comes for it waits.
     pub fn pause(&mut self, id: HostId, time: Duration) {
+        self.rest(id, time, None);
+    }
+
+    /// Suspends a host for a time: its process does not run, nothing reaches it, and its timers stand, which the system counts
+    /// by another clock than the one that processes are told. That one goes on, unless it stops: a mutant's doing.
+    pub fn suspend(&mut self, id: HostId, time: Duration, clock_stops: bool) {
+        let now = self.now;
+        if self.rest(id, time, Some(now)) && clock_stops {
+            self.hosts[id.index()].clock.stop(now);
+        }
+    }
+
+    /// Whether a process ran there that rests now.
+    fn rest(&mut self, id: HostId, time: Duration, asleep: Option<SimTime>) -> bool {
         let host = &mut self.hosts[id.index()];
         if host.process.is_none() || host.paused.is_some() {
-            return;
+            return false;
         }
         self.pauses += 1;
         let pause = self.pauses;
-        host.paused = Some((pause, VecDeque::new()));
-        self.trace.event(self.now, Kind::Pause, id, &[], || format!("for {time:?}"));
+        host.paused = Some(Pause { number: pause, waiting: VecDeque::new(), asleep });
+        let how = if asleep.is_some() { "asleep " } else { "" };
+        self.trace.event(self.now, Kind::Pause, id, &[], || format!("{how}for {time:?}"));
         self.push(self.now + time, What::Resume { host: id, pause });
+        true
     }
 
     /// Changes the rate of a host's clock.
@@ -427,10 +453,16 @@ impl<P: Process> World<P> {
 
     fn resume(&mut self, id: HostId, pause: u64) -> Step {
         let host = &mut self.hosts[id.index()];
-        if host.paused.as_ref().is_none_or(|(current, _)| *current != pause) {
+        let Some(Pause { waiting, asleep, .. }) = host.paused.take_if(|current| current.number == pause) else {
             return Step::Ran;
+        };
+        if let Some(since) = asleep {
+            host.clock.go_on(self.now);
+            // Timers ring as long after the sleep as they would have rung without it.
+            host.wake_at = host.wake_at.map(|at| at + self.now.since(since));
+            let (late, life) = (host.wake_at, host.life);
+            late.into_iter().for_each(|at| self.push(at, What::Wake { host: id, life, at }));
         }
-        let (_, waiting) = host.paused.take().unwrap_or_default();
         self.trace.event(self.now, Kind::Resume, id, &[], || format!("{} waited", waiting.len()));
         for what in waiting {
             if let Step::Exited(host, why) = self.happen(what) {
@@ -456,8 +488,13 @@ impl<P: Process> World<P> {
             }
             return Step::Ran;
         };
-        if let Some((_, waiting)) = &mut host.paused {
-            waiting.push_back(what);
+        if let Some(pause) = &mut host.paused {
+            match &what {
+                What::Deliver { from, bytes, .. } if pause.asleep.is_some() => {
+                    self.trace.event(self.now, Kind::Lost, id, bytes, || format!("from {from}: it sleeps"));
+                }
+                _ => pause.waiting.push_back(what),
+            }
             return Step::Ran;
         }
         let now = host.clock.now(self.now);

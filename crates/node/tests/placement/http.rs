@@ -183,7 +183,13 @@ async fn a_run_that_registers_again_may_change_its_address_and_nothing_else() {
     };
     assert_eq!(put("one.test:80", false).await.status, 201);
     holds_all(&nodes, "one", "run").await;
+    // Lookups that are there before learn of it, though no range changes.
+    let lookup = Lookup::connect(nodes.client(0), "objects").await.unwrap();
+    let known = || lookup.lookup("k").unwrap().hint().map(|hint| (hint.address().to_owned(), hint.lease()));
+    let (_, lease) = until("the lookup knows the owner", async || known().filter(|(at, _)| at == "one.test:80")).await;
     assert_eq!(put("elsewhere.test:81", false).await.status, 200);
+    let there = Some(("elsewhere.test:81".to_owned(), lease));
+    until("it knows where the owner is now", async || (known() == there).then_some(())).await;
     until("lookups and operators know where it is now", async || {
         let held = get(&nodes, &format!("{OWNERS}/one/check?key=k&instance=run")).await;
         let hint = get(&nodes, "/v1/placement/objects/lookup?key=k").await;

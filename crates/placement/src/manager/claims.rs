@@ -203,6 +203,7 @@ impl Pool {
             virtual_nodes,
             proof: poll.proof.clone(),
             nonce: poll.nonce,
+            changed_lsn: 0,
         };
         self.by_id.insert(poll.owner.clone(), index);
         self.members.insert(index, Member::new(record));

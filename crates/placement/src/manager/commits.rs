@@ -56,6 +56,8 @@ struct Inflight {
     /// `meta`: what it says of the next numbers. Owners: who is in it.
     meta: Option<v1::PlacementMeta>,
     owners: Vec<v1::TableOwner>,
+    /// Owners: the LSN of new addresses in it.
+    lsn: Option<u64>,
     /// It was put again after an unknown outcome: a conflict may be with ourselves.
     again: bool,
 }
@@ -176,16 +178,25 @@ impl Commits {
     /// F8: numbers are used once. When a namespace has used all of them, nothing is given any more.
     fn numbers_left(&self) -> bool {
         let unused = LeaseNumber::new(self.next_lease).is_some();
-        unused && self.next_lease < self.lease_end && self.next_lsn < self.lsn_end
+        unused && self.next_lease < self.lease_end && self.has_lsns()
     }
 
     fn next_numbers(&mut self) -> Option<(LeaseNumber, u64)> {
         let lease = LeaseNumber::new(self.next_lease).filter(|_| self.numbers_left())?;
-        let lsn = self.next_lsn;
+        let lsn = self.take_lsn()?;
         self.next_lease += 1;
+        Some((lease, lsn))
+    }
+
+    fn has_lsns(&self) -> bool {
+        self.next_lsn < self.lsn_end
+    }
+
+    fn take_lsn(&mut self) -> Option<u64> {
+        let lsn = Some(self.next_lsn).filter(|_| self.has_lsns())?;
         self.next_lsn += 1;
         self.inflight.insert(lsn);
-        Some((lease, lsn))
+        Some(lsn)
     }
 
     fn used_up(&self) -> bool {
@@ -214,15 +225,22 @@ impl Pool {
         self.commits.want(Kind::Segment(file::segment_of(start)));
     }
 
-    /// The files that are to be committed now; segments wait until there are numbers.
+    /// The files that are to be committed now; segments and new addresses wait until there are numbers.
     pub(super) fn commits_due(&mut self) -> Vec<super::File> {
         let numbers = self.commits.queued.is_empty() || self.commits.numbers_left();
-        if !numbers && !self.commits.used_up() {
+        let unnumbered = |kind: &Kind| match kind {
+            Kind::Owners(n) => !self.commits.has_lsns() && self.has_new_addresses(*n),
+            Kind::Segment(_) => !numbers,
+            Kind::Meta => false,
+        };
+        let held_up: BTreeSet<Kind> = self.commits.wanted.iter().copied().filter(unnumbered).collect();
+        let addresses = held_up.iter().any(|kind| matches!(kind, Kind::Owners(_)));
+        if addresses || (!numbers && !self.commits.used_up()) {
             self.commits.want(Kind::Meta);
         }
         let due = self.commits.wanted.iter().filter(|kind| {
             let waits = self.commits.files.get(kind).is_some_and(|state| state.inflight.is_some());
-            !waits && (numbers || !matches!(kind, Kind::Segment(_)))
+            !waits && !held_up.contains(kind)
         });
         due.map(|kind| super::File { namespace: self.name.clone(), kind: *kind }).collect()
     }
@@ -272,16 +290,26 @@ impl Pool {
             meta.next_lsn = self.commits.lsn_end.max(meta.next_lsn).saturating_add(LSNS_A_BLOCK);
         }
         let bytes = meta.encode_to_vec().into();
-        Inflight { bytes, changes: Vec::new(), meta: Some(meta), owners: Vec::new(), again: false }
+        Inflight { bytes, changes: Vec::new(), meta: Some(meta), owners: Vec::new(), lsn: None, again: false }
     }
 
-    fn encode_owners(&self, n: u8) -> Inflight {
-        let first = u32::from(n) * OWNERS_PER_FILE;
-        let members = self.members.range(first..first + OWNERS_PER_FILE);
+    /// Whether an owner of a file is to be found elsewhere than the cell says.
+    fn has_new_addresses(&self, n: u8) -> bool {
+        self.mutant != Some(Mutant::AddressUntold)
+            && self.members.range(indices(n)).any(|(_, member)| member.has_new_address())
+    }
+
+    fn encode_owners(&mut self, n: u8) -> Inflight {
+        let lsn = if self.has_new_addresses(n) { self.commits.take_lsn() } else { None };
+        if let Some(lsn) = lsn {
+            let members = self.members.range_mut(indices(n)).map(|(_, member)| member);
+            members.filter(|member| member.has_new_address()).for_each(|member| member.record.changed_lsn = lsn);
+        }
+        let members = self.members.range(indices(n));
         let records: Vec<v1::TableOwner> = members.map(|(_, member)| member.record.clone()).collect();
         let file = v1::PlacementOwners { owners: records };
         let bytes = file.encode_to_vec().into();
-        Inflight { bytes, changes: Vec::new(), meta: None, owners: file.owners, again: false }
+        Inflight { bytes, changes: Vec::new(), meta: None, owners: file.owners, lsn, again: false }
     }
 
     fn encode_segment(&mut self, segment: u8) -> Inflight {
@@ -316,7 +344,8 @@ impl Pool {
             }
         }
         rows.dedup_by(|right, left| left.1.absorb(&right.1));
-        Inflight { bytes: file::encode_segment(&rows), changes, meta: None, owners: Vec::new(), again: false }
+        let bytes = file::encode_segment(&rows);
+        Inflight { bytes, changes, meta: None, owners: Vec::new(), lsn: None, again: false }
     }
 
     /// A commit is in the cell: from now on what it says may be told. What operators waited for is returned.
@@ -356,6 +385,11 @@ impl Pool {
                             self.news(record.index);
                         }
                     }
+                    self.knows_address(&record);
+                }
+                if let Some(lsn) = done.lsn {
+                    self.commits.inflight.remove(&lsn);
+                    self.push_soon();
                 }
             }
             Kind::Segment(_) => {
@@ -408,6 +442,12 @@ impl Pool {
             _ => Resolved::Foreign,
         }
     }
+}
+
+/// The indices of the owners in a file.
+fn indices(n: u8) -> std::ops::Range<u32> {
+    let first = u32::from(n) * OWNERS_PER_FILE;
+    first..first + OWNERS_PER_FILE
 }
 
 /// A range as a change leaves it.

@@ -174,12 +174,20 @@ impl Pool {
     /// A range that changed after what is published waits, so that its loss is told once; but if an earlier loss would
     /// be hidden by that (its record has it, and its next change may be a clean move), it goes now (F7). Who knows
     /// nothing gets all ranges as they are: lookups know a loss again that they have seen.
+    ///
+    /// An owner that has changed its address goes with all that it holds: so no part can miss it, whatever moves meanwhile.
     fn changes(&self, epoch: u64, after: u64, from: KeyHash) -> v1::LookupAnswer {
         let lsn = self.commits.published();
         let whole = after == 0;
         let told = |range: &Range| range.changed <= lsn || (after < range.lost && range.lost <= lsn);
-        let due = |range: &Range| whole || (range.changed > after && told(range));
-        let few: BTreeMap<KeyHash, &Range> = self.table.changed_after(after).take(FEW + 1).collect();
+        let moved: BTreeSet<u32> =
+            self.readdressed.iter().filter(|(_, lsn)| **lsn > after).map(|(owner, _)| *owner).collect();
+        let news = |range: &Range| range.changed > after || moved.contains(&range.owner);
+        let due = |range: &Range| whole || (news(range) && told(range));
+        let theirs = moved.iter().flat_map(|owner| self.table.of_owner(*owner));
+        let theirs = theirs.filter_map(|start| Some((start, self.table.get(start)?)));
+        let theirs = theirs.filter(|(_, range)| range.changed <= after);
+        let few: BTreeMap<KeyHash, &Range> = self.table.changed_after(after).chain(theirs).take(FEW + 1).collect();
         let part = if whole || from.0 != 0 || few.len() > FEW {
             self.part(self.table.iter_from(from).filter(|(_, range)| due(range)), table_range)
         } else {

@@ -104,6 +104,12 @@ impl Member {
         Member { committed: true, told: Some(record.clone()), ..Member::new(record) }
     }
 
+    /// Whether its process has changed its address, and the cell does not say so yet. What another process of its name is
+    /// given is told with its address anyway.
+    pub(super) fn has_new_address(&self) -> bool {
+        self.committed && self.told.as_ref().is_some_and(|told| told.address != self.record.address)
+    }
+
     /// Whether it has a part in the ring. A record that is not in the cell yet does not keep it out: what is to be its
     /// own waits for it.
     pub(super) fn takes(&self, now: Mono) -> bool {
@@ -170,6 +176,8 @@ pub(super) struct Pool {
     pub now: Mono,
     pub members: BTreeMap<u32, Member>,
     pub by_id: BTreeMap<String, u32>,
+    /// Owners that have changed their address while they were there, and the LSN of that.
+    pub readdressed: BTreeMap<u32, u64>,
     pub table: Table,
     pub due: Timers<Due>,
     /// When each range may expire: never later than its lease ends, and looked at again if that moved.
@@ -219,6 +227,7 @@ impl Pool {
             now: Mono(0),
             members: BTreeMap::new(),
             by_id: BTreeMap::new(),
+            readdressed: BTreeMap::new(),
             table: Table::new(),
             due: Timers::new(),
             expiry: BTreeSet::new(),
@@ -322,6 +331,7 @@ impl Pool {
             Kind::Owners(_) => match v1::PlacementOwners::decode(bytes) {
                 Ok(owners) => owners.owners.into_iter().for_each(|record| {
                     self.by_id.insert(record.id.clone(), record.index);
+                    self.knows_address(&record);
                     self.members.insert(record.index, Member::recorded(record));
                 }),
                 Err(_) => self.damage(kind, NOT_UNDERSTOOD),
@@ -330,6 +340,13 @@ impl Pool {
                 Some(rows) => self.table.load(segment, rows),
                 None => self.damage(kind, NOT_UNDERSTOOD),
             },
+        }
+    }
+
+    /// The cell has an owner's address.
+    pub(super) fn knows_address(&mut self, record: &v1::TableOwner) {
+        if record.changed_lsn > 0 {
+            self.readdressed.insert(record.index, record.changed_lsn);
         }
     }
 
@@ -497,6 +514,7 @@ impl Pool {
         }
         if let Some(member) = self.members.remove(&owner) {
             self.by_id.remove(&member.record.id);
+            self.readdressed.remove(&owner);
             self.dirty.insert(owner);
             self.later.remove(&owner);
             self.commits.want(super::claims::owners_file(owner));

@@ -164,6 +164,25 @@ fn a_paused_process_finds_its_clock_advanced_and_its_messages_waiting() {
 }
 
 #[test]
+fn a_suspended_host_hears_nothing_and_its_timers_ring_late() {
+    for (clock_stops, counted) in [(false, 20), (true, 0)] {
+        let mut world = world(7);
+        (0..2).for_each(|host| world.set_rate(HostId(host), 0));
+        run(&mut world, 3 * SECOND + SECOND / 2);
+        let before = world.clock(HostId(0)).mono(world.now());
+        world.suspend(HostId(0), 20 * SECOND, clock_stops);
+        let asleep = run(&mut world, 20 * SECOND);
+        assert!(asleep.iter().all(|(_, host, _)| *host == HostId(1)), "{asleep:?}");
+        assert_eq!(world.clock(HostId(0)).mono(world.now()).since(before), counted * SECOND);
+        // What came is lost; half a second was left of the second.
+        assert_eq!(ticks(&run(&mut world, SECOND * 2 / 5), HostId(0)), 0);
+        let awake = run(&mut world, SECOND * 2 / 5);
+        let got = awake.iter().filter(|(_, host, fact)| *host == HostId(0) && matches!(fact, Fact::Got(_))).count();
+        assert!(ticks(&awake, HostId(0)) > 0 && got <= 1, "{awake:?}");
+    }
+}
+
+#[test]
 fn a_crash_ends_everything_that_was_under_way() {
     let mut world = world(9);
     run(&mut world, 3 * SECOND);

@@ -18,16 +18,18 @@ const TABLE: &[(Rule, &str, u64, &[&str])] = &[
     (Rule::NoSkewMargin, "placement-directed", 1, TWO),
     (Rule::NoSequenceNumbers, "placement-directed", 1, TWO),
     (Rule::NoLeaderCheck, "placement-directed", 1, TWO),
-    (Rule::NoHello, "placement-directed", 3, TWO),
-    (Rule::CleanFlag, "placement-directed", 2, &["losses_are_told"]),
+    (Rule::NoHello, "placement-directed", 1, TWO),
+    (Rule::CleanFlag, "placement-directed", 7, &["losses_are_told"]),
     (Rule::TwinTaken, "placement-directed", 1, TWO),
     (Rule::LeaseFromReceipt, "placement", 1, &["leases_are_dated_from_the_question"]),
-    (Rule::HeardNotAdvanced, "placement", 5, UNOWNED),
+    (Rule::HeardNotAdvanced, "placement", 2, UNOWNED),
     (Rule::LapseRevived, "placement", 1, &["a_lapsed_lease_stays_lapsed"]),
     (Rule::UnknownIsDone, "placement", 5, TWO),
     (Rule::NumbersReused, "placement", 1, &["lease_numbers_only_grow"]),
     // Whoever comes back gets a part anew: only while it is away is what it held missed.
-    (Rule::ExpiryUnnoticed, "placement-directed", 2, &["no_key_stays_unowned"]),
+    (Rule::ExpiryUnnoticed, "placement-directed", 1, &["no_key_stays_unowned"]),
+    (Rule::AddressUntold, "placement-directed", 1, &["addresses_are_told"]),
+    (Rule::ClockStops, "placement-directed", 2, TWO),
 ];
 
 fn options(mutant: Option<Rule>) -> Options {

@@ -135,6 +135,32 @@ fn a_table_that_no_frame_holds_comes_in_parts() {
 }
 
 #[test]
+fn addresses_that_no_frame_holds_come_in_parts() {
+    let mut pool = large();
+    let mut asking = Asking::new();
+    while asking.on(&mut pool).0 != 0 {}
+    for index in 1..=OWNERS {
+        let told = pool.members[&index].told.clone().unwrap();
+        let address = format!("elsewhere-{index}.pool.example:7400");
+        let record = v1::TableOwner { address, changed_lsn: PUBLISHED + u64::from(index), ..told };
+        pool.knows_address(&record);
+        pool.members.insert(index, pool::Member::recorded(record));
+    }
+    pool.commits.numbers_from(1, 2 * PUBLISHED);
+    let mut lost = Vec::new();
+    loop {
+        let (next, more) = asking.on(&mut pool);
+        lost.extend(more);
+        if next == 0 {
+            break;
+        }
+    }
+    assert_eq!((lost, asking.lookup.lsn()), (Vec::new(), 2 * PUBLISHED - 1));
+    let owners = &asking.lookup.table().owners;
+    assert_eq!(owners.values().filter(|owner| owner.address.starts_with("elsewhere-")).count(), OWNERS as usize);
+}
+
+#[test]
 fn operators_get_large_tables_and_lists_in_parts() {
     let mut world = World::new();
     world.managers[0].pools.insert("large".into(), large());

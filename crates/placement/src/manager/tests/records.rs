@@ -2,6 +2,7 @@
 
 use super::*;
 use prost::Message as _;
+use std::collections::BTreeSet;
 use tidings_base::LeaseNumber;
 
 /// The same world, led by managers that leave a rule out.
@@ -100,6 +101,67 @@ fn an_owner_is_shown_as_the_cell_has_it() {
     let theirs = world.owners[2].checks.held(world.now);
     let (found, _) = world.lookups[watching].0.table().find(theirs[0].range.start).unwrap();
     assert_eq!(found.address, "b:2");
+}
+
+/// Where a lookup says that everything is that an owner holds.
+fn addresses(world: &World, lookup: usize, owner: usize) -> BTreeSet<String> {
+    let held = world.owners[owner].checks.held(world.now);
+    assert!(!held.is_empty());
+    let table = world.lookups[lookup].0.table();
+    held.iter().map(|leased| table.find(leased.range.start).unwrap().0.address.clone()).collect()
+}
+
+fn only(address: &str) -> BTreeSet<String> {
+    BTreeSet::from([address.to_owned()])
+}
+
+#[test]
+fn a_lookup_that_waits_is_told_of_an_address_that_changes() {
+    for (mutant, now) in [(None, "c:9"), (Some(Mutant::AddressUntold), "a:1")] {
+        let mut world = world(mutant);
+        world.add_owner(owner_options("b", 1), None);
+        world.pass(Duration::from_secs(1));
+        let watching = world.add_lookup();
+        world.pass(Duration::from_secs(1));
+        world.tell_owner(0, owner::Input::Address("c:9".into()));
+        world.pass(200 * MS);
+        assert_eq!(addresses(&world, watching, 0), only(now), "{mutant:?}");
+        assert_eq!(addresses(&world, watching, 1), only("b:1"));
+        assert_eq!(world.lookups[watching].1, [], "nothing was lost");
+    }
+}
+
+#[test]
+fn an_address_is_told_by_later_leaders_too() {
+    let mut world = world(None);
+    let watching = world.add_lookup();
+    world.pass(Duration::from_secs(1));
+    let (away, instance) = (world.lookups[watching].0.lsn(), world.managers[1].pools["n"].meta.instance);
+    // Nobody hears whether it is in the cell before another one leads.
+    world.mute = true;
+    world.tell_owner(0, owner::Input::Address("c:9".into()));
+    world.pass(200 * MS);
+    assert_eq!(addresses(&world, watching, 0), only("a:1"), "F3: it may not be there");
+    world.mute = false;
+    world.depose();
+    world.elect(0);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(addresses(&world, watching, 0), only("c:9"));
+    // A leader that has given nothing yet has no numbers left, and sets some aside.
+    world.tell_owner(0, owner::Input::Address("d:9".into()));
+    world.pass(200 * MS);
+    assert_eq!(addresses(&world, watching, 0), only("d:9"));
+    // A lookup that was away all the time, at whoever leads then.
+    world.depose();
+    world.elect(1);
+    let op = world.op(Asker::Operator);
+    let poll = v1::LookupPoll { namespace: "n".into(), instance, lsn: away, wait_ms: 30_000, ..Default::default() };
+    world.feed(1, Input::Lookup { op, poll });
+    world.pass(Duration::from_secs(2));
+    let answer = world.answers.drain(..).find(|(answered, _)| *answered == op).expect("told").1;
+    let Ok(Message::LookupAnswer(answer)) = answer else { panic!("not an answer to a lookup") };
+    let owners = lookup::unpacked(answer).unwrap().owners;
+    assert_eq!(owners.into_iter().map(|owner| owner.address).collect::<Vec<_>>(), ["d:9"]);
 }
 
 /// Rewrites a namespace's record as another program might have left it, and lets the other manager lead.

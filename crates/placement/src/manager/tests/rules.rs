@@ -594,6 +594,7 @@ fn a_full_file_of_owners_fits_the_cell() {
             virtual_nodes: u32::MAX,
             proof: proof(&long),
             nonce: u64::MAX,
+            changed_lsn: u64::MAX,
         };
         pool.members.insert(index, pool::Member::new(record));
     }

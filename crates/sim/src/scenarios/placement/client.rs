@@ -2,7 +2,7 @@
 
 use super::asking::Asking;
 use super::fact::{Fact, KEYS, Life, place};
-use super::letter::{Body, Letter, send};
+use super::letter::{Body, Letter, host_at, send};
 use crate::kernel::{Effect, HostId};
 use bytes::Bytes;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl Host {
 
     fn question(&mut self, out: &mut Outbox<Effect<Fact>>) {
         let key = self.rng.below(KEYS);
-        let host = self.hint(key).and_then(|(address, _)| address.strip_prefix('h')?.parse().ok()).map(HostId);
+        let host = self.hint(key).and_then(|(address, _)| host_at(address));
         if let Some(host) = host {
             (self.last_id, self.asked) = (self.last_id + 1, self.asked + 1);
             send(out, host, self.last_id, Body::Want(key));

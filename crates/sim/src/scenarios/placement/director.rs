@@ -5,14 +5,21 @@
 //! managers' clocks are fast and owners' clocks slow; which story, and about whom, is drawn from the seed.
 
 use super::Run;
+use super::fact::KEYS;
 use super::gaps::unclaimed_for;
 use super::operator;
 use super::town::Actor;
+use crate::invariants::Violation;
 use crate::kernel::HostId;
 use crate::network::CutId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::Seeded;
+use tidings_placement::mutant::Mutant;
+use tidings_placement::owner::Input;
+
+/// The claim about addresses that owners change.
+pub const ADDRESSES: &str = "addresses_are_told";
 
 /// How often a story that waits for something looks whether it has come.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -24,6 +31,8 @@ const COMMITTED: Duration = Duration::from_millis(400);
 const MOVED: Duration = Duration::from_secs(10);
 /// A lookup whose answer was lost asks again by then.
 const ASKED_AGAIN: Duration = Duration::from_secs(36);
+/// Every lookup knows an owner's new address by then: a round trip, a commit and a push, and far less than a held poll.
+const TOLD: Duration = Duration::from_secs(5);
 
 /// What is told. The first four begin with an owner that has just been given everything it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +51,13 @@ enum Story {
     Twin,
     /// P2: an owner dies and stays away until all that it held must be another's.
     Dead,
+    /// F11: a host sleeps, an owner's or the leader's. Its process does not run, its timers stand, and time passes.
+    Suspend,
+    /// An owner is to be found elsewhere from now on, and keeps all that it holds.
+    NewAddress,
 }
 
-const STORIES: [Story; 7] = [
+const STORIES: [Story; 9] = [
     Story::SlowClock,
     Story::OldWords,
     Story::OldWordsToTheNext,
@@ -52,6 +65,8 @@ const STORIES: [Story; 7] = [
     Story::AloneTogether,
     Story::Twin,
     Story::Dead,
+    Story::Suspend,
+    Story::NewAddress,
 ];
 
 impl Story {
@@ -64,6 +79,8 @@ impl Story {
             Story::AloneTogether => "alone_together",
             Story::Twin => "twin",
             Story::Dead => "dead",
+            Story::Suspend => "suspend",
+            Story::NewAddress => "new_address",
         }
     }
 }
@@ -90,6 +107,8 @@ enum Scene {
     Deposing(Story, HostId, HostId),
     /// It is dead, and comes back at the next cue.
     Dead(HostId),
+    /// It has another address, which lookups are to learn.
+    Readdressed(HostId),
     /// The next cue ends it.
     Over,
 }
@@ -105,6 +124,9 @@ pub struct Director {
     /// The faults are over.
     over: bool,
     counts: BTreeMap<&'static str, u64>,
+    /// How many addresses were changed, and how many hints were then right in time.
+    addresses: u64,
+    told: u64,
 }
 
 impl Director {
@@ -118,7 +140,14 @@ impl Director {
             leaves: None,
             over: false,
             counts: BTreeMap::new(),
+            addresses: 0,
+            told: 0,
         }
+    }
+
+    /// How many hints named an owner's new address in time.
+    pub fn told(&self) -> u64 {
+        self.told
     }
 
     /// How often each story was told.
@@ -142,9 +171,9 @@ impl Director {
 
 impl Run {
     /// It is the director's turn; says when it is next, if it is again.
-    pub(super) fn cue(&mut self) -> Option<Duration> {
-        let mut director = self.director.take()?;
-        let wait = (!director.over).then(|| self.go_on(&mut director));
+    pub(super) fn cue(&mut self) -> Result<Option<Duration>, Violation> {
+        let Some(mut director) = self.director.take() else { return Ok(None) };
+        let wait = (!director.over).then(|| self.go_on(&mut director)).transpose();
         self.director = Some(director);
         wait
     }
@@ -158,8 +187,8 @@ impl Run {
         }
     }
 
-    fn go_on(&mut self, director: &mut Director) -> Duration {
-        match director.scene {
+    fn go_on(&mut self, director: &mut Director) -> Result<Duration, Violation> {
+        Ok(match director.scene {
             Scene::Rest => self.begin_story(director),
             Scene::Starting(story, owner) => {
                 director.now(Scene::Beginning(story, owner));
@@ -193,8 +222,9 @@ impl Run {
                 drop(self.stage.world.start(owner, &mut self.stage.town));
                 self.end_after(director, COMMITTED)
             }
+            Scene::Readdressed(owner) => self.learn(director, owner)?,
             Scene::Over => self.end_story(director),
-        }
+        })
     }
 
     fn begin_story(&mut self, director: &mut Director) -> Duration {
@@ -234,6 +264,20 @@ impl Run {
                 director.now(Scene::Dead(owner));
                 unclaimed_for(self.stage.town.times) + Duration::from_secs(4)
             }
+            Story::Suspend => {
+                let sleeper = if director.rng.one_in(3) { leader } else { owner };
+                let lease = self.stage.town.times.lease.as_millis() as u64;
+                let time = Duration::from_millis(director.rng.between(lease / 2, lease * 3));
+                let clock_stops = self.stage.town.mutant == Some(Mutant::ClockStops);
+                self.stage.world.suspend(sleeper, time, clock_stops);
+                self.end_after(director, time + COMMITTED)
+            }
+            Story::NewAddress => {
+                director.addresses += 1;
+                self.tell_owner(owner, Input::Address(format!("{owner}:{}", director.addresses)));
+                director.now(Scene::Readdressed(owner));
+                LOOK_AGAIN
+            }
             Story::Twin => match twins.into_iter().find(|twin| self.holds(*twin)) {
                 Some(twin) => {
                     self.cut_from_managers(director, &[twin]);
@@ -258,6 +302,21 @@ impl Run {
         self.leave(director, owner);
         director.now(Scene::Leaving(story, owner));
         COMMITTED
+    }
+
+    /// Lookups learn where an owner is now.
+    fn learn(&mut self, director: &mut Director, owner: HostId) -> Result<Duration, Violation> {
+        let theirs = |key: &u64| self.believers(*key).iter().any(|(host, _)| *host == owner);
+        let keys: Vec<u64> = (0..KEYS).filter(theirs).collect();
+        let wrong = keys.iter().find_map(|key| self.wrong_hint(*key));
+        match wrong {
+            Some(what) if director.waited > TOLD => Err(Violation::new(ADDRESSES, what)),
+            Some(_) => Ok(director.wait()),
+            None => {
+                director.told += (keys.len() * self.stage.town.clients.len()) as u64;
+                Ok(self.end_after(director, COMMITTED))
+            }
+        }
     }
 
     /// The leader loses the cell, and so the lock.

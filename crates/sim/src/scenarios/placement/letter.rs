@@ -179,6 +179,11 @@ impl Letter {
     }
 }
 
+/// The host of an owner's address, which may have a port.
+pub fn host_at(address: &str) -> Option<HostId> {
+    address.strip_prefix('h')?.split(':').next()?.parse().ok().map(HostId)
+}
+
 /// Sends a letter.
 pub fn send<F>(out: &mut Outbox<Effect<F>>, to: HostId, id: u64, body: Body) {
     let bytes = Letter { id, body: Some(body) }.encode_to_vec().into();

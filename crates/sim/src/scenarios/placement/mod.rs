@@ -277,6 +277,21 @@ impl Run {
         held.collect()
     }
 
+    /// What a client says of a key that is not so.
+    fn wrong_hint(&self, key: u64) -> Option<String> {
+        let truth = self.believers(key).first().and_then(|(host, lease)| {
+            let (owner, _) = self.owner(*host)?;
+            Some((owner.address().to_owned(), *lease))
+        });
+        self.stage.town.clients.iter().find_map(|host| {
+            let Some(Actor::Client(client)) = self.stage.world.process(*host) else {
+                return Some(format!("{host} does not run"));
+            };
+            let hint = client.hint(key).map(|(address, lease)| (address.to_owned(), lease));
+            (hint != truth).then(|| format!("{host} says that key {key} is at {hint:?}, and it is at {truth:?}"))
+        })
+    }
+
     // ---- after the faults -------------------------------------------------------------------------------------------
 
     /// Everything must be owned, every lookup right and every client served within bounds, and stay so.
@@ -322,6 +337,9 @@ impl Run {
         invariants.insert("a_slept_lease_is_over".to_string(), self.slept);
         invariants.insert("clients_are_served_again".to_string(), self.settled);
         invariants.insert(gaps::CLAIM.to_string(), self.gaps.judged());
+        if let Some(director) = &self.director {
+            invariants.insert(director::ADDRESSES.to_string(), director.told());
+        }
         let told = self.director.iter().flat_map(|director| director.counts().clone());
         let outline = Outline {
             scenario: if self.director.is_some() { "placement-directed" } else { "placement" },
@@ -366,7 +384,7 @@ impl Play for Run {
                 self.stage.world.remind(LOOK_EVERY, LOOK);
             }
             CUE => {
-                if let Some(wait) = self.cue() {
+                if let Some(wait) = self.cue()? {
                     self.stage.world.remind(wait, CUE);
                 }
             }
@@ -391,18 +409,6 @@ impl Play for Run {
             let missing = (KeyRange::FULL.len() - held) as f64 / KeyRange::FULL.len() as f64;
             return Some(format!("{:.3} % of the ring is held by nobody", missing * 100.0));
         }
-        for host in &self.stage.town.clients {
-            let Some(Actor::Client(client)) = self.stage.world.process(*host) else {
-                return Some(format!("{host} does not run"));
-            };
-            for key in 0..KEYS {
-                let hint = client.hint(key).map(|(address, lease)| (address.to_owned(), lease));
-                let truth = self.believers(key).first().map(|(host, lease)| (host.to_string(), *lease));
-                if hint != truth {
-                    return Some(format!("{host} says that key {key} is at {hint:?}, and it is at {truth:?}"));
-                }
-            }
-        }
-        None
+        (0..KEYS).find_map(|key| self.wrong_hint(key))
     }
 }

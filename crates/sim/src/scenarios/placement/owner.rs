@@ -5,7 +5,7 @@
 
 use super::asking::Asking;
 use super::fact::{Fact, Life, keys_of, place};
-use super::letter::{Body, HandOver, KeyState, Letter, send};
+use super::letter::{Body, HandOver, KeyState, Letter, host_at, send};
 use crate::kernel::{Effect, HostId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -33,6 +33,7 @@ pub struct Host {
     checks: Checks,
     life: Life,
     incarnation: u64,
+    address: String,
     lease: Duration,
     asked: Mono,
     asking: Asking,
@@ -60,6 +61,7 @@ impl Host {
     ) -> Host {
         let mut host = Host {
             incarnation: options.incarnation,
+            address: options.address.clone(),
             machine: Owner::new(options),
             checks: Checks::new(),
             life,
@@ -91,6 +93,11 @@ impl Host {
         self.machine.id()
     }
 
+    /// Where it says that it is.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Changes how hand-overs go here.
     pub fn set_mood(&mut self, mood: Mood) {
         self.mood = mood;
@@ -98,6 +105,9 @@ impl Host {
 
     /// Something the application does.
     pub fn feed(&mut self, now: Now, input: Input, out: &mut Outbox<Effect<Fact>>) {
+        if let Input::Address(address) = &input {
+            self.address.clone_from(address);
+        }
         let mut outputs = Outbox::new();
         self.machine.handle(now, input, &mut outputs);
         self.perform(now, outputs, out);
@@ -197,7 +207,7 @@ impl Host {
     // ---- hand-overs -------------------------------------------------------------------------------------------------
 
     fn export(&mut self, now: Now, to: &Move, out: &mut Outbox<Effect<Fact>>) {
-        let peer = to.address.strip_prefix('h').and_then(|host| host.parse().ok()).map(HostId);
+        let peer = host_at(&to.address);
         match (self.mood, peer) {
             (Mood::Works, Some(peer)) => {
                 let keys = keys_of(to.leased).filter_map(|key| {

@@ -1,7 +1,7 @@
 //! The ranges of a process that is an owner and looks others up: what it holds, and who owns the rest.
 
 use super::asking::Asking;
-use super::letter::Body;
+use super::letter::{Body, host_at};
 use crate::kernel::{Effect, HostId};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl Ring {
     /// Who is said to own a key, and under which lease.
     pub fn find(&self, key: KeyHash) -> Option<(HostId, LeaseNumber)> {
         let (owner, lease) = self.lookup.table().find(key)?;
-        owner.address.strip_prefix('h')?.parse().ok().map(|host| (HostId(host), lease))
+        Some((host_at(&owner.address)?, lease))
     }
 
     /// From now on the machines hear so much later what has become of ranges.

@@ -243,7 +243,7 @@ impl Run {
         self.trouble.troubled.contains(&host)
     }
 
-    fn tell_owner(&mut self, host: HostId, input: Input) {
+    pub(super) fn tell_owner(&mut self, host: HostId, input: Input) {
         self.stage.world.poke(host, |actor, now, out| {
             if let Actor::Owner(owner) = actor {
                 owner.feed(now, input, out);

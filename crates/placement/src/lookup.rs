@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Between two polls at least this passes, so that a manager that does not hold them is not flooded.
 const LEAST_GAP: Duration = Duration::from_millis(20);
 
-/// Failures in a row after which all managers are asked.
+/// Failures in a row after which all managers are asked; a poll without any answer counts as so many.
 const SILENT_AFTER: u32 = 2;
 
 /// How a lookup behaves.
@@ -151,6 +151,8 @@ pub struct Lookup {
     /// When the last answer of the highest epoch came.
     fresh: Option<Mono>,
     waiting: Option<Ticket>,
+    /// When it last asked.
+    asked: Mono,
     next_ticket: u64,
     failures: u32,
     pause: Duration,
@@ -171,6 +173,7 @@ impl Lookup {
             gathered: None,
             fresh: None,
             waiting: None,
+            asked: Mono(0),
             next_ticket: 0,
             failures: 0,
             pause: FIRST_PAUSE,
@@ -195,7 +198,7 @@ impl Lookup {
     fn poll(&mut self, now: Now, out: &mut Outbox<Output>) {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.waiting = Some(ticket);
+        (self.waiting, self.asked) = (Some(ticket), now.mono);
         let (instance, lsn, from) = match &self.gathered {
             Some(parts) => (parts.instance, if parts.snapshot { 0 } else { self.lsn }, parts.next),
             None => (self.instance.unwrap_or_default(), self.lsn, 0),
@@ -214,10 +217,16 @@ impl Lookup {
         out.put(Output::Send { ticket, to, poll, within });
     }
 
+    /// One more failure. Whoever has not answered for longer than it may hold a poll is silent, and no longer asked alone.
+    fn count_failure(&mut self, now: Now) {
+        let silent = now.mono.since(self.asked) > HOLD;
+        self.failures = self.failures.saturating_add(1).max(if silent { SILENT_AFTER } else { 0 });
+    }
+
     fn failed(&mut self, now: Now) {
         self.waiting = None;
         self.timers.cancel(&Timer::Silence);
-        self.failures = self.failures.saturating_add(1);
+        self.count_failure(now);
         let pause = self.pause / 2 + Duration::from_nanos(self.rng.below(self.pause.as_nanos() as u64));
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.timers.set(Timer::Poll, now.mono + pause);
@@ -374,7 +383,7 @@ impl Machine for Lookup {
             match timer {
                 Timer::Poll => self.poll(now, out),
                 Timer::Silence => {
-                    self.failures = self.failures.saturating_add(1);
+                    self.count_failure(now);
                     self.poll(now, out);
                 }
             }
@@ -494,6 +503,30 @@ mod tests {
         now.mono = lookup.deadline().unwrap();
         lookup.wake(now, &mut out);
         assert_eq!(asked(&mut out).1, To::Leader);
+    }
+
+    #[test]
+    fn all_managers_are_asked_after_one_poll_that_nobody_answered() {
+        for told in [false, true] {
+            let (mut lookup, mut out, mut now) = (lookup(), Outbox::new(), NOW);
+            lookup.handle(now, Input::Start, &mut out);
+            let Some(Output::Send { ticket, to: To::Leader, within, .. }) = out.drain().next() else {
+                panic!("it asks the leader")
+            };
+            now.mono = now.mono + within;
+            // The transport says so, or nobody does.
+            if told {
+                let silent = Err(Error::new("control.deadline", Class::OutcomeUnknown, "nobody answers"));
+                lookup.handle(now, Input::Answered { ticket, result: silent }, &mut out);
+                now.mono = lookup.deadline().unwrap();
+            }
+            lookup.wake(now, &mut out);
+            let asks = out.drain().find_map(|output| match output {
+                Output::Send { to, .. } => Some(to),
+                _ => None,
+            });
+            assert_eq!(asks, Some(To::Everyone), "{told}");
+        }
     }
 
     proptest! {

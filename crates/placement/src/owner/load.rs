@@ -4,19 +4,19 @@
 //!   each thread ─ Sampler::observe(hash): counts down; 1 in N is kept ─┐ no shared write
 //!   every window: Sampler::end ─▶ Sample ─▶ report(samples, window, held) ─▶ Input::Load ─▶ manager
 //! ```
-//! A sample is a plain list, so what it says of heavy keys and of ranges is exact for what was kept. N follows the
-//! load: a window of a busy server keeps ten thousand and more, an idle one keeps everything.
+//! A sample is a plain list, so what it says of heavy keys and of ranges is exact for what was kept. N grows with the
+//! load of each window: a busy server keeps ten thousand and more, however its load falls or rises, an idle one everything.
 
 use crate::Leased;
 use std::time::Duration;
 use tidings_base::{KeyHash, Seeded};
 use tidings_wire::v1;
 
-/// What a sampler keeps of a window at most: 128 KiB. When it is full, every second is let go.
-const ROOM: usize = 16_384;
+/// What is kept of a window at least, if there was as much: a share of one in a hundred is known within a tenth.
+const LEAST: usize = 10_000;
 
-/// What it aims at, so that a share of one in a hundred is known within a tenth.
-const AIM: usize = 12_000;
+/// What a sampler keeps of a window at most: 160 KiB. When it is full, every second is let go.
+const ROOM: usize = 2 * LEAST;
 
 /// The most ranges and the most keys that a report names.
 const MAX_RANGES: usize = 1_024;
@@ -80,11 +80,9 @@ impl Sampler {
 
     /// Ends a window: what was kept, and the next one begins.
     pub fn end(&mut self) -> Sample {
-        let sample = Sample { every: self.every, kept: std::mem::take(&mut self.kept) };
-        let calls = sample.kept.len() as u64 * u64::from(self.every);
-        self.every = u32::try_from(calls / AIM as u64).unwrap_or(u32::MAX).max(1);
-        self.left = self.left.min(self.every);
-        sample
+        // Whatever this one was like, the next may be far less busy: it keeps everything until it knows.
+        self.left = 0;
+        Sample { every: std::mem::replace(&mut self.every, 1), kept: std::mem::take(&mut self.kept) }
     }
 }
 
@@ -166,19 +164,28 @@ mod tests {
                 }
                 sampler.end()
             };
-            let (first, second) = (window(), window());
-            for sample in [first, second] {
+            for sample in [window(), window()] {
                 let half = u64::MAX / 4;
                 let held = [leased(0, half - 1), leased(half, u64::MAX)];
                 let load = report(&[sample], Duration::from_secs(10), &held);
                 let per_second = calls as f64 / 10.0;
-                assert!(u64::from(load.samples) >= calls.min(AIM as u64 * 2 / 3), "{calls}: {}", load.samples);
+                assert!(u64::from(load.samples) >= calls.min(10_000), "{calls}: {}", load.samples);
                 assert!(near(load.rate, per_second), "{calls}: {load:?}");
                 assert!(near(load.hot[0].rate, per_second * 0.5), "{calls}: {load:?}");
                 assert!(near(load.hot[1].rate, per_second * 0.5), "{calls}: {load:?}");
                 assert_eq!((load.hot.len(), load.hot[2].start, load.hot[2].last), (3, 77, 77));
                 assert!(near(load.hot[2].rate, per_second * 0.25), "{calls}: {load:?}");
             }
+        }
+    }
+
+    #[test]
+    fn ten_thousand_are_kept_of_every_window_that_has_as_many() {
+        let (mut sampler, mut rng) = (Sampler::new(3), Seeded::new(4));
+        for calls in [3_000_000, 16_385, 20_001, 1_000_000, 12_000, 40_001, 9_000] {
+            (0..calls).for_each(|_| sampler.observe(KeyHash(rng.next_u64())));
+            let load = report(&[sampler.end()], Duration::from_secs(10), &[]);
+            assert!(load.samples >= calls.min(10_000), "{calls}: {}", load.samples);
         }
     }
 

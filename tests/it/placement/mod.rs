@@ -20,9 +20,19 @@ pub struct Pool {
 
 impl Pool {
     pub fn start() -> Pool {
-        let data = tempfile::tempdir().unwrap();
-        let config = data.path().join("node.toml");
         let text = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_trip = \"100ms\"\n";
+        Pool::at(tempfile::tempdir().unwrap(), text)
+    }
+
+    /// The same node, started again with another configuration.
+    pub fn restarted(self, text: &str) -> Pool {
+        let Pool { server, _data: data, .. } = self;
+        assert_eq!(server.terminate(), 0);
+        Pool::at(data, text)
+    }
+
+    fn at(data: tempfile::TempDir, text: &str) -> Pool {
+        let config = data.path().join("node.toml");
         std::fs::write(&config, text).unwrap();
         let (config, dir) = (config.to_str().unwrap().to_owned(), data.path().join("data"));
         let server = Server::start(&["--config", &config, "--data", dir.to_str().unwrap(), "--listen", "127.0.0.1:0"]);

@@ -4,6 +4,7 @@ use crate::commands::probe::Machine;
 use crate::output;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::fmt;
 
 /// The whole answer of `bench`.
 #[derive(Debug, Serialize)]
@@ -24,6 +25,9 @@ pub struct Measured {
     pub unit: &'static str,
     /// (largest − smallest) ÷ median, over the repetitions.
     pub spread: f64,
+    /// What it should be, if anything says so. Scripts find it among the ratios.
+    #[serde(skip)]
+    pub goal: Option<Goal>,
 }
 
 /// Another program that was measured beside ours.
@@ -42,10 +46,33 @@ pub struct Ratio {
 }
 
 /// What a figure should be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
     AtLeast(f64),
     AtMost(f64),
+}
+
+impl Goal {
+    /// How far a figure meets it: 1 or more if it does. A goal of none at all is met by none.
+    fn met_by(self, value: f64) -> f64 {
+        match self {
+            Goal::AtMost(most) if value == 0.0 || most == 0.0 => f64::from(u8::from(value <= most)),
+            Goal::AtMost(most) => most / value,
+            Goal::AtLeast(least) => value / least,
+        }
+    }
+}
+
+/// What a table shows beside a figure without a goal.
+const NO_GOAL: &str = "none";
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Goal::AtLeast(least) => write!(f, "≥ {}", rounded(*least)),
+            Goal::AtMost(most) => write!(f, "≤ {}", rounded(*most)),
+        }
+    }
 }
 
 /// The figures of one run, as they come in.
@@ -58,14 +85,14 @@ pub struct Figures {
 impl Figures {
     /// Adds a figure from its repetitions, of which there is at least one.
     pub fn add(&mut self, name: &str, unit: &'static str, goal: Option<Goal>, repetitions: &[f64]) {
-        let measured = summary(name, unit, repetitions);
+        let measured = Measured { goal, ..summary(name, unit, repetitions) };
         eprintln!("  {name}: {}", shown(&measured));
         if let Some(goal) = goal {
-            let (words, ratio) = match goal {
-                Goal::AtLeast(least) => (format!("{name} / goal of at least {least}"), measured.value / least),
-                Goal::AtMost(most) => (format!("goal of at most {most} / {name}"), most / measured.value),
+            let words = match goal {
+                Goal::AtLeast(least) => format!("{name} / goal of at least {least}"),
+                Goal::AtMost(most) => format!("goal of at most {most} / {name}"),
             };
-            self.ratios.push(Ratio { name: words, ratio: rounded(ratio) });
+            self.ratios.push(Ratio { name: words, ratio: rounded(goal.met_by(measured.value)) });
         }
         self.results.push(measured);
     }
@@ -76,7 +103,7 @@ fn summary(name: &str, unit: &'static str, repetitions: &[f64]) -> Measured {
     sorted.sort_by(f64::total_cmp);
     let (smallest, median, largest) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
     let spread = if median == 0.0 { 0.0 } else { (largest - smallest) / median };
-    Measured { name: name.to_owned(), value: rounded(median), unit, spread: rounded(spread) }
+    Measured { name: name.to_owned(), value: rounded(median), unit, spread: rounded(spread), goal: None }
 }
 
 /// Three digits after the point are more than any of these figures can carry.
@@ -88,6 +115,13 @@ fn shown(measured: &Measured) -> String {
     let value =
         if measured.value >= 100.0 { format!("{:.0}", measured.value) } else { format!("{:.3}", measured.value) };
     format!("{value} {} (spread {:.0} %)", measured.unit, measured.spread * 100.0)
+}
+
+/// A figure as a table shows it.
+fn row(m: &Measured) -> [String; 5] {
+    let value = if m.value >= 100.0 { format!("{:.0}", m.value) } else { format!("{:.3}", m.value) };
+    let goal = m.goal.map_or_else(|| NO_GOAL.to_owned(), |goal| goal.to_string());
+    [m.name.clone(), value, m.unit.to_owned(), format!("{:.0} %", m.spread * 100.0), goal]
 }
 
 /// Prints a report for people.
@@ -104,13 +138,10 @@ pub fn print(report: &Report) {
         machine.tidings,
         machine.build
     ));
-    output::table(
-        ["RESULT", "VALUE", "UNIT", "SPREAD"],
-        report.results.iter().map(|m| {
-            let value = if m.value >= 100.0 { format!("{:.0}", m.value) } else { format!("{:.3}", m.value) };
-            [m.name.clone(), value, m.unit.to_owned(), format!("{:.0} %", m.spread * 100.0)]
-        }),
-    );
+    output::table(["RESULT", "VALUE", "UNIT", "SPREAD", "GOAL"], report.results.iter().map(row));
+    output::line(format_args!(
+        "A figure whose goal is `{NO_GOAL}` is reported for comparison: nothing says what it should be."
+    ));
     output::table(
         ["AGAINST THE GOAL", "RATIO"],
         report.ratios.iter().map(|r| [r.name.clone(), format!("{:.2}", r.ratio)]),
@@ -157,5 +188,16 @@ mod tests {
         figures.add("memory", "B", Some(Goal::AtMost(50.0)), &[100.0]);
         assert_eq!(figures.ratios[0].ratio, 2.0);
         assert_eq!(figures.ratios[1].ratio, 0.5);
+        assert_eq!([0.0, 1.0].map(|errors| Goal::AtMost(0.0).met_by(errors)), [1.0, 0.0]);
+    }
+
+    #[test]
+    fn every_figure_is_shown_with_its_goal_or_that_it_has_none() {
+        let mut figures = Figures::default();
+        figures.add("find", "ns", Some(Goal::AtMost(10.0)), &[8.9]);
+        figures.add("hashing", "ns", None, &[3.8]);
+        let shown: Vec<[String; 5]> = figures.results.iter().map(row).collect();
+        assert_eq!(shown[0], ["find", "8.900", "ns", "0 %", "≤ 10"]);
+        assert_eq!(shown[1][4], NO_GOAL);
     }
 }

@@ -153,8 +153,10 @@ pub fn measure(effort: Effort, figures: &mut Figures) -> Result<(), Error> {
             figures.add(&name(what), unit, goal, &taken.iter().map(of).collect::<Vec<_>>());
         };
         add("max ÷ mean of owners that share", "×", Some(Goal::AtMost(WORST)), &|spread| spread.worst);
+        // How many those are follows from the load; that none of them shares is what is aimed at.
         add("keys alone on an owner", "keys", None, &|spread| spread.isolated as f64);
-        add("keys above the mean that share an owner", "keys", None, &|spread| spread.above as f64);
+        let none = Some(Goal::AtMost(0.0));
+        add("keys above the mean that share an owner", "keys", none, &|spread| spread.above as f64);
         add("ranges moved", "moves", None, &|spread| spread.moves as f64);
         add("keys moved", "%", None, &|spread| spread.keys_moved as f64 * 100.0 / effort.placement.keys as f64);
         add("rounds until settled", "rounds", None, &|spread| spread.rounds as f64);

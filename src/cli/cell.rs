@@ -317,15 +317,24 @@ pub enum Sequencer {
         #[command(flatten)]
         remote: Remote,
     },
-    /// Show what a sequencer says, without asking anybody; the signature is not checked
+    /// Print the cell's public keys: with them sequencers are verified where the cell cannot be asked
+    #[command(after_help = "Example:\n  tidings cell sequencer keys > cell.keys")]
+    Keys {
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Show what a sequencer says, without asking anybody; its signature is checked only with --keys
     #[command(after_help = "Examples:\n  tidings cell sequencer show \"$TIDINGS_SEQUENCER\"\n  \
-                            tidings cell sequencer show \"$TIDINGS_SEQUENCER\" --against \"$NEWEST_SEEN\"")]
+                            tidings cell sequencer show \"$TIDINGS_SEQUENCER\" --keys cell.keys --against \"$NEWEST_SEEN\"")]
     Show {
         /// The sequencer, `seq1.…`
         token: String,
         /// Say whether it is older or newer than this one
         #[arg(long, value_name = "TOKEN")]
         against: Option<String>,
+        /// Refuse what the cell of these keys has not signed: a file that `cell sequencer keys` printed
+        #[arg(long, value_name = "FILE")]
+        keys: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,

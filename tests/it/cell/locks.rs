@@ -52,6 +52,7 @@ fn a_command_runs_with_a_sequencer_and_its_exit_code_is_passed_on() {
     assert_eq!(path, "/l/lock");
     let shown = crate::process::run(&["cell", "sequencer", "show", sequencer, "--json"]).json();
     assert_eq!((shown["path"].as_str(), shown["mode"].as_str()), (Some("/l/lock"), Some("exclusive")));
+    assert_eq!(shown["verified"], false);
     // The lock is free, so the sequencer is stale, for good.
     server.run(&["cell", "sequencer", "check", sequencer]).failed(4, "cell.stale_sequencer");
     assert!(lock(&server, "/l/lock").is_none());
@@ -65,8 +66,24 @@ fn a_command_runs_with_a_sequencer_and_its_exit_code_is_passed_on() {
     assert_eq!(code(&["sh", "-c", "kill -9 $$"]), 137);
     // A later holder's sequencer is newer, and that can be told offline.
     let later = server.run(&["cell", "lock", "/l/lock", "--", "sh", "-c", "echo $TIDINGS_SEQUENCER"]).out;
-    let compared = crate::process::run(&["cell", "sequencer", "show", later.trim(), "--against", sequencer, "--json"]);
-    assert_eq!(compared.json()["against"], "newer");
+    let show = ["cell", "sequencer", "show", later.trim(), "--against", sequencer];
+    let compared = crate::process::run(&[&show[..], &["--json"]].concat()).json();
+    assert_eq!((&compared["against"], &compared["verified"]), (&"newer".into(), &false.into()));
+    assert!(crate::process::run(&show).out.contains("not checked"));
+    // With the cell's keys what nobody else can have written is told from what anybody can.
+    let files = tempfile::tempdir().unwrap();
+    let (own, foreign) = (files.path().join("own.keys"), files.path().join("foreign.keys"));
+    std::fs::write(&own, server.run(&["cell", "sequencer", "keys"]).out).unwrap();
+    let (_other_data, other) = one_node();
+    std::fs::write(&foreign, other.run(&["cell", "sequencer", "keys"]).out).unwrap();
+    let with = |keys: &std::path::Path| {
+        crate::process::run(&[&show[..], &["--keys", keys.to_str().unwrap(), "--json"]].concat())
+    };
+    let verified = with(&own).json();
+    assert_eq!((&verified["against"], &verified["verified"]), (&"newer".into(), &true.into()));
+    assert_eq!(with(&foreign).failed_json(2)["code"], "cell.bad_sequencer");
+    std::fs::write(&own, "no key").unwrap();
+    assert_eq!(with(&own).failed_json(2)["code"], "cli.usage");
 }
 
 #[test]

@@ -259,15 +259,17 @@ impl Handle {
     /// The sequencer of the lock that this handle holds.
     pub async fn sequencer(&self) -> Result<Sequencer, Error> {
         let get = v1::GetSequencer { handle: self.inner.opened.number };
-        match self.inner.ask(Message::GetSequencer(get)).await? {
-            Message::Sequencer(sequencer) => Ok(Sequencer::new(sequencer.token)),
-            _ => Err(unexpected()),
-        }
+        let sequencer = match self.inner.ask(Message::GetSequencer(get)).await? {
+            Message::Sequencer(sequencer) => Sequencer::new(sequencer.token),
+            _ => return Err(unexpected()),
+        };
+        self.inner.still_fenced().await?;
+        Ok(sequencer)
     }
 
     /// Ties later calls on this handle to a lock: they fail with `cell.stale_sequencer` once it is no longer held.
-    /// Changes are checked when they are applied; reads and acquires are checked after they were done, which costs a
-    /// call. `None` unties it.
+    /// Changes are checked when they are applied; reads, acquires and questions are checked after they were done, and a
+    /// release before, which costs a call. Closing always works. `None` unties it.
     pub fn set_sequencer(&self, sequencer: impl Into<Option<Sequencer>>) {
         let sequencers = sequencer.into().map(|s| s.token().clone());
         self.inner.opened.set_sequencers(sequencers.into_iter().collect());
@@ -275,10 +277,13 @@ impl Handle {
 
     /// Whether a lock is still held as its sequencer says.
     pub async fn check_sequencer(&self, sequencer: &Sequencer) -> Result<bool, Error> {
-        match self.inner.ask(Message::CheckSequencer(v1::CheckSequencer { token: sequencer.token().clone() })).await? {
-            Message::SequencerChecked(checked) => Ok(checked.valid),
-            _ => Err(unexpected()),
-        }
+        let check = v1::CheckSequencer { token: sequencer.token().clone() };
+        let valid = match self.inner.ask(Message::CheckSequencer(check)).await? {
+            Message::SequencerChecked(checked) => checked.valid,
+            _ => return Err(unexpected()),
+        };
+        self.inner.still_fenced().await?;
+        Ok(valid)
     }
 
     /// What happens to the node from now on, of the kinds that [`Open::events`](super::Open::events) asked for.

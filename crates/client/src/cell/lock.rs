@@ -71,10 +71,16 @@ impl Lock {
         self.grant.loss()
     }
 
-    /// Releases the lock, and returns when it is free. An error says that it was lost before.
+    /// Releases the lock, and returns when it is free. An error says that it was lost before, or that its handle is tied to
+    /// another lock that is free ([`Handle::set_sequencer`](super::Handle::set_sequencer)); then this one is released in the
+    /// background, as if it were dropped.
     pub async fn release(self) -> Result<(), Error> {
         if let Some(why) = self.loss() {
             return Err(why);
+        }
+        // A poisoned handle keeps its lock until it is released: nothing else is asked of it.
+        if !self.handle.opened.is_poisoned() {
+            self.handle.still_fenced().await?;
         }
         let releasing = self.let_go();
         self.handle.cell.core.finished(releasing).await.map(|_| ())

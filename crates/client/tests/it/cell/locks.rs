@@ -156,7 +156,12 @@ async fn a_handle_that_is_tied_to_a_lock_fails_once_that_is_freed() {
     data.set_sequencer(lock.sequencer());
     data.set_contents("1", None).await.unwrap();
     assert_eq!(data.contents_and_stat().await.unwrap().text(), "1");
+    let own = data.acquire(Mode::Exclusive).await.unwrap();
+    assert_eq!(data.sequencer().await.unwrap(), own.sequencer());
     lock.release().await.unwrap();
+    assert_eq!(code(data.sequencer().await), "cell.stale_sequencer");
+    assert_eq!(code(data.check_sequencer(&own.sequencer()).await), "cell.stale_sequencer");
+    assert_eq!(code(own.release().await), "cell.stale_sequencer");
     assert_eq!(code(data.set_contents("2", None).await), "cell.stale_sequencer");
     assert_eq!(code(data.contents_and_stat().await), "cell.stale_sequencer");
     assert_eq!(code(data.read_dir().await.map(|_| ())), "cell.not_a_directory");
@@ -164,6 +169,11 @@ async fn a_handle_that_is_tied_to_a_lock_fails_once_that_is_freed() {
     assert_eq!(code(data.delete(None).await), "cell.stale_sequencer");
     data.set_sequencer(None);
     data.set_contents("3", None).await.unwrap();
+    // Its lock was released all the same, and a lock is no worse for being what its own handle is tied to.
+    let own = soon(data.acquire(Mode::Exclusive)).await.unwrap();
+    data.set_sequencer(own.sequencer());
+    own.release().await.unwrap();
+    data.set_sequencer(None);
     assert_eq!(data.stat().await.unwrap().lock, None);
 }
 

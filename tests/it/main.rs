@@ -3,6 +3,8 @@
 //! Tests that spawn servers take turns ([`process::turn`]), so that a machine with two cores is enough for them.
 
 mod cell;
+#[path = "../shared/cell_load.rs"]
+mod cell_load;
 mod cluster;
 mod commands;
 mod durability;

@@ -3,6 +3,8 @@
 mod admission;
 mod carriers;
 mod cell;
+#[path = "../../../tests/shared/cell_load.rs"]
+mod cell_load;
 mod configuration;
 mod conformance;
 mod identity;

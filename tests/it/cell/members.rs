@@ -1,7 +1,8 @@
 //! `tidings cell member`: replicas are added, removed and replaced while the cell serves, whoever leads it.
 
+use crate::cell_load::Load;
 use crate::cluster::{CELL, Cluster};
-use crate::process::{Server, free_port, turn, until};
+use crate::process::{Said, Server, free_port, turn};
 use std::path::Path;
 
 /// A node that runs and is no member.
@@ -26,10 +27,22 @@ fn replicas_are_added_removed_and_replaced_while_the_cell_serves() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(dir.path());
     let node = cluster.node(0);
-    assert_eq!(node.run(&["cell", "put", "/kept", "this"]).code, 0);
     let ((fourth, at), (fifth, at_fifth)) = (join(dir.path(), 4), join(dir.path(), 5));
+    let mut urls = cluster.urls.clone();
+    urls.extend([fourth.url(), fifth.url()]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let load = runtime.block_on(Load::start(&urls));
+    runtime.block_on(load.goes_on());
+    // Sessions write, read and take turns with a lock all the while.
+    let serving = |change: &dyn Fn() -> Said| {
+        let before = load.done();
+        let changed = change();
+        assert!(load.done() > before, "nothing was served during {changed:?}");
+        runtime.block_on(load.goes_on());
+        changed
+    };
 
-    let added = node.run(&["cell", "member", "add", "4", &at]);
+    let added = serving(&|| node.run(&["cell", "member", "add", "4", &at]));
     assert_eq!((added.code, added.out.trim()), (0, "node 4 is added"), "{added:?}");
     assert_eq!(replicas(node), [1, 2, 3, 4]);
     node.run(&["cell", "member", "add", "4", &at]).failed(4, "node 4 is a voting member already");
@@ -38,7 +51,7 @@ fn replicas_are_added_removed_and_replaced_while_the_cell_serves() {
     let master = cluster.leader_of(CELL);
     let asked = cluster.node((master + 1) % 3);
     let number = (master + 1).to_string();
-    let removed = asked.run(&["cell", "member", "remove", &number, "--json"]);
+    let removed = serving(&|| asked.run(&["cell", "member", "remove", &number, "--json"]));
     assert_eq!(removed.json()["removed"], master as u64 + 1);
     let left = replicas(asked);
     assert!(left.len() == 3 && left.contains(&4) && !left.contains(&(master as u64 + 1)), "{left:?}");
@@ -46,7 +59,7 @@ fn replicas_are_added_removed_and_replaced_while_the_cell_serves() {
 
     // And one replica in the place of another.
     let other = left.iter().find(|node| **node != 4).unwrap().to_string();
-    let replaced = fourth.run(&["cell", "member", "replace", &other, "5", &at_fifth]);
+    let replaced = serving(&|| fourth.run(&["cell", "member", "replace", &other, "5", &at_fifth]));
     assert_eq!(replaced.out.trim(), format!("node 5 is in the place of node {other}"), "{replaced:?}");
     // Once more changes nothing: whoever does not know whether it was done may say it again.
     let again = fourth.run(&["cell", "member", "replace", &other, "5", &at_fifth]);
@@ -55,9 +68,6 @@ fn replicas_are_added_removed_and_replaced_while_the_cell_serves() {
     let left = replicas(&fifth);
     assert!(left.len() == 3 && left.contains(&4) && left.contains(&5), "{left:?}");
     fourth.run(&["cell", "member", "replace", &other, "6", "127.0.0.1:1"]).failed(3, "is no member of the group");
-    let read = until("the new replicas serve", || {
-        let read = fifth.run(&["cell", "cat", "/kept"]);
-        (read.code == 0).then_some(read)
-    });
-    assert_eq!(read.out.trim(), "this");
+    let promised = runtime.block_on(load.stop());
+    runtime.block_on(promised.assert_kept(&[fifth.url()]));
 }

@@ -23,6 +23,7 @@ simulate wire --seeds 1..40
 simulate store --seeds 1..200
 simulate cell --seeds 1..20
 simulate cell-directed --seeds 1..6
+simulate cell-guarded --seeds 1..4
 simulate placement --seeds 1..40
 simulate placement-directed --seeds 1..6
 simulate notify --seeds 19..22

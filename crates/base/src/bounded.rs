@@ -115,6 +115,11 @@ impl<K: Ord + Clone, V> BoundedMap<K, V> {
         self.entries.is_empty()
     }
 
+    /// The keys from this one on, in their order.
+    pub fn keys_from<'a>(&'a self, key: &K) -> impl Iterator<Item = &'a K> + use<'a, K, V> {
+        self.entries.range(key..).map(|(key, _)| key)
+    }
+
     /// All entries in the order of their keys, without marking them as used.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, (_, value))| (key, value))

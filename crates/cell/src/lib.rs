@@ -10,6 +10,7 @@
 //! - [`master`]: what the leader adds in memory: leases, handles, lock queues, who may cache what, events, fail-over.
 //! - [`session`]: the client's side: its own view of the lease, jeopardy and grace, the cache, recovery of handles.
 //! - [`link`]: the short lease under which anything cached may be used.
+//! - [`tether`]: for how long a command may go on under a lock that nobody has heard of.
 //!
 //! What it promises: L1–L5 of the platform's guarantees. What it deliberately does not do: read clocks, draw randomness,
 //! know what carries its messages, or check who a caller is (the node has done so).
@@ -25,6 +26,7 @@ pub mod mutant;
 pub mod namespace;
 pub mod path;
 pub mod session;
+pub mod tether;
 pub mod token;
 
 pub use path::{CacheKey, NodePath, Place};

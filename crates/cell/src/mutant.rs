@@ -54,11 +54,15 @@ pub enum Mutant {
     ListsIgnored,
     /// R5: a change of an access list leaves copies with those whom it shuts out.
     ListsInvalidateNothing,
+    /// R5: a change of who may look into a directory leaves what was absent in it with those whom it shuts out.
+    AbsencesStay,
+    /// R10: a command runs until its session hears that the lock is lost.
+    CommandsOutliveLeases,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 24] = [
+    pub const ALL: [Mutant; 26] = [
         Mutant::StaleEpochAccepted,
         Mutant::ReadWithoutLease,
         Mutant::LeaseFromArrival,
@@ -83,6 +87,8 @@ impl Mutant {
         Mutant::GuardIgnored,
         Mutant::ListsIgnored,
         Mutant::ListsInvalidateNothing,
+        Mutant::AbsencesStay,
+        Mutant::CommandsOutliveLeases,
     ];
 
     /// Its name on the command line.
@@ -112,6 +118,8 @@ impl Mutant {
             Mutant::GuardIgnored => "guard-ignored",
             Mutant::ListsIgnored => "lists-ignored",
             Mutant::ListsInvalidateNothing => "lists-invalidate-nothing",
+            Mutant::AbsencesStay => "absences-stay",
+            Mutant::CommandsOutliveLeases => "commands-outlive-leases",
         }
     }
 }

@@ -63,6 +63,16 @@ impl NodePath {
             || self.0.strip_prefix(&*directory.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
+    /// Whether it is below the other path.
+    pub fn is_below(&self, directory: &NodePath) -> bool {
+        self != directory && self.is_within(directory)
+    }
+
+    /// In the order of paths, what is below this one follows this bound without a gap. It is no path itself.
+    pub(crate) fn bound_below(&self) -> NodePath {
+        if self.is_root() { self.clone() } else { NodePath(Arc::from(format!("{}/", self.0))) }
+    }
+
     /// Whether it is a file's place in the directory of access lists, or below that.
     pub fn is_acl(&self) -> bool {
         self.0.strip_prefix(ACL_DIRECTORY).is_some_and(|rest| rest.starts_with('/'))
@@ -150,6 +160,11 @@ impl Place {
     pub fn parent(&self) -> Option<Place> {
         Some(Place { app: self.app.clone(), path: self.path.parent()? })
     }
+
+    /// Whether it is below the other place.
+    pub fn is_below(&self, directory: &Place) -> bool {
+        self.app == directory.app && self.path.is_below(&directory.path)
+    }
 }
 
 impl std::fmt::Display for Place {
@@ -233,6 +248,10 @@ mod tests {
         let within = |a: &str, b: &str| NodePath::parse(a).unwrap().is_within(&NodePath::parse(b).unwrap());
         assert!(within("/a/b", "/a") && within("/a", "/a") && within("/a", "/"));
         assert!(!within("/ab", "/a") && !within("/a", "/a/b"));
+        let below = |a: &str, b: &str| NodePath::parse(a).unwrap().is_below(&NodePath::parse(b).unwrap());
+        assert!(
+            below("/a/b", "/a") && below("/a", "/") && !below("/a", "/a") && !below("/", "/") && !below("/a-b", "/a")
+        );
         assert!(NodePath::parse("/acl/x").unwrap().is_acl());
         assert!(!NodePath::parse("/acl").unwrap().is_acl() && !NodePath::parse("/acl2/x").unwrap().is_acl());
     }

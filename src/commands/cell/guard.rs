@@ -14,6 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 use tidings_base::{Error, Mono};
+use tidings_cell::tether::Deadline;
 use tidings_node::{SystemClock, clock::Clock};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::pipe;
@@ -27,28 +28,14 @@ pub const CANNOT_RUN: u8 = 126;
 /// As shells have it: there is no such command.
 pub const NO_COMMAND: u8 = 127;
 
-/// When a command is told to end, and when it must be dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadline {
-    pub term: Mono,
-    pub kill: Mono,
+/// A deadline as it goes through the pipe.
+pub fn line(deadline: Deadline) -> String {
+    format!("{} {}\n", deadline.term.0, deadline.kill.0)
 }
 
-impl Deadline {
-    /// As it goes through the pipe.
-    pub fn line(self) -> String {
-        format!("{} {}\n", self.term.0, self.kill.0)
-    }
-
-    fn parse(line: &str) -> Option<Deadline> {
-        let (term, kill) = line.split_once(' ')?;
-        Some(Deadline { term: Mono(term.parse().ok()?), kill: Mono(kill.parse().ok()?) })
-    }
-
-    /// Whichever ends earlier: time that was taken away is never given back.
-    fn sooner(self, other: Deadline) -> Deadline {
-        Deadline { term: self.term.min(other.term), kill: self.kill.min(other.kill) }
-    }
+fn parse(line: &str) -> Option<Deadline> {
+    let (term, kill) = line.split_once(' ')?;
+    Some(Deadline { term: Mono(term.parse().ok()?), kill: Mono(kill.parse().ok()?) })
 }
 
 /// This host's clock, suspended time included: the same for the guard and its parent.
@@ -126,7 +113,7 @@ async fn guard(args: CellGuard) -> Result<ExitCode, Error> {
 /// The next deadline; nothing once the parent is gone.
 async fn next(lines: &mut Lines<BufReader<pipe::Receiver>>) -> Option<Deadline> {
     let line = lines.next_line().await.ok().flatten()?;
-    Deadline::parse(&line)
+    parse(&line)
 }
 
 fn signal_own_group(signal: Signal) {
@@ -139,12 +126,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deadlines_pass_through_the_pipe_and_only_come_nearer_once_told() {
+    fn deadlines_pass_through_the_pipe() {
         let deadline = Deadline { term: Mono(5), kill: Mono(9) };
-        assert_eq!(Deadline::parse(deadline.line().trim_end()), Some(deadline));
-        assert_eq!(Deadline::parse("5"), None);
-        let later = Deadline { term: Mono(7), kill: Mono(8) };
-        assert_eq!(deadline.sooner(later), Deadline { term: Mono(5), kill: Mono(8) });
+        assert_eq!(parse(line(deadline).trim_end()), Some(deadline));
+        assert_eq!(parse("5"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `tidings cell lock` and `elect`: something that runs only while a lock is held.
 
 use super::connect::{FAREWELL, make_parents, open_making_parents, staying};
-use super::supervise::{Ended, Environment, Guarded, Held};
+use super::supervise::{self, Ended, Environment, Guarded, Held};
 use crate::cli::Remote;
 use crate::cli::cell::{Elect, Holding, Lock as Args};
 use crate::commands::signals::Signals;
@@ -142,15 +142,7 @@ fn environment(path: &str, sequencer: String) -> Environment {
 }
 
 fn guarded(command: &[String], environment: Environment, holding: Holding, json: bool) -> Guarded<'_> {
-    Guarded {
-        command,
-        environment,
-        lock_delay: holding.lock_delay,
-        kill_after: holding.kill_after,
-        json,
-        #[cfg(test)]
-        careless: false,
-    }
+    Guarded { command, environment, tether: supervise::tether(holding.lock_delay, holding.kill_after), json }
 }
 
 fn ended_as(path: &str, ended: Ended, json: bool) -> ExitCode {

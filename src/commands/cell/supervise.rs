@@ -1,12 +1,11 @@
 //! Running a command only while a lock is held (R10): dead before the local lease end and the lock-delay have passed.
 //!
-//! The lock-delay keeps everybody else out after the master has given this session up, and the master does so no
-//! earlier than the local lease ends. So the command may go on through jeopardy, until shortly before that sum.
+//! For how long that is, [`Tether`] says: through jeopardy, until shortly before the lock can be another's.
 //!
 //! A lock whose file is deleted is gone without a delay, and another file of that path may be locked at once: then the command
 //! is killed as soon as that is heard.
 
-use super::guard::{self, Deadline, now};
+use super::guard::{self, now};
 use crate::commands::signals::{Signals, Told};
 use crate::output::broken;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -16,9 +15,8 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
 use std::time::Duration;
-use tidings_base::time::shortened;
 use tidings_base::{Error, Mono};
-use tidings_cell::namespace::MAX_LOCK_DELAY;
+use tidings_cell::tether::{Loss, Tether};
 use tokio::process::{Child, Command};
 
 /// What killing may take: a busy machine schedules the guard late.
@@ -41,15 +39,15 @@ pub type Environment = Vec<(&'static str, String)>;
 pub struct Guarded<'a> {
     pub command: &'a [String],
     pub environment: Environment,
-    /// The lock-delay that was asked for; what is longer than [`MAX_LOCK_DELAY`] was shortened by the master.
-    pub lock_delay: Duration,
-    /// Between SIGTERM and SIGKILL, at most.
-    pub kill_after: Duration,
+    /// What ties it to its lock; between the two of its deadlines there is time for SIGTERM.
+    pub tether: Tether,
     /// Errors are told as JSON.
     pub json: bool,
-    /// R10, left out: the lock-delay is taken for what it was asked to be, on a clock like the master's.
-    #[cfg(test)]
-    pub careless: bool,
+}
+
+/// What ties a command to a lock with this delay.
+pub fn tether(lock_delay: Duration, kill_after: Duration) -> Tether {
+    Tether { lock_delay, kill_after, slack: SLACK, mutant: None }
 }
 
 /// How it ended.
@@ -67,20 +65,22 @@ impl Guarded<'_> {
         let (mut child, mut control) = self.spawn()?;
         let group = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let mut sent = None;
-        let mut deadline = self.while_held(held.lease_until().unwrap_or_else(now));
+        let mut deadline = self.tether.while_held(held.lease_until().unwrap_or_else(now));
         let mut lost: Option<String> = None;
         let mut killed = false;
         let status = loop {
             if sent != Some(deadline) {
                 // A guard that is gone has ended, and that is heard below.
-                let _ = control.write_all(deadline.line().as_bytes());
+                let _ = control.write_all(guard::line(deadline).as_bytes());
                 sent = Some(deadline);
             }
             tokio::select! {
                 biased;
                 status = child.wait() => break status,
                 why = held.lost(), if lost.is_none() => {
-                    deadline = self.after_loss(deadline, now(), &why);
+                    // Only a lost session leaves a delay: what a session loses that lives on went with its file.
+                    let loss = if why.code == "cell.expired" { Loss::Expired } else { Loss::Gone };
+                    deadline = self.tether.after_loss(deadline, now(), loss);
                     lost = Some(why.message);
                 }
                 told = signals.next() => pass_on(group, match told {
@@ -95,7 +95,7 @@ impl Guarded<'_> {
                 () = tokio::time::sleep(LOOK), if lost.is_none() => {
                     // In jeopardy the last lease counts.
                     if let Some(until) = held.lease_until() {
-                        deadline = self.while_held(until);
+                        deadline = self.tether.while_held(until);
                     }
                 }
             }
@@ -131,105 +131,11 @@ impl Guarded<'_> {
             .map_err(no_guard)?;
         Ok((child, File::from(write)))
     }
-
-    /// The lock-delay that really holds, as much of it as is sure to pass.
-    fn delay(&self) -> Duration {
-        #[cfg(test)]
-        if self.careless {
-            return self.lock_delay + SLACK;
-        }
-        shortened(self.lock_delay.min(MAX_LOCK_DELAY))
-    }
-
-    /// While nothing is wrong, or nobody knows: everybody else is kept out for the lock-delay after the lease.
-    fn while_held(&self, lease_until: Mono) -> Deadline {
-        let delay = self.delay();
-        let kill = (lease_until + delay).saturating_sub(SLACK);
-        // With half of a short delay for a good end, jeopardy can still pass unnoticed in the other half.
-        Deadline { term: kill.saturating_sub(self.kill_after.min(delay / 2)), kill }
-    }
-
-    /// The master has freed the lock just now, or will have when it was going to: the delay runs already. But only a lost
-    /// session leaves one: what a session loses that lives on went with its file.
-    fn after_loss(&self, before: Deadline, now: Mono, why: &Error) -> Deadline {
-        if why.code != "cell.expired" {
-            return Deadline { term: now, kill: now };
-        }
-        let delay = self.delay().saturating_sub(SLACK);
-        Deadline { term: now, kill: before.kill.min(now + self.kill_after.min(delay)) }
-    }
 }
 
 fn pass_on(group: Option<Pid>, signal: Signal) {
     if let Some(group) = group {
         // An empty group has nobody left to hear it.
         let _ = kill_process_group(group, signal);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn guarded(lock_delay: u64, kill_after: u64) -> Guarded<'static> {
-        let (lock_delay, kill_after) = (Duration::from_secs(lock_delay), Duration::from_secs(kill_after));
-        Guarded { command: &[], environment: Vec::new(), lock_delay, kill_after, json: false, careless: false }
-    }
-
-    fn expired() -> Error {
-        tidings_cell::error::expired(1)
-    }
-
-    const fn at(milliseconds: u64) -> Mono {
-        Mono(milliseconds * 1_000_000)
-    }
-
-    #[test]
-    fn a_command_is_dead_before_lease_end_and_lock_delay() {
-        let lease = at(100_000);
-        // 60 s shortened by ρ are 54.
-        assert_eq!(guarded(60, 10).while_held(lease), Deadline { term: at(143_750), kill: at(153_750) });
-        // More than the cell keeps counts for nothing.
-        assert_eq!(guarded(300, 10).while_held(lease), guarded(60, 10).while_held(lease));
-        assert_eq!(
-            guarded(300, 90).after_loss(guarded(300, 90).while_held(lease), lease, &expired()).kill,
-            at(153_750)
-        );
-        // A short delay is shared between jeopardy and a good end.
-        assert_eq!(guarded(10, 10).while_held(lease), Deadline { term: at(104_250), kill: at(108_750) });
-        // Without a delay it is dead before the lease ends.
-        assert_eq!(guarded(0, 10).while_held(lease), Deadline { term: at(99_750), kill: at(99_750) });
-    }
-
-    #[test]
-    fn the_rule_of_the_lock_delay_is_missed_when_it_is_left_out() {
-        let lease = at(100_000);
-        let late = |careless| {
-            let in_time = |lock_delay: &u64| {
-                // The earliest at which the lock can be anybody else's: the master keeps no more than its longest delay, and
-                // its clock may gain ρ on the one here.
-                let others = lease + shortened(Duration::from_secs(*lock_delay).min(MAX_LOCK_DELAY));
-                Guarded { careless, ..guarded(*lock_delay, 10) }.while_held(lease).kill < others
-            };
-            [0, 1, 10, 60, 300].iter().filter(|delay| !in_time(delay)).count()
-        };
-        assert_eq!((late(false), late(true)), (0, 5));
-    }
-
-    #[test]
-    fn after_a_loss_the_delay_runs_already() {
-        let guarded = guarded(5, 10);
-        let before = guarded.while_held(at(100_000));
-        let after = |now| guarded.after_loss(before, now, &expired());
-        assert_eq!(after(at(90_000)), Deadline { term: at(90_000), kill: at(94_250) });
-        assert_eq!(after(at(104_000)).kill, before.kill);
-    }
-
-    #[test]
-    fn a_lock_that_went_with_its_file_has_no_delay() {
-        let guarded = guarded(60, 10);
-        let gone = tidings_cell::error::node_gone("/l");
-        let after = guarded.after_loss(guarded.while_held(at(100_000)), at(90_000), &gone);
-        assert_eq!(after, Deadline { term: at(90_000), kill: at(90_000) });
     }
 }

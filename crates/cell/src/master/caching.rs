@@ -1,7 +1,7 @@
 //! Who may hold a copy of what, and how a change waits until nobody can (seed §2.7; R5, R15).
 
 use super::failover::Phase;
-use super::places::{Key, Places};
+use super::places::{Key, PlaceId, Places};
 use super::reign::{Asker, Reign, Turn};
 use super::sessions::{Slot, Standing};
 use crate::mutant::Mutant;
@@ -16,6 +16,8 @@ use tidings_wire::v1;
 const MAX_INTEREST: u32 = 4_096;
 /// So many reads of a key are answered while a change of it is under way; further ones wait for the change.
 const MAX_BLOCKED_READS: u32 = 256;
+/// The same for a change that empties everybody's cache: so many reads of anything that it covers.
+const MAX_BLOCKED_READS_OF_ALL: u32 = 4_096;
 
 /// Which session may have cached which key, both ways.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +39,10 @@ impl Interest {
         self.by_key.range((key, Slot(0))..=(key, Slot(u32::MAX))).map(|entry| entry.1).collect()
     }
 
+    fn is_noted(&self, key: Key) -> bool {
+        self.by_key.range((key, Slot(0))..=(key, Slot(u32::MAX))).next().is_some()
+    }
+
     fn of(&self, slot: Slot) -> impl Iterator<Item = Key> {
         self.by_session.range((slot, Key::MIN)..).take_while(move |entry| entry.0 == slot).map(|entry| entry.1)
     }
@@ -46,8 +52,11 @@ impl Interest {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
     keys: BTreeMap<Key, Block>,
-    apps: BTreeMap<Arc<str>, u32>,
-    all: u32,
+    /// What is absent below these, by the number of changes.
+    below: BTreeMap<PlaceId, u32>,
+    apps: BTreeMap<Arc<str>, Block>,
+    /// With at least one change.
+    all: Option<Block>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,7 +69,21 @@ struct Block {
 /// What a change has blocked.
 #[derive(Clone, Debug)]
 pub(super) enum Blocked {
-    Keys(Vec<Key>),
+    Keys { keys: Vec<Key>, below: Vec<PlaceId> },
+    App(Arc<str>),
+    All,
+}
+
+impl Default for Blocked {
+    fn default() -> Blocked {
+        Blocked::Keys { keys: Vec::new(), below: Vec::new() }
+    }
+}
+
+/// Where too many reads came while a change was under way.
+#[derive(Clone, Debug)]
+pub(super) enum Crowd {
+    Key(Key),
     App(Arc<str>),
     All,
 }
@@ -68,13 +91,54 @@ pub(super) enum Blocked {
 impl Blocks {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.keys.len() + self.apps.len() + self.all as usize
+        self.keys.len() + self.below.len() + self.apps.len() + usize::from(self.all.is_some())
     }
 
     fn has(&self, key: Key, places: &Places) -> bool {
         self.keys.contains_key(&key)
-            || self.all > 0
+            || self.all.is_some()
             || (!self.apps.is_empty() && self.apps.contains_key(&places.get(key.place()).app))
+            || (!self.below.is_empty() && self.has_above(places.get(key.place()), places))
+    }
+
+    fn has_above(&self, place: &Place, places: &Places) -> bool {
+        let blocked = |at: &Place| places.find(at).is_some_and(|id| self.below.contains_key(&id));
+        std::iter::successors(place.parent(), Place::parent).any(|at| blocked(&at))
+    }
+
+    fn at(&mut self, crowd: &Crowd) -> Option<&mut Block> {
+        match crowd {
+            Crowd::Key(key) => self.keys.get_mut(key),
+            Crowd::App(app) => self.apps.get_mut(app),
+            Crowd::All => self.all.as_mut(),
+        }
+    }
+
+    /// One more read while changes are under way there, if any are; whether it is one too many.
+    fn is_one_too_many(&mut self, crowd: &Crowd) -> bool {
+        let most = match crowd {
+            Crowd::Key(_) => MAX_BLOCKED_READS,
+            Crowd::App(_) | Crowd::All => MAX_BLOCKED_READS_OF_ALL,
+        };
+        self.at(crowd).is_some_and(|block| {
+            block.reads = block.reads.saturating_add(1);
+            block.reads > most
+        })
+    }
+
+    /// One change less; what waited for the last one.
+    fn one_less(&mut self, crowd: &Crowd) -> Vec<(Asker, v1::CellMessage)> {
+        let Some(block) = self.at(crowd) else { return Vec::new() };
+        block.changes -= 1;
+        if block.changes > 0 {
+            return Vec::new();
+        }
+        let block = match crowd {
+            Crowd::Key(key) => self.keys.remove(key),
+            Crowd::App(app) => self.apps.remove(app),
+            Crowd::All => self.all.take(),
+        };
+        block.unwrap_or_default().parked
     }
 }
 
@@ -89,14 +153,14 @@ impl Reign {
         writer: Option<Slot>,
     ) -> (Blocked, u32) {
         match touched {
-            Touched::Keys(keys) => self.clear_keys(t, change, keys, writer),
+            Touched::Keys { keys, below } => self.clear_keys(t, change, &keys, &below, writer),
             Touched::App(app) => {
-                *self.blocks.apps.entry(app.clone()).or_default() += 1;
+                self.blocks.apps.entry(app.clone()).or_default().changes += 1;
                 let waits = self.clear_sessions(t, change, Some(&app), writer);
                 (Blocked::App(app), waits)
             }
             Touched::All => {
-                self.blocks.all += 1;
+                self.blocks.all.get_or_insert_default().changes += 1;
                 let waits = self.clear_sessions(t, change, None, writer);
                 (Blocked::All, waits)
             }
@@ -107,10 +171,16 @@ impl Reign {
         &mut self,
         t: &mut Turn<'_>,
         change: OpId,
-        touched: Vec<CacheKey>,
+        touched: &[CacheKey],
+        below: &[Place],
         writer: Option<Slot>,
     ) -> (Blocked, u32) {
-        let keys: Vec<Key> = touched.iter().map(|key| self.places.hold(&key.place).key(key.listing)).collect();
+        let mut keys: Vec<Key> = touched.iter().map(|key| self.places.hold(&key.place).key(key.listing)).collect();
+        for place in below {
+            self.hold_absences(t, place, &mut keys);
+        }
+        let below: Vec<PlaceId> = below.iter().map(|place| self.places.hold(place)).collect();
+        below.iter().for_each(|place| *self.blocks.below.entry(*place).or_default() += 1);
         let mut waits = 0;
         for key in &keys {
             self.blocks.keys.entry(*key).or_default().changes += 1;
@@ -120,7 +190,17 @@ impl Reign {
                 }
             }
         }
-        (Blocked::Keys(keys), waits)
+        (Blocked::Keys { keys, below }, waits)
+    }
+
+    /// Adds what somebody may have cached as absent below a place. What is there is shown by its own access lists, and no
+    /// copy of its absence was left when it was created.
+    fn hold_absences(&mut self, t: &Turn<'_>, place: &Place, keys: &mut Vec<Key>) {
+        let absent = self.places.below(place).filter(|(at, _)| t.state.instance(at).is_none()).map(|(_, id)| id);
+        let cached: Vec<Key> =
+            (absent.flat_map(|id| [id.key(false), id.key(true)])).filter(|key| self.interest.is_noted(*key)).collect();
+        cached.iter().for_each(|key| self.places.hold_again(key.place()));
+        keys.extend(cached);
     }
 
     fn clear_sessions(&mut self, t: &mut Turn<'_>, change: OpId, app: Option<&str>, writer: Option<Slot>) -> u32 {
@@ -135,27 +215,23 @@ impl Reign {
     /// A change was applied, or never will be: its keys may be cached again.
     pub(super) fn unblock(&mut self, blocked: &Blocked) {
         match blocked {
-            Blocked::Keys(keys) => {
+            Blocked::Keys { keys, below } => {
                 for key in keys {
-                    if let Some(block) = self.blocks.keys.get_mut(key) {
-                        block.changes -= 1;
-                        if block.changes == 0 {
-                            let block = self.blocks.keys.remove(key).unwrap_or_default();
-                            self.released.extend(block.parked);
-                        }
-                    }
+                    self.released.extend(self.blocks.one_less(&Crowd::Key(*key)));
                     self.places.release(key.place());
                 }
-            }
-            Blocked::App(app) => {
-                if let Some(count) = self.blocks.apps.get_mut(app) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.blocks.apps.remove(app);
+                for place in below {
+                    if let Some(changes) = self.blocks.below.get_mut(place) {
+                        *changes -= 1;
+                        if *changes == 0 {
+                            self.blocks.below.remove(place);
+                        }
                     }
+                    self.places.release(*place);
                 }
             }
-            Blocked::All => self.blocks.all -= 1,
+            Blocked::App(app) => self.released.extend(self.blocks.one_less(&Crowd::App(app.clone()))),
+            Blocked::All => self.released.extend(self.blocks.one_less(&Crowd::All)),
         }
     }
 
@@ -163,22 +239,24 @@ impl Reign {
     /// answer's stamp keeps earlier replies from being cached after it.
     pub(super) fn drop_own_interest(&mut self, slot: Slot, blocked: &Blocked) {
         match blocked {
-            Blocked::Keys(keys) => keys.iter().for_each(|key| self.drop_interest(slot, *key)),
+            Blocked::Keys { keys, .. } => keys.iter().for_each(|key| self.drop_interest(slot, *key)),
             Blocked::App(_) | Blocked::All => self.drop_all_interest(slot),
         }
     }
 
-    /// Whether a read of a key is to wait for the changes under way: too many came meanwhile.
-    pub(super) fn is_crowded(&mut self, place: &Place, listing: bool) -> Option<Key> {
-        let key = self.places.find(place)?.key(listing);
-        let block = self.blocks.keys.get_mut(&key)?;
-        block.reads += 1;
-        (block.reads > MAX_BLOCKED_READS).then_some(key)
+    /// Whether a read of a key is to wait for changes under way, and for which: too many came meanwhile.
+    pub(super) fn is_crowded(&mut self, place: &Place, listing: bool) -> Option<Crowd> {
+        if self.blocks.keys.is_empty() && self.blocks.apps.is_empty() && self.blocks.all.is_none() {
+            return None;
+        }
+        let key = self.places.find(place).map(|id| Crowd::Key(id.key(listing)));
+        let mut crowds = key.into_iter().chain([Crowd::App(place.app.clone()), Crowd::All]);
+        crowds.find(|crowd| self.blocks.is_one_too_many(crowd))
     }
 
-    /// Lets a read wait until its key is unblocked.
-    pub(super) fn park(&mut self, key: Key, asker: Asker, request: v1::CellMessage) {
-        if let Some(block) = self.blocks.keys.get_mut(&key) {
+    /// Lets a read wait until what it came too late for is unblocked.
+    pub(super) fn park(&mut self, crowd: &Crowd, asker: Asker, request: v1::CellMessage) {
+        if let Some(block) = self.blocks.at(crowd) {
             block.parked.push((asker, request));
         }
     }

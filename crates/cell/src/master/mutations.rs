@@ -13,7 +13,7 @@ use super::reign::{Asker, Caller, Flow, RETRY, Reign, Timer, Turn, Waiting, bad_
 use super::sessions::{Begun, Slot};
 use super::{Measure, Output};
 use crate::error;
-use crate::namespace::{Touched, WINDOW};
+use crate::namespace::WINDOW;
 use crate::path::Place;
 use crate::{HandleNumber, SessionId};
 use bytes::Bytes;
@@ -148,7 +148,7 @@ impl Reign {
         let encoded = Bytes::from(command.encode_to_vec());
         let id = self.new_op();
         let (blocked, mut waits) = match touched {
-            Touched::Keys(keys) if keys.is_empty() => (Blocked::Keys(Vec::new()), 0),
+            touched if touched.is_empty() => (Blocked::default(), 0),
             touched => self.clear(t, id, touched, slot),
         };
         if let Some(slot) = outwait {

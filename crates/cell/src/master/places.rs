@@ -72,6 +72,14 @@ impl Places {
         id
     }
 
+    /// The places in use below another one.
+    pub(super) fn below<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = (&'a Place, PlaceId)> {
+        let from = Place { app: place.app.clone(), path: place.path.bound_below() };
+        let within = move |at: &Place| at.app == place.app && at.path.is_within(&place.path);
+        let all = self.ids.range(from..).take_while(move |(at, _)| within(at));
+        all.filter(move |(at, _)| *at != place).map(|(at, id)| (at, *id))
+    }
+
     /// Uses a place that is in use once more.
     pub(super) fn hold_again(&mut self, id: PlaceId) {
         self.used[id.0 as usize].uses += 1;
@@ -118,5 +126,28 @@ mod tests {
         assert_eq!((places.find(&place("/a")), places.len()), (None, 0));
         assert_eq!(places.hold(&place("/b")), a);
         assert_eq!(places.get(a).path.as_str(), "/b");
+    }
+
+    #[test]
+    fn what_is_below_a_place_is_found_among_its_neighbours() {
+        let mut places = Places::default();
+        for (app, path) in [
+            ("app", "/"),
+            ("app", "/a"),
+            ("app", "/a-b"),
+            ("app", "/a/x"),
+            ("app", "/a/x/y"),
+            ("app", "/b"),
+            ("bpp", "/a/z"),
+        ] {
+            places.hold(&Place::parse(app, path).unwrap());
+        }
+        let below = |path| {
+            let place = Place::parse("app", path).unwrap();
+            places.below(&place).map(|(at, _)| at.path.as_str().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(below("/a"), ["/a/x", "/a/x/y"]);
+        assert_eq!(below("/"), ["/a", "/a-b", "/a/x", "/a/x/y", "/b"]);
+        assert!(below("/b").is_empty() && below("/c").is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Reads, from the state, by handle or by path; cacheable where nothing stands against it.
 
+use super::caching::Crowd;
 use super::handles::Rights;
-use super::places::Key;
 use super::reign::{Asker, Flow, Reign, Turn, Waiting, bad_call};
 use super::sessions::Slot;
 use crate::error;
@@ -44,8 +44,8 @@ impl Reign {
             return Ok(Flow::Fresh);
         }
         let (place, rights) = self.read_target(t, slot, caller, read.target.as_ref())?;
-        if let Some(key) = self.is_crowded(&place, read.children) {
-            self.delay(t, key, asker, slot, caller, Message::Read(read));
+        if let Some(crowd) = self.is_crowded(&place, read.children) {
+            self.delay(t, &crowd, asker, slot, caller, Message::Read(read));
             return Ok(Flow::Taken);
         }
         let cacheable = !read.uncached && !rights.uncached;
@@ -105,8 +105,8 @@ impl Reign {
             let target = v1::NodeTarget { target: Some(Target::Path(path.clone())) };
             places.push(self.read_target(t, slot, caller, Some(&target))?.0);
         }
-        if let Some(key) = places.iter().find_map(|place| self.is_crowded(place, false)) {
-            self.delay(t, key, asker, slot, caller, Message::ReadMany(read));
+        if let Some(crowd) = places.iter().find_map(|place| self.is_crowded(place, false)) {
+            self.delay(t, &crowd, asker, slot, caller, Message::ReadMany(read));
             return Ok(Flow::Taken);
         }
         // As many of the first as fit; the client asks for the rest.
@@ -125,11 +125,11 @@ impl Reign {
         Ok(Flow::Taken)
     }
 
-    /// Lets a read wait until the changes of a key are made.
+    /// Lets a read wait until the changes under way are made.
     fn delay(
         &mut self,
         t: &Turn<'_>,
-        key: Key,
+        crowd: &Crowd,
         asker: Asker,
         slot: Option<Slot>,
         caller: &v1::CellCaller,
@@ -137,7 +137,7 @@ impl Reign {
     ) {
         self.keep_open(t, asker, Waiting::Parked);
         let call = slot.and_then(|slot| self.call_header(t, slot));
-        self.park(key, asker, v1::CellMessage { caller: Some(caller.clone()), call, message: Some(message) });
+        self.park(crowd, asker, v1::CellMessage { caller: Some(caller.clone()), call, message: Some(message) });
     }
 
     /// What a caller is shown of a node that it may read.

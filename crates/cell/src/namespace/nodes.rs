@@ -266,7 +266,7 @@ impl Namespace {
         let Some((key, node)) = self.tree.get_mut(app, path) else { return Err(error::no_node(path)) };
         node.acl = Arc::new(acl);
         node.acl_generation += 1;
-        self.changed.stat(&key.place);
+        self.changed.rights(&key.place);
         Ok(v1::CellApplied { stat: Some(node.stat()), ..Default::default() })
     }
 

@@ -3,6 +3,9 @@
 //! A node's entry shows its contents and stat, or that it is absent; a listing shows the directory's stat and the names
 //! and stats of its children. So a change of a node's stat changes its own two entries and its parent's listing; a
 //! creation or deletion changes its parent's stat too (R5).
+//!
+//! Who may know that a name is absent is decided by the nearest node above it. So when a node comes or goes, or its access
+//! lists change, somebody else may know of the absent names *below* it.
 
 use super::Namespace;
 use crate::SessionId;
@@ -15,8 +18,13 @@ use tidings_wire::v1::cell_command::Command;
 /// What a command may change that somebody may have cached: a superset, fixed before it is proposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Touched {
-    /// These.
-    Keys(Vec<CacheKey>),
+    /// These, and every absent name below these places.
+    Keys {
+        /// Nodes and listings.
+        keys: Vec<CacheKey>,
+        /// Who may know of what is absent there may change.
+        below: Vec<Place>,
+    },
     /// Anything of this application (an ACL file changed).
     App(Arc<str>),
     /// Anything at all.
@@ -25,16 +33,27 @@ pub enum Touched {
 
 impl Default for Touched {
     fn default() -> Touched {
-        Touched::Keys(Vec::new())
+        Touched::Keys { keys: Vec::new(), below: Vec::new() }
     }
 }
 
 impl Touched {
-    /// Whether an entry is among them.
+    /// Whether an entry is among them, whatever it shows.
     pub fn covers(&self, key: &CacheKey) -> bool {
         match self {
-            Touched::Keys(keys) => keys.contains(key),
+            Touched::Keys { keys, .. } => keys.contains(key),
             Touched::App(app) => *app == key.place.app,
+            Touched::All => true,
+        }
+    }
+
+    /// Whether the absence of a node is among them.
+    pub fn covers_absence(&self, place: &Place) -> bool {
+        match self {
+            Touched::Keys { keys, below } => {
+                keys.iter().any(|key| key.place == *place) || below.iter().any(|above| place.is_below(above))
+            }
+            Touched::App(app) => *app == place.app,
             Touched::All => true,
         }
     }
@@ -43,27 +62,47 @@ impl Touched {
     pub fn covers_all(&self, other: &Touched) -> bool {
         match (self, other) {
             (Touched::All, _) => true,
-            (_, Touched::Keys(keys)) => keys.iter().all(|key| self.covers(key)),
+            (_, Touched::Keys { keys, below }) => {
+                keys.iter().all(|key| self.covers(key)) && below.iter().all(|place| self.covers_below(place))
+            }
             (Touched::App(app), Touched::App(other)) => app == other,
             _ => false,
         }
     }
 
+    fn covers_below(&self, place: &Place) -> bool {
+        match self {
+            Touched::Keys { below, .. } => below.iter().any(|above| place == above || place.is_below(above)),
+            Touched::App(app) => *app == place.app,
+            Touched::All => true,
+        }
+    }
+
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
-        matches!(self, Touched::Keys(keys) if keys.is_empty())
+        matches!(self, Touched::Keys { keys, below } if keys.is_empty() && below.is_empty())
     }
 
     fn add(&mut self, key: CacheKey) {
-        if let Touched::Keys(keys) = self {
+        if let Touched::Keys { keys, .. } = self {
             keys.push(key);
         }
     }
 
     pub(super) fn clear(&mut self) {
         match self {
-            Touched::Keys(keys) => keys.clear(),
+            Touched::Keys { keys, below } => {
+                keys.clear();
+                below.clear();
+            }
             _ => *self = Touched::default(),
+        }
+    }
+
+    /// What is absent below a node.
+    fn absences(&mut self, place: &Place) {
+        if let Touched::Keys { below, .. } = self {
+            below.push(place.clone());
         }
     }
 
@@ -76,8 +115,15 @@ impl Touched {
         self.add(CacheKey::listing(place.clone()));
     }
 
+    /// The names of a node's access lists.
+    pub(super) fn rights(&mut self, place: &Place) {
+        self.stat(place);
+        self.absences(place);
+    }
+
     /// A node came or went.
     pub(super) fn existence(&mut self, place: &Place) {
+        self.absences(place);
         self.add(CacheKey::node(place.clone()));
         self.add(CacheKey::listing(place.clone()));
         if let Some(parent) = place.parent() {
@@ -105,7 +151,7 @@ impl Namespace {
                 let root = Place { app: app.clone(), path: NodePath::root() };
                 // Nothing but a restore takes an application's root away, and that ends whoever could cache it.
                 if self.tree.at(&root).is_none() {
-                    touched.stat(&root);
+                    touched.existence(&root);
                     touched.existence(&Place { app, path: NodePath::acl_directory() });
                 }
             }
@@ -122,12 +168,15 @@ impl Namespace {
                     }
                 }
             }
-            Some(Command::WriteAcl(c)) => place(&c.app, &c.path).iter().for_each(|place| touched.stat(place)),
+            Some(Command::WriteAcl(c)) => place(&c.app, &c.path).iter().for_each(|place| touched.rights(place)),
             Some(Command::TakeLock(c)) if !blind => lock(&c.app, &c.path, &mut touched),
             Some(Command::FreeLock(c)) if !blind => lock(&c.app, &c.path, &mut touched),
             Some(Command::EndDelay(c)) if !blind => lock(&c.app, &c.path, &mut touched),
             Some(Command::RestorePiece(c)) if c.total > 0 => touched = Touched::All,
             _ => {}
+        }
+        if let (Some(Mutant::AbsencesStay), Touched::Keys { below, .. }) = (self.mutant, &mut touched) {
+            below.clear();
         }
         touched
     }

@@ -20,8 +20,25 @@ pub(super) type Key = (NodePath, bool);
 /// What a call of this session may change: nothing of it is cached from when the call is made until it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Touch {
-    Keys(Vec<Key>),
+    Keys {
+        keys: Vec<Key>,
+        /// Everything below it, too: others may know now of what is absent there.
+        below: Option<NodePath>,
+    },
     All,
+}
+
+impl Touch {
+    /// Whether it may change what a read of this path is answered.
+    pub(super) fn may_change(&self, path: &str) -> bool {
+        match self {
+            Touch::Keys { keys, below } => {
+                let is_below = |above: &NodePath| NodePath::parse(path).map_or(true, |path| path.is_below(above));
+                keys.iter().any(|(key, _)| key.as_str() == path) || below.as_ref().is_some_and(is_below)
+            }
+            Touch::All => true,
+        }
+    }
 }
 
 /// Whether entries may be kept and served.
@@ -49,6 +66,7 @@ pub(super) struct Cache {
     floor: u64,
     /// Keys that own calls under way may change.
     blocked: BTreeMap<Key, u32>,
+    blocked_below: BTreeMap<NodePath, u32>,
     blocked_whole: u32,
     /// Grows with every flush: an answer to a question of before is not cached.
     flushes: u64,
@@ -63,6 +81,7 @@ impl Cache {
             entries: (bound > 0).then(|| BoundedMap::new(bound)),
             floor: 0,
             blocked: BTreeMap::new(),
+            blocked_below: BTreeMap::new(),
             blocked_whole: 0,
             flushes: 0,
         }
@@ -104,26 +123,27 @@ impl Cache {
     pub(super) fn block(&mut self, touch: &Touch) {
         match touch {
             Touch::All => self.blocked_whole += 1,
-            Touch::Keys(keys) => keys.iter().for_each(|key| *self.blocked.entry(key.clone()).or_default() += 1),
+            Touch::Keys { keys, below } => {
+                keys.iter().for_each(|key| *self.blocked.entry(key.clone()).or_default() += 1);
+                below.iter().for_each(|path| *self.blocked_below.entry(path.clone()).or_default() += 1);
+            }
         }
     }
 
     pub(super) fn unblock(&mut self, touch: &Touch) {
         match touch {
             Touch::All => self.blocked_whole -= 1,
-            Touch::Keys(keys) => keys.iter().for_each(|key| {
-                if let Some(count) = self.blocked.get_mut(key) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.blocked.remove(key);
-                    }
-                }
-            }),
+            Touch::Keys { keys, below } => {
+                keys.iter().for_each(|key| one_less(&mut self.blocked, key));
+                below.iter().for_each(|path| one_less(&mut self.blocked_below, path));
+            }
         }
     }
 
     pub(super) fn is_blocked(&self, key: &Key) -> bool {
-        self.blocked_whole > 0 || self.blocked.contains_key(key)
+        self.blocked_whole > 0
+            || self.blocked.contains_key(key)
+            || self.blocked_below.keys().any(|above| key.0.is_below(above))
     }
 
     fn drop_key(&mut self, key: &Key, out: &mut Outbox<Output>) {
@@ -131,6 +151,13 @@ impl Cache {
             let (path, listing) = key.clone();
             out.put(Output::Cache(CacheChange::Drop { path, listing }));
         }
+    }
+
+    fn drop_below(&mut self, path: &NodePath, out: &mut Outbox<Output>) {
+        let Some(entries) = &self.entries else { return };
+        let within = entries.keys_from(&(path.bound_below(), false)).take_while(|key| key.0.is_within(path));
+        let below: Vec<Key> = within.filter(|key| key.0 != *path).cloned().collect();
+        below.iter().for_each(|key| self.drop_key(key, out));
     }
 
     fn flush(&mut self, out: &mut Outbox<Output>) {
@@ -223,7 +250,10 @@ impl Session {
         self.calls.taint(touch);
         match touch {
             Touch::All => self.cache.flush(out),
-            Touch::Keys(keys) => keys.iter().for_each(|key| self.cache.drop_key(key, out)),
+            Touch::Keys { keys, below } => {
+                keys.iter().for_each(|key| self.cache.drop_key(key, out));
+                below.iter().for_each(|path| self.cache.drop_below(path, out));
+            }
         }
     }
 
@@ -241,6 +271,7 @@ impl Session {
     /// What a call changes, at most; `None` if nothing.
     pub(super) fn touched(&self, message: &Message) -> Option<Touch> {
         let of_handle = |handle: u64| self.handles.get(handle).map(|handle| handle.path.clone());
+        let rights = matches!(message, Message::SetAcl(_));
         let (path, existence) = match message {
             Message::Open(open) => (open.create.as_ref().and_then(|_| NodePath::parse(&open.path).ok())?, true),
             Message::SetContents(set) => (self.target(set.target.as_ref())?, false),
@@ -269,8 +300,8 @@ impl Session {
             }
             keys.push((parent, true));
         }
-        keys.extend([(path.clone(), false), (path, true)]);
-        Some(Touch::Keys(keys))
+        keys.extend([(path.clone(), false), (path.clone(), true)]);
+        Some(Touch::Keys { keys, below: (existence || rights).then_some(path) })
     }
 
     /// The path that a call is about, as far as it is known here.
@@ -278,6 +309,15 @@ impl Session {
         match target?.target.as_ref()? {
             v1::node_target::Target::Handle(handle) => self.handles.get(*handle).map(|handle| handle.path.clone()),
             v1::node_target::Target::Path(path) => NodePath::parse(path).ok(),
+        }
+    }
+}
+
+fn one_less<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
         }
     }
 }

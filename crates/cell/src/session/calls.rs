@@ -237,14 +237,12 @@ impl Calls {
             // By handle, the path is not looked up: a read too many is not cached, that is all.
             call.tainted |= match (touch, &call.message) {
                 (Touch::All, _) => true,
-                (Touch::Keys(keys), Message::Read(read)) => {
-                    match read.target.as_ref().and_then(|target| target.target.as_ref()) {
-                        Some(v1::node_target::Target::Path(path)) => touches(keys, path),
-                        _ => true,
-                    }
-                }
-                (Touch::Keys(keys), Message::ReadMany(many)) => many.paths.iter().any(|path| touches(keys, path)),
-                (Touch::Keys(keys), Message::Open(open)) => touches(keys, &open.path),
+                (touch, Message::Read(read)) => match read.target.as_ref().and_then(|target| target.target.as_ref()) {
+                    Some(v1::node_target::Target::Path(path)) => touch.may_change(path),
+                    _ => true,
+                },
+                (touch, Message::ReadMany(many)) => many.paths.iter().any(|path| touch.may_change(path)),
+                (touch, Message::Open(open)) => touch.may_change(&open.path),
                 _ => true,
             };
         }
@@ -279,10 +277,6 @@ impl Calls {
         (self.by_op, self.by_ticket, self.by_number) = Default::default();
         (self.waiting, self.reads) = Default::default();
     }
-}
-
-fn touches(keys: &[super::cache::Key], path: &str) -> bool {
-    keys.iter().any(|(key, _)| key.as_str() == path)
 }
 
 impl Session {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use std::collections::{BTreeMap, VecDeque};
 use tidings_cell::mutant::Mutant;
-use tidings_cell::namespace::{CellState, Namespace, Touched};
+use tidings_cell::namespace::{CellState, Namespace, Right, Touched};
 use tidings_cell::{CacheKey, Place, SessionId};
 use tidings_wire::v1;
 use tidings_wire::v1::cell_command::Command;
@@ -191,6 +191,15 @@ fn shown(state: &Namespace) -> BTreeMap<CacheKey, Option<v1::NodeRead>> {
     all
 }
 
+/// Who may know of each name whether it is there.
+fn may_know(state: &Namespace) -> BTreeMap<Place, Vec<bool>> {
+    let caller =
+        |principal: &&str| v1::CellCaller { app: APP.into(), principal: (*principal).into(), privileged: false };
+    let callers: Vec<v1::CellCaller> = PRINCIPALS.iter().map(caller).collect();
+    let known = |at: &Place| callers.iter().map(|caller| state.may(caller, at, Right::Read).is_ok()).collect();
+    PATHS.iter().map(|path| place(path)).map(|at| (at.clone(), known(&at))).collect()
+}
+
 fn same(state: &Namespace, model: &Model) -> Result<(), TestCaseError> {
     for path in PATHS {
         let at = place(path);
@@ -248,7 +257,7 @@ proptest! {
     }
 
     /// R5: what changed is within what was said before the command, whatever was applied in between; and what was
-    /// noted as changed is what a reader can see to have changed.
+    /// noted as changed is what a reader can see to have changed, and what somebody else may see now.
     #[test]
     fn no_command_changes_more_than_it_touches(steps in steps(), lags in proptest::collection::vec(0usize..6, 1..20)) {
         let mut state = Namespace::new();
@@ -264,12 +273,16 @@ proptest! {
                 stop.gains = Some(session.gains);
             }
             let touches = then.touches(&command);
-            let before = shown(&state);
+            let (before, knew) = (shown(&state), may_know(&state));
             state.apply(&command);
             maker.epoch = state.epoch().0;
             let changed = state.changed();
             for (key, value) in shown(&state) {
                 prop_assert!(before[&key] == value || changed.covers(&key), "{key:?} changed unnoted by {command:?}");
+            }
+            for (at, known) in may_know(&state) {
+                let noted = knew[&at] == known || changed.covers_absence(&at);
+                prop_assert!(noted, "others may know of {at} unnoted by {command:?}");
             }
             prop_assert!(touches.covers_all(changed), "{command:?} touches {touches:?} and changed {changed:?}");
         }
@@ -300,6 +313,22 @@ fn the_mutant_that_invalidates_nothing_for_locks_is_seen() {
         assert_eq!(touches.covers_all(cell.state.changed()), covered);
         assert!(touches.covers(&CacheKey::node(place("/l"))));
         assert!(!matches!(touches, Touched::All));
+    }
+}
+
+/// R5: without it, whoever is shut out of a directory keeps what was absent in it.
+#[test]
+fn the_mutant_that_leaves_absences_is_seen() {
+    for (mutant, covered) in [(None, true), (Some(Mutant::AbsencesStay), false)] {
+        let mut cell = crate::common::Cell::with_mutant(mutant);
+        let a = cell.start();
+        let acl = v1::WriteAcl { app: APP.into(), path: "/".into(), ..Default::default() };
+        let actor = v1::CellActor { session: a.0, number: 1, answered_below: 1 };
+        let command = v1::CellCommand { actor: Some(actor), epoch: cell.epoch, command: Some(Command::WriteAcl(acl)) };
+        let touches = cell.state.touches(&command);
+        cell.state.apply(&command);
+        assert_eq!(touches.covers_all(cell.state.changed()), covered);
+        assert_eq!(touches.covers_absence(&place("/far/below")), covered);
     }
 }
 

@@ -19,6 +19,7 @@ pub mod calm_requests_are_answered;
 pub mod changes_are_announced;
 pub mod checked_resource_never_goes_back;
 pub mod closed_handles_stay_closed;
+pub mod commands_die_with_their_locks;
 pub mod compare_and_set_replaces_what_it_saw;
 pub mod correct_replicas_never_diverge;
 pub mod cursors_are_sealed;

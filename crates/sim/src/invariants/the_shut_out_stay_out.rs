@@ -1,13 +1,14 @@
-//! R12: once a change of an access list was answered, whoever it shuts out neither reads nor writes what the list closes, out
-//! of a cache or not.
+//! R12, R5: once a change of who may look was answered, whoever it shuts out neither reads nor writes what is closed, nor learns
+//! that something is absent behind it, out of a cache or not.
 //!
-//! The log orders the changes of the list. A write must be allowed by the list as it is right before it; what is shown must
-//! have been there and allowed at one moment between the last answered change and the sight of it.
+//! The log orders the changes. A write must be allowed by the list as it is right before it; what is shown must have been so and
+//! allowed at one moment between the last answered change and the sight of it: by the node itself, or for what is absent by
+//! the nearest node above it.
 
 use super::{Invariant, Sight};
 use crate::scenarios::cell::fact::{Answer, Applied, Fact, Key, OpName, Sighting};
 use crate::scenarios::cell::history::History;
-use crate::scenarios::cell::{CLOSED, DOORS};
+use crate::scenarios::cell::{CLOSED, DOORS, ROOM};
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_wire::v1::{cell_command::Command, cell_result};
 
@@ -29,6 +30,20 @@ impl TheShutOutStayOut {
     fn lets_in(&self, session: u64, index: u64) -> bool {
         let list = self.lists[..self.lists.partition_point(|(from, _)| *from <= index)].last();
         list.zip(self.principals.get(&session)).is_some_and(|((_, list), principal)| list.contains(principal))
+    }
+
+    /// Whether a session may look at a place after this entry.
+    fn permits(&self, session: u64, path: &str, index: u64) -> bool {
+        let stat = |at: &str| self.history.at(&Key::node(at), index).and_then(|view| view.stat.as_ref());
+        let acl = upwards(path).find_map(stat).and_then(|stat| stat.acl.as_ref());
+        acl.is_none_or(|acl| acl.read.is_empty()) || self.lets_in(session, index)
+    }
+
+    /// The first entry after this one that may let somebody in.
+    fn next_change(&self, path: &str, index: u64) -> Option<u64> {
+        let list = self.lists.iter().map(|(from, _)| *from).find(|from| *from > index);
+        let nodes = upwards(path).filter_map(|at| self.history.next_change(&Key::node(at), index));
+        nodes.chain(list).min()
     }
 
     fn applied(&mut self, applied: &Applied) -> Result<(), String> {
@@ -61,27 +76,38 @@ impl TheShutOutStayOut {
     }
 
     fn saw(&mut self, session: u64, floor: u64, sighting: &Sighting) -> Result<(), String> {
-        let there = sighting.stat.as_ref().is_some_and(Option::is_some);
-        if sighting.key != Key::node(CLOSED) || !there || !self.principals.contains_key(&session) {
+        let path = sighting.key.path.as_str();
+        let closed = upwards(path).any(|at| at == CLOSED || at == ROOM);
+        if !closed || !self.principals.contains_key(&session) {
             return Ok(());
         }
         self.checks += 1;
         let mut from = floor;
         while let Some(index) = self.history.first_fit(sighting, from) {
-            if self.lets_in(session, index) {
+            if self.permits(session, path, index) {
                 return Ok(());
             }
             // The view may last until it is let in again.
-            match self.lists.iter().find(|(later, _)| *later > index) {
-                Some((later, _)) => from = *later,
+            match self.next_change(path, index) {
+                Some(later) => from = later,
                 None => break,
             }
         }
+        let what = if sighting.stat == Some(None) { "the absence of " } else { "" };
         Err(format!(
-            "session {session} is shown {CLOSED}, and is shut out from entry {floor} to {}",
+            "session {session} is shown {what}{path}, and is shut out from entry {floor} to {}",
             self.history.last()
         ))
     }
+}
+
+/// A path and those above it, up to the root.
+fn upwards(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |at| match at.rfind('/')? {
+        0 if at.len() == 1 => None,
+        0 => Some("/"),
+        slash => Some(&at[..slash]),
+    })
 }
 
 impl Invariant<Fact> for TheShutOutStayOut {

@@ -62,6 +62,12 @@ pub(crate) const ALL: &[Scenario] = &[
         run: cell::run_directed,
     },
     Scenario {
+        name: "cell-guarded",
+        about: "The cell with a directory behind an access list, and commands under locks whose hosts are cut off.",
+        minutes: 4,
+        run: cell::run_guarded,
+    },
+    Scenario {
         name: "placement",
         about: "Placement: managers on a model of the cell, up to 50 owners, lookups, hand-overs, faults.",
         minutes: 10,

@@ -6,7 +6,7 @@ use tidings_sim::clock::SimTime;
 use tidings_sim::invariants::Sight;
 use tidings_sim::kernel::HostId;
 use tidings_sim::scenarios::cell::fact::{Answer, Applied, Call, Change, Condition, Fact, Key, OpName, Sighting, View};
-use tidings_sim::scenarios::cell::{CLOSED, DOORS, cell_claims};
+use tidings_sim::scenarios::cell::{CLOSED, DOORS, ROOM, cell_claims};
 use tidings_wire::v1::{self, LockMode, cell_command::Command, cell_result};
 
 fn op(number: u64) -> OpName {
@@ -145,7 +145,31 @@ fn closed(principals: &str) -> Vec<Fact> {
 
 fn write_closed(index: u64) -> Fact {
     let write = v1::WriteContents { path: CLOSED.into(), ..Default::default() };
-    entry(index, index, Command::WriteContents(write), &[(CLOSED, view(9, 3))])
+    entry(index, index, Command::WriteContents(write), &[(CLOSED, behind_doors(9, 3))])
+}
+
+/// What a node shows that the list closes.
+fn behind_doors(instance: u64, contents: u64) -> View {
+    let acl = Some(v1::NodeAcl { read: "doors".into(), ..Default::default() });
+    View { stat: Some(v1::NodeStat { instance, acl, ..Default::default() }), digest: contents }
+}
+
+/// Session 5 of Ann, who is not on the list, and a directory that is closed by an answered change after she could see that
+/// something is absent there.
+fn shut_room() -> Vec<Fact> {
+    let set = |index, view: View| entry(index, index, Command::WriteAcl(v1::WriteAcl::default()), &[(ROOM, view)]);
+    let mut facts = closed("bob");
+    facts.extend([set(5, view(7, 0)), absent_in_room(), asked(6, Call::Change(Change::Other))]);
+    facts.extend([set(6, behind_doors(7, 0)), absent_in_room(), told(6, done())]);
+    facts
+}
+
+fn absent_in_room() -> Fact {
+    Fact::Cached { session: 5, sighting: sighting(&format!("{ROOM}/x"), &View::default()) }
+}
+
+fn runs(exclusive: bool) -> Fact {
+    Fact::Runs { session: 5, path: "/l".into(), order: (2, 6), exclusive }
 }
 
 /// The change of the list is answered before the closed file is shown.
@@ -251,13 +275,16 @@ fn broken() -> Vec<(&'static str, Vec<Fact>, Fact)> {
         (
             "the_shut_out_stay_out",
             shown_closed("bob"),
-            Fact::Cached { session: 5, sighting: sighting(CLOSED, &view(9, 3)) },
+            Fact::Cached { session: 5, sighting: sighting(CLOSED, &behind_doors(9, 3)) },
         ),
         (
             "the_shut_out_stay_out",
             [shown_closed("bob"), vec![asked(7, Call::Read)]].concat(),
-            Fact::Told { op: op(7), number: None, answer: Answer::Saw(vec![sighting(CLOSED, &view(9, 3))]) },
+            Fact::Told { op: op(7), number: None, answer: Answer::Saw(vec![sighting(CLOSED, &behind_doors(9, 3))]) },
         ),
+        ("the_shut_out_stay_out", shut_room(), absent_in_room()),
+        ("commands_die_with_their_locks", vec![locked(1, 6), runs(true), locked(3, 7)], runs(true)),
+        ("commands_die_with_their_locks", vec![locked(1, 6), runs(false), locked(3, 7)], runs(false)),
         ("a_masters_word_ends_with_its_epoch", vec![new_master(1, 1)], own(write(2, 1, 7))),
         ("a_masters_word_ends_with_its_epoch", vec![new_master(1, 2)], new_master(2, 2)),
     ]
@@ -312,9 +339,21 @@ fn a_watch_that_hears_nothing_after_a_change_is_noticed_at_the_end() {
 
 #[test]
 fn whoever_is_let_in_or_was_when_it_looked_is_not_shut_out() {
-    let cached = || Fact::Cached { session: 5, sighting: sighting(CLOSED, &view(9, 3)) };
+    let cached = || Fact::Cached { session: 5, sighting: sighting(CLOSED, &behind_doors(9, 3)) };
     assert_eq!(judge(&[shown_closed("ann"), vec![cached(), write_closed(5)]].concat()), Ok(()));
     assert_eq!(judge(&[closed("bob"), vec![cached()]].concat()), Ok(()), "the change was not answered yet");
+}
+
+#[test]
+fn who_shares_a_lock_may_run_beside_others_who_do() {
+    let shared = |index, lock_generation| {
+        let lock = LockMode::Shared as i32;
+        let stat = v1::NodeStat { instance: 2, lock_generation, lock, ..Default::default() };
+        let view = View { stat: Some(stat), digest: index };
+        entry(index, index, Command::WriteContents(v1::WriteContents::default()), &[("/l", view)])
+    };
+    assert_eq!(judge(&[shared(1, 6), runs(false), shared(2, 7), runs(false)]), Ok(()));
+    assert_eq!(judge(&[shared(1, 6), shared(2, 7), runs(true)]), Err("commands_die_with_their_locks".to_string()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Scenarios `cell` and `cell-directed`: green, repeatable, and really under fire.
+//! Scenarios `cell`, `cell-directed` and `cell-guarded`: green, repeatable, and really under fire.
 
 use std::time::Duration;
 use tidings_sim::faults::Kind;
@@ -34,8 +34,18 @@ fn aimed_faults_strike_and_change_nothing() {
 }
 
 #[test]
+fn whoever_runs_a_command_is_cut_off_and_every_claim_is_checked() {
+    let report = run_seeds("cell-guarded", 1..=4, &lasting(120), 2, &mut |_, _| true).unwrap();
+    assert_eq!(report.failures, []);
+    assert!(report.faults.get("cut_off").is_some_and(|count| *count > 5), "{:?}", report.faults);
+    for claim in ["the_shut_out_stay_out", "commands_die_with_their_locks"] {
+        assert!(report.invariants.get(claim).is_some_and(|checks| *checks > 100), "{:?}", report.invariants);
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run_and_others_differ() {
-    for scenario in ["cell", "cell-directed"] {
+    for scenario in ["cell", "cell-directed", "cell-guarded"] {
         let once = run(scenario, 3, &lasting(60)).unwrap();
         assert_eq!(once, run(scenario, 3, &lasting(60)).unwrap());
         assert_ne!(once.trace_hash, run(scenario, 4, &lasting(60)).unwrap().trace_hash);

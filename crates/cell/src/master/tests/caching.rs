@@ -179,6 +179,56 @@ fn an_access_list_changes_what_everybody_of_the_application_may_have() {
     assert!(cell.take(op).is_some() && cell.read(&b, "/f").stamp.is_some());
 }
 
+/// What a session that cached the absence of `/d/x` hears of a change that `a` makes, and whether the change waits for it.
+fn absence_after(mutant: Option<Mutant>, there: bool, change: impl FnOnce(&mut Client) -> v1::CellMessage) -> bool {
+    let mut cell = Cell::with(mutant);
+    let (mut a, mut b) = (cell.client("a"), cell.client("b"));
+    let list = v1::CreateNode { contents: "app:app/a".into(), ..Default::default() };
+    cell.open(&mut a, all("/acl/staff", Some(list)));
+    if there {
+        cell.open(&mut a, all("/d", directory()));
+    }
+    for path in ["/d/x", "/d-x", "/e"] {
+        let read = cell.read(&b, path);
+        assert!(read.stat.is_none() && read.stamp.is_some());
+    }
+    cell.renew(&b).unwrap();
+    cell.hold(&mut b);
+    let request = change(&mut a);
+    let op = cell.send(request);
+    let Some(kept) = cell.kept(&mut b) else { return false };
+    assert_eq!(cell.take(op), None);
+    assert!(paths(&kept).contains(&("/d/x", false)) && !paths(&kept).contains(&("/d-x", false)), "{kept:?}");
+    // Nothing there is cached before the change is made.
+    let c = cell.client("c");
+    assert!(cell.read(&c, "/d/x").stamp.is_none() && cell.read(&c, "/d/y").stamp.is_none());
+    assert!(cell.read(&c, "/e").stamp.is_some());
+    cell.keep_alive(&mut b);
+    assert!(matches!(cell.take(op), Some(Ok(_))));
+    true
+}
+
+fn staff_only() -> v1::NodeAcl {
+    v1::NodeAcl { read: "staff".into(), ..Default::default() }
+}
+
+#[test]
+fn who_may_know_of_an_absence_is_decided_above_it() {
+    let set_acl = |a: &mut Client| {
+        let set = v1::SetAcl { target: at_path("/d"), acl: Some(staff_only()), ..Default::default() };
+        a.numbered(Message::SetAcl(set))
+    };
+    let create = |a: &mut Client| {
+        let create = v1::CreateNode { directory: true, acl: Some(staff_only()), ..Default::default() };
+        a.numbered(Message::Open(all("/d", Some(create))))
+    };
+    let remove = |a: &mut Client| a.numbered(delete(at_path("/d")));
+    assert!(
+        absence_after(None, true, set_acl) && absence_after(None, false, create) && absence_after(None, true, remove)
+    );
+    assert!(!absence_after(Some(Mutant::AbsencesStay), true, set_acl));
+}
+
 #[test]
 fn interest_is_bounded_and_replies_beyond_it_are_not_cacheable() {
     let mut cell = Cell::new();
@@ -227,6 +277,28 @@ fn too_many_reads_of_a_blocked_key_wait_for_the_write() {
     assert_eq!((read.contents.as_ref(), read.stamp.is_some()), (&b"new"[..], true));
     let Some(Ok(Message::ManyRead(many))) = cell.take(many) else { panic!() };
     assert_eq!(many.nodes[1].contents, "new");
+}
+
+#[test]
+fn too_many_reads_wait_for_a_change_that_empties_every_cache() {
+    let (mut cell, mut a, mut b) = writer_and_reader(None);
+    let create = v1::CreateNode { contents: "app:app/a".into(), ..Default::default() };
+    let request = a.numbered(Message::Open(all("/acl/staff", Some(create))));
+    let op = cell.send(request);
+    let c = cell.client("c");
+    for name in 0..4_096 {
+        assert_eq!(cell.read(&c, &format!("/n{name}")).stamp, None);
+    }
+    let late = cell.send(c.inside(0, read("/f")));
+    assert_eq!((cell.take(op), cell.take(late)), (None, None));
+    cell.kept(&mut b);
+    cell.keep_alive(&mut b);
+    assert!(cell.take(op).is_some());
+    assert!(matches!(cell.take(late), Some(Ok(Message::NodeRead(read))) if read.stamp.is_some()));
+    // The next one begins to count anew.
+    let request = a.numbered(write(at_path("/acl/staff"), "app:app/b"));
+    cell.send(request);
+    assert_eq!(cell.read(&c, "/n1").stamp, None);
 }
 
 #[test]

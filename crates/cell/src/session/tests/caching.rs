@@ -176,6 +176,41 @@ fn an_own_change_drops_what_it_touches_and_lets_nothing_in_until_it_is_answered(
 }
 
 #[test]
+fn an_own_change_of_who_may_look_drops_what_is_below() {
+    let changes = [
+        Message::SetAcl(v1::SetAcl { target: target("/d"), ..Default::default() }),
+        Message::Delete(v1::DeleteNode { target: target("/d"), ..Default::default() }),
+        Message::Open(v1::OpenNode { create: Some(v1::CreateNode::default()), ..open("/d") }),
+    ];
+    for change in changes {
+        let mut bench = Bench::caching(options());
+        bench.keep_alive();
+        for name in ["/d-x", "/d/x", "/d/x/y"] {
+            bench.call(read(name));
+            let (ticket, _) = bench.take_sent();
+            bench.answer(ticket, found(0));
+        }
+        bench.call(read("/d/before"));
+        let (before, _) = bench.take_sent();
+        bench.take_cache();
+        bench.call(change);
+        let (change, _) = bench.take_sent();
+        let dropped = ["/d/x", "/d/x/y"].map(|gone| CacheChange::Drop { path: path(gone), listing: false });
+        assert_eq!(bench.take_cache(), dropped);
+        bench.call(read("/d/during"));
+        let (during, _) = bench.take_sent();
+        bench.fail(change, failure("cell.denied", Class::Refused));
+        bench.answer(before, found(0));
+        bench.answer(during, found(0));
+        assert_eq!(bench.take_put(), Vec::<String>::new());
+        bench.call(read("/d/after"));
+        let (after, _) = bench.take_sent();
+        bench.answer(after, found(0));
+        assert_eq!(bench.take_put(), ["/d/after"]);
+    }
+}
+
+#[test]
 fn the_answer_to_an_own_change_is_a_floor() {
     let mut bench = Bench::caching(options());
     bench.keep_alive();

@@ -66,6 +66,11 @@ impl Client {
         &self.seats
     }
 
+    /// Whether a command runs here.
+    pub fn runs_a_command(&self) -> bool {
+        self.seats.iter().any(Seat::runs_a_command)
+    }
+
     /// When its link renews the cache lease next.
     pub fn next_renewal(&self) -> Option<Mono> {
         self.link.deadline()

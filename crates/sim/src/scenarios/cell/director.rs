@@ -47,9 +47,11 @@ enum Scene {
     Unseating(HostId, HostId, u32),
 }
 
-/// Whose faults strike in `cell-directed`.
+/// Whose faults strike in `cell-directed` and `cell-guarded`.
 pub(super) struct Director {
     rng: Seeded,
+    /// Only whoever runs a command is cut off.
+    guarded: bool,
     scene: Scene,
     leader: Option<HostId>,
     /// How many masters were agreed on.
@@ -63,9 +65,10 @@ pub(super) struct Director {
 
 impl Director {
     /// A director whose choices the generator decides.
-    pub(super) fn new(rng: &Seeded) -> Director {
+    pub(super) fn new(rng: &Seeded, guarded: bool) -> Director {
         Director {
             rng: rng.fork("director"),
+            guarded,
             scene: Scene::Rest,
             leader: None,
             masters: 0,
@@ -141,6 +144,9 @@ impl Director {
     fn begin(&mut self, world: &mut World<Actor>, town: &Town) -> Duration {
         let Some(leader) = self.leader else { return LOOK_AGAIN };
         self.waited = Duration::ZERO;
+        if self.guarded {
+            return self.cut_off(world, town);
+        }
         match self.rng.below(3) {
             0 => self.alone_together(world, town, leader),
             1 => self.await_renewal(world, town),
@@ -172,6 +178,20 @@ impl Director {
         self.cut(world, &[leader, client], &others);
         self.scene = Scene::Cut;
         self.millis(6_000, 12_000)
+    }
+
+    /// R10: a client runs a command under its lock and is cut off for longer than its lease and the lock-delay last.
+    fn cut_off(&mut self, world: &mut World<Actor>, town: &Town) -> Duration {
+        let runs = |host: &HostId| match world.process(*host) {
+            Some(Actor::Client(client)) => client.runs_a_command(),
+            _ => false,
+        };
+        let busy: Vec<HostId> = town.clients.iter().map(|(host, _)| *host).filter(runs).collect();
+        let Some(client) = self.rng.pick(&busy).copied() else { return LOOK_AGAIN };
+        self.count("cut_off", world, client);
+        self.cut(world, &[client], &town.servers.clone());
+        self.scene = Scene::Cut;
+        self.millis(8_000, 20_000)
     }
 
     fn await_renewal(&mut self, world: &mut World<Actor>, town: &Town) -> Duration {

@@ -1,8 +1,8 @@
 //! What a call of the workload is about, and what its answer means.
 
-use super::CLOSED;
 use super::fact::{Answer, Key, Sighting};
-use super::recorded::{is_closed, listed, shown};
+use super::recorded::{closed_path, listed, shown};
+use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_wire::v1::{self, cell_message::Message};
 
@@ -46,11 +46,11 @@ impl Slot {
 pub(super) enum Doing {
     Read { path: String, children: bool },
     Many { paths: Vec<String> },
-    Open { path: String, purpose: Purpose, events: u32 },
+    Open { path: String, purpose: Purpose, events: u32, delay: Duration },
     Close,
     Write,
     Delete,
-    Acquire { handle: u64, path: String, instance: u64 },
+    Acquire { handle: u64, path: String, instance: u64, exclusive: bool },
     Release,
     Check,
 }
@@ -72,9 +72,9 @@ pub(super) fn sightings(path: &str, read: &v1::NodeRead, contents: bool, childre
     if children {
         seen.push(Sighting { key: Key::listing(path), stat: None, digest: Some(listed(&read.children)) });
         // Who may read it sees its stat there, too; who may not is shown an instance of 0.
-        let closed = read.children.iter().filter(|child| is_closed(child)).filter_map(|child| child.stat.clone());
-        seen.extend(closed.filter(|stat| stat.instance > 0).map(|stat| Sighting {
-            key: Key::node(CLOSED),
+        let closed = read.children.iter().filter_map(|child| closed_path(child).zip(child.stat.clone()));
+        seen.extend(closed.filter(|(_, stat)| stat.instance > 0).map(|(path, stat)| Sighting {
+            key: Key::node(path),
             stat: Some(Some(stat)),
             digest: None,
         }));

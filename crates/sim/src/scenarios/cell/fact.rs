@@ -332,6 +332,17 @@ pub enum Fact {
         /// The node and the lock's generation.
         order: (u64, u64),
     },
+    /// A command that was started under a lock runs.
+    Runs {
+        /// The session that took the lock.
+        session: u64,
+        /// The lock.
+        path: String,
+        /// The node and the lock's generation.
+        order: (u64, u64),
+        /// Or shared.
+        exclusive: bool,
+    },
     /// A resource that checks sequencers was asked to act.
     Resource {
         /// The session that asked.

@@ -28,6 +28,19 @@ impl History {
         self.views.get(key)?.last().map(|(_, view)| view)
     }
 
+    /// What a key shows after this entry; `None` = it never showed anything before.
+    pub fn at(&self, key: &Key, index: u64) -> Option<&View> {
+        let views = self.views.get(key)?;
+        let next = views.partition_point(|(at, _)| *at <= index);
+        next.checked_sub(1).map(|at| &views[at].1)
+    }
+
+    /// The first entry after this one that changes what a key shows.
+    pub fn next_change(&self, key: &Key, index: u64) -> Option<u64> {
+        let views = self.views.get(key)?;
+        views.get(views.partition_point(|(at, _)| *at <= index)).map(|(at, _)| *at)
+    }
+
     /// The last entry so far.
     pub fn last(&self) -> u64 {
         self.last

@@ -10,9 +10,11 @@
 //! sessions end. After the faults everything must converge: the same state at all replicas, every session served, nothing
 //! queued, nothing held.
 //!
-//! Scenario `cell-directed` is the same world with aimed faults instead of random ones (`director`).
+//! Scenario `cell-directed` is the same world with aimed faults instead of random ones (`director`). In `cell-guarded`
+//! applications also change who may look into a directory, and whoever runs a command under a lock is cut off.
 
 pub mod client;
+pub mod command;
 mod director;
 mod doing;
 pub mod fact;
@@ -27,7 +29,7 @@ pub mod seat;
 pub mod server;
 
 pub use run::run_recorded;
-pub(super) use run::{run, run_directed};
+pub(super) use run::{run, run_directed, run_guarded};
 
 use crate::faults::Site;
 use crate::invariants::Claims;
@@ -38,6 +40,7 @@ use crate::invariants::answers_fit_the_agreed_order::AnswersFitTheAgreedOrder;
 use crate::invariants::changes_are_announced::ChangesAreAnnounced;
 use crate::invariants::checked_resource_never_goes_back::CheckedResourceNeverGoesBack;
 use crate::invariants::closed_handles_stay_closed::ClosedHandlesStayClosed;
+use crate::invariants::commands_die_with_their_locks::CommandsDieWithTheirLocks;
 use crate::invariants::ended_sessions_stay_ended::EndedSessionsStayEnded;
 use crate::invariants::ephemerals_end_with_their_sessions::EphemeralsEndWithTheirSessions;
 use crate::invariants::forged_handles_open_nothing::ForgedHandlesOpenNothing;
@@ -76,6 +79,10 @@ pub(crate) const EPHEMERALS: &[&str] = &["/e/one", "/e/two"];
 pub const DOORS: &str = "/acl/doors";
 /// A file that is open to those in [`DOORS`] only.
 pub const CLOSED: &str = "/closed";
+/// A directory that comes and goes, open to all or to those in [`DOORS`] only.
+pub const ROOM: &str = "/room";
+/// Files in it, mostly absent.
+pub(crate) const ROOM_FILES: &[&str] = &["/room/a", "/room/b", "/room/c"];
 /// Names that are mostly absent, more than a master remembers for one session.
 pub(crate) const HERD: u64 = 4_300;
 /// The leader's lease. Pauses, elections and patience are counted in it.
@@ -220,5 +227,6 @@ pub fn cell_claims() -> Claims<Fact> {
         Box::<AMastersWordEndsWithItsEpoch>::default(),
         Box::<GuardedWritesEndWithTheirLocks>::default(),
         Box::<TheShutOutStayOut>::default(),
+        Box::<CommandsDieWithTheirLocks>::default(),
     ])
 }

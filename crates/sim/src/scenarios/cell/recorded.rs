@@ -1,7 +1,7 @@
 //! What the entries of the log do to the cell's state, on record.
 
-use super::CLOSED;
 use super::fact::{Applied, CellFact, Fact, Key, View};
+use super::{CLOSED, ROOM};
 use crate::kernel::Effect;
 use crate::scenarios::member::{Witness, digest};
 use bytes::Bytes;
@@ -23,18 +23,18 @@ pub fn shown(bytes: &[u8]) -> u64 {
     if bytes.is_empty() { 0 } else { xxh3_64(bytes).max(1) }
 }
 
-/// Whether an entry of the root's listing is the node that not everybody may read.
-pub fn is_closed(child: &v1::Child) -> bool {
-    CLOSED.strip_prefix('/') == Some(&child.name)
+/// The path of an entry of the root's listing, if it is a node that not everybody may read.
+pub fn closed_path(child: &v1::Child) -> Option<&'static str> {
+    [CLOSED, ROOM].into_iter().find(|path| path.strip_prefix('/') == Some(&child.name))
 }
 
 /// A digest of a listing; 0 for an empty or missing one. Of what not everybody may read, what everybody is shown.
 pub fn listed(children: &[v1::Child]) -> u64 {
     let mut hash = Xxh3::new();
     for child in children {
-        match is_closed(child) {
-            true => hash.update(child.name.as_bytes()),
-            false => hash.update(&child.encode_length_delimited_to_vec()),
+        match closed_path(child) {
+            Some(_) => hash.update(child.name.as_bytes()),
+            None => hash.update(&child.encode_length_delimited_to_vec()),
         }
     }
     if children.is_empty() { 0 } else { hash.digest().max(1) }
@@ -71,7 +71,7 @@ impl Sightseer {
 
 fn keys_of(touched: &Touched) -> Option<BTreeSet<Key>> {
     match touched {
-        Touched::Keys(keys) => Some(
+        Touched::Keys { keys, .. } => Some(
             keys.iter()
                 .filter(|key| &*key.place.app == APP)
                 .map(|key| Key { path: key.place.path.as_str().to_string(), listing: key.listing })

@@ -5,7 +5,7 @@ use super::fact::{Answer, CellFact, Fact};
 use super::recorded::Sightseer;
 use super::seat::{self, Habits};
 use super::server;
-use super::{Actor, CLOSED, DIRECTORIES, DOORS, EPHEMERALS, FILES, LEASE, LOCKS, Town, cell_claims};
+use super::{Actor, CLOSED, DIRECTORIES, DOORS, EPHEMERALS, FILES, LEASE, LOCKS, ROOM, ROOM_FILES, Town, cell_claims};
 use crate::faults::{Chaos, Targets};
 use crate::invariants::{Claims, LogFact, Violation, log_claims};
 use crate::kernel::{HostId, Observed, World};
@@ -38,8 +38,27 @@ const CUE: u64 = PHASE + 1;
 /// The director waits for so long before the first scene: everybody is to have something cached.
 const PROLOGUE: Duration = Duration::from_secs(5);
 
+/// What is special about a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Random,
+    Directed,
+    Guarded,
+}
+
+impl Kind {
+    fn scenario(self) -> &'static str {
+        match self {
+            Kind::Random => "cell",
+            Kind::Directed => "cell-directed",
+            Kind::Guarded => "cell-guarded",
+        }
+    }
+}
+
 /// One run.
 struct Run {
+    kind: Kind,
     stage: Stage<Actor, Town>,
     /// Aimed faults instead of the random ones.
     director: Option<Director>,
@@ -56,14 +75,21 @@ struct Run {
 
 /// Runs one seed.
 pub(in crate::scenarios) fn run(seed: u64, options: &Options) -> Report {
-    let mut run = Run::new(seed, options, false);
-    let outcome = run.play(options.simulated);
-    run.report(seed, options, outcome.err())
+    run_kind(seed, options, Kind::Random)
 }
 
 /// Runs one seed under aimed faults.
 pub(in crate::scenarios) fn run_directed(seed: u64, options: &Options) -> Report {
-    let mut run = Run::new(seed, options, true);
+    run_kind(seed, options, Kind::Directed)
+}
+
+/// Runs one seed with a directory behind an access list, and commands whose hosts are cut off.
+pub(in crate::scenarios) fn run_guarded(seed: u64, options: &Options) -> Report {
+    run_kind(seed, options, Kind::Guarded)
+}
+
+fn run_kind(seed: u64, options: &Options, kind: Kind) -> Report {
+    let mut run = Run::new(seed, options, kind);
     let outcome = run.play(options.simulated);
     run.report(seed, options, outcome.err())
 }
@@ -71,7 +97,7 @@ pub(in crate::scenarios) fn run_directed(seed: u64, options: &Options) -> Report
 /// Runs one seed without the claims about the cell, and keeps what clients asked and were told, in order: for checkers
 /// that know nothing of the log.
 pub fn run_recorded(seed: u64, options: &Options, directed: bool) -> (Report, Vec<Fact>) {
-    let mut run = Run::new(seed, options, directed);
+    let mut run = Run::new(seed, options, if directed { Kind::Directed } else { Kind::Random });
     run.cell = Claims::new(Vec::new());
     run.record = Some(Vec::new());
     let outcome = run.play(options.simulated);
@@ -80,7 +106,8 @@ pub fn run_recorded(seed: u64, options: &Options, directed: bool) -> (Report, Ve
 }
 
 impl Run {
-    fn new(seed: u64, options: &Options, directed: bool) -> Run {
+    fn new(seed: u64, options: &Options, kind: Kind) -> Run {
+        let (directed, visits) = (kind != Kind::Random, kind == Kind::Guarded);
         let rng = Seeded::new(seed).fork("cell");
         let mut own = rng.fork("town");
         let mut world = World::new(&rng, options.trace);
@@ -92,6 +119,7 @@ impl Run {
         let talkers: Vec<HostId> = clients.iter().map(|(host, _)| *host).collect();
         talkers.iter().chain([&resource]).for_each(|host| world.network.connect(*host));
         let known = ["/", "/acl", DOORS, CLOSED].iter().chain(DIRECTORIES).chain(LOCKS).chain(FILES).chain(EPHEMERALS);
+        let known = known.chain([ROOM].iter().chain(ROOM_FILES).filter(|_| visits));
         let sights = Arc::new(Mutex::new(Sightseer::new(known.map(|path| path.to_string()))));
         let temper = Temper {
             abdicates: [0, 30, 100, 1_000][own.below(4) as usize],
@@ -109,15 +137,16 @@ impl Run {
             let forges = own.one_in(6);
             let mutant = options.mutant.and_then(Mutant::of_cell);
             let principals = principals.clone();
-            (*host, Habits { lease, grace: GRACE, think, herds, forges, renumber_after, principals, mutant })
+            (*host, Habits { lease, grace: GRACE, think, herds, forges, visits, renumber_after, principals, mutant })
         });
         let habits = habits.collect();
         let chaos = Chaos::new(&rng, Targets { replicas: servers.clone(), clients: talkers, lease: LEASE });
         let (mutant, calm, afterglow) = (options.mutant, directed, false);
         let town = Town { servers, clients, resource, habits, sights, cache_lease, temper, mutant, calm, afterglow };
         Run {
+            kind,
             stage: Stage { world, town, chaos },
-            director: directed.then(|| Director::new(&rng)),
+            director: directed.then(|| Director::new(&rng, visits)),
             log: log_claims(),
             cell: cell_claims(),
             operations: 0,
@@ -232,13 +261,6 @@ impl Run {
         self.cell.conclude()
     }
 
-    fn scenario(&self) -> &'static str {
-        match self.director {
-            Some(_) => "cell-directed",
-            None => "cell",
-        }
-    }
-
     fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
         let mut invariants = self.log.counts();
         invariants.extend(self.cell.counts());
@@ -246,7 +268,7 @@ impl Run {
         invariants.insert("requests_are_understood".to_string(), self.answered);
         invariants.insert("service_returns_after_faults".to_string(), self.served);
         let outline = Outline {
-            scenario: self.scenario(),
+            scenario: self.kind.scenario(),
             operations: self.operations,
             answered: self.answered,
             faults: self.director.as_ref().map(|director| director.counts().clone()).unwrap_or_default(),

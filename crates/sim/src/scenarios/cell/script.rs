@@ -2,6 +2,7 @@
 
 mod access;
 mod locking;
+mod visiting;
 
 use super::doing::{Doing, Purpose, Slot, answer_of, sightings};
 use super::fact::{Answer, Call, Change, Condition, Fact, OpName, Sighting};
@@ -30,6 +31,7 @@ pub(super) struct Opened {
     pub path: String,
     pub instance: u64,
     pub purpose: Purpose,
+    pub delay: Duration,
 }
 
 /// A touch of the resource that a lock protects.
@@ -71,6 +73,7 @@ pub struct Script {
     /// A sequencer of a lock that was given back, to be checked.
     spent: Option<(String, u64, u64, Bytes)>,
     herding: u64,
+    visits: bool,
     /// Everybody who may be let in or shut out.
     principals: Arc<[String]>,
     prepared: usize,
@@ -100,6 +103,7 @@ impl Script {
             patience: None,
             spent: None,
             herding: if habits.herds { HERD } else { 0 },
+            visits: habits.visits,
             principals: habits.principals.clone(),
             prepared: 0,
             stopped: false,
@@ -127,6 +131,11 @@ impl Script {
     /// Whether the session is over.
     pub fn is_over(&self) -> bool {
         matches!(self.condition, Condition::Expired | Condition::Closed)
+    }
+
+    /// Whether the session ended without its will.
+    pub fn is_expired(&self) -> bool {
+        self.condition == Condition::Expired
     }
 
     /// Begins nothing new, and gives back its lock.
@@ -294,6 +303,9 @@ impl Script {
         if self.herding > 0 && self.free(Slot::Read) {
             return self.herd();
         }
+        if self.visits && self.rng.one_in(3) {
+            return self.visit(now, cache);
+        }
         match self.rng.below(100) {
             0..=32 => self.read(now, cache),
             33..=39 => self.list(now, cache),
@@ -361,6 +373,10 @@ impl Script {
     fn read(&mut self, now: Now, cache: &Cache) {
         let path = self.some_path();
         let uncached = self.rng.one_in(8);
+        self.read_path(now, cache, path, uncached);
+    }
+
+    fn read_path(&mut self, now: Now, cache: &Cache, path: String, uncached: bool) {
         if let Some(read) = cache.get(now, &path, false).filter(|_| !uncached) {
             for sighting in sightings(&path, read, true, false) {
                 self.learn(&sighting);
@@ -477,7 +493,8 @@ impl Script {
             Some(_) => Call::Change(Change::Other),
             None => Call::Read,
         };
-        self.call(Doing::Open { path, purpose, events }, call, Message::Open(open));
+        let delay = Duration::from_millis(open.lock_delay_ms.unwrap_or(0).into());
+        self.call(Doing::Open { path, purpose, events, delay }, call, Message::Open(open));
     }
 
     fn close(&mut self) {
@@ -522,20 +539,23 @@ impl Script {
         let name = self.name(op);
         self.state(Fact::Told { op: name, number, answer });
         match (doing, result) {
-            (Doing::Open { path, purpose, events }, Ok(Message::Opened(opened))) => {
-                self.opened(path, purpose, events, &opened);
+            (Doing::Open { path, purpose, events, delay }, Ok(Message::Opened(opened))) => {
+                self.opened(path, purpose, events, delay, &opened);
             }
-            (Doing::Acquire { handle, path, instance }, Ok(Message::Acquired(acquired))) => {
+            (Doing::Acquire { handle, path, instance, exclusive }, Ok(Message::Acquired(acquired))) => {
+                let delay = self.handles.get(&handle).map_or(Duration::ZERO, |opened| opened.delay);
                 let until = now.mono + Duration::from_millis(self.rng.between(100, 5_000));
                 let (generation, sequencer) = (acquired.generation, acquired.sequencer);
-                self.held = Some(Held { handle, path, instance, generation, sequencer, until, next_touch: now.mono });
+                let next_touch = now.mono;
+                let held = Held { handle, path, instance, generation, sequencer, exclusive, delay, until, next_touch };
+                self.held = Some(held);
             }
             (Doing::Release, Ok(_)) if self.rng.one_in(2) && self.free(Slot::Read) => self.check(),
             _ => {}
         }
     }
 
-    fn opened(&mut self, path: String, purpose: Purpose, events: u32, opened: &v1::NodeOpened) {
+    fn opened(&mut self, path: String, purpose: Purpose, events: u32, delay: Duration, opened: &v1::NodeOpened) {
         let (number, instance) = (opened.handle, opened.stat.as_ref().map_or(0, |stat| stat.instance));
         if purpose == Purpose::Passing {
             return self.close_handle(number);
@@ -545,7 +565,7 @@ impl Script {
             let path = path.clone();
             self.state(Fact::Watching { session, handle: number, path, instance, events });
         }
-        self.handles.insert(number, Opened { number, path, instance, purpose });
+        self.handles.insert(number, Opened { number, path, instance, purpose, delay });
     }
 }
 

@@ -1,5 +1,6 @@
 //! One session of a client host: the production machine, the cache that readers see, and the application's script.
 
+use super::command::{Command, Dead, Grant};
 use super::fact::Fact;
 use super::forger::Forger;
 use super::script::{Script, Touch, Wish};
@@ -54,6 +55,8 @@ pub struct Habits {
     pub herds: bool,
     /// It presents handles that it forged or closed.
     pub forges: bool,
+    /// It goes in and out of a directory that not everybody may look into.
+    pub visits: bool,
     /// After so many calls a wait moves on to a later number; `None` = as usual.
     pub renumber_after: Option<u64>,
     /// Everybody who may be let in or shut out.
@@ -85,6 +88,9 @@ pub struct Seat {
     cache: Cache,
     script: Script,
     forger: Option<Forger>,
+    /// What runs under the lock that the application took last.
+    command: Option<Command>,
+    taken: Option<Grant>,
     /// When requests that may extend the lease were sent (R3).
     sent: BTreeMap<Ticket, Mono>,
     lease: Mono,
@@ -112,6 +118,8 @@ impl Seat {
             cache: Cache::default(),
             script,
             forger,
+            command: None,
+            taken: None,
             sent: BTreeMap::new(),
             lease: Mono::default(),
             begin_at: Some(now.mono),
@@ -138,9 +146,38 @@ impl Seat {
 
     /// When it wants to be woken.
     pub fn deadline(&self) -> Option<Mono> {
-        match self.begin_at {
+        let own = match self.begin_at {
             Some(at) => Some(at),
             None => [self.machine.deadline(), self.script.deadline()].into_iter().flatten().min(),
+        };
+        [own, self.command.as_ref().map(Command::next_act)].into_iter().flatten().min()
+    }
+
+    /// Whether a command runs here.
+    pub fn runs_a_command(&self) -> bool {
+        self.command.is_some()
+    }
+
+    /// What runs under a lock begins with it, and ends with it or in time.
+    fn mind_the_command(&mut self, now: Now, wants: &mut Vec<Want>) {
+        let held = self.script.grant();
+        if let Some(command) = &mut self.command
+            && held.as_ref() != Some(command.grant())
+        {
+            match self.script.is_expired() || command.is_lost() {
+                true => command.lost(now.mono),
+                false => self.command = None,
+            }
+        }
+        let lease = self.machine.lease_until();
+        if let Some(grant) = held.filter(|grant| self.command.is_none() && self.taken.as_ref() != Some(grant)) {
+            self.taken = Some(grant.clone());
+            self.command = Some(Command::start(grant, self.habits.mutant, now.mono, lease));
+        }
+        match self.command.as_mut().map(|command| command.wake(now.mono, lease)) {
+            Some(Ok(fact)) => wants.extend(fact.map(Want::State)),
+            Some(Err(Dead)) => self.command = None,
+            None => {}
         }
     }
 
@@ -231,6 +268,7 @@ impl Seat {
             let outputs: VecDeque<Output> = self.out.drain().collect();
             let wishes = self.script.wishes();
             if outputs.is_empty() && wishes.is_empty() {
+                self.mind_the_command(now, &mut wants);
                 return wants;
             }
             for wish in wishes {

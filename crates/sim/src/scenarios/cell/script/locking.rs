@@ -1,6 +1,7 @@
 //! Locks: taken, used, given back, and what their sequencers say afterwards.
 
 use super::super::LOCKS;
+use super::super::command::Grant;
 use super::super::doing::{Doing, Purpose, Slot};
 use super::super::fact::{Call, Change, Fact};
 use super::{Opened, Script, Touch, Wish};
@@ -17,6 +18,8 @@ pub(super) struct Held {
     pub instance: u64,
     pub generation: u64,
     pub sequencer: Bytes,
+    pub exclusive: bool,
+    pub delay: Duration,
     pub until: Mono,
     pub next_touch: Mono,
 }
@@ -66,9 +69,16 @@ impl Script {
         let message = Message::Acquire(v1::AcquireLock { handle, mode: mode as i32, try_only, waits_as: 0 });
         let op = OpId(self.next_op);
         let call = Call::Acquire { path: path.clone(), handle, exclusive };
-        self.call(Doing::Acquire { handle, path, instance }, call, message);
+        self.call(Doing::Acquire { handle, path, instance, exclusive }, call, message);
         let patience = Duration::from_millis(self.rng.between(2_000, 20_000));
         self.patience = Some((op, now.mono + patience));
+    }
+
+    /// The lock that it holds.
+    pub fn grant(&self) -> Option<Grant> {
+        let Held { path, instance, generation, exclusive, delay, .. } = self.held.as_ref()?;
+        let order = (*instance, *generation);
+        Some(Grant { session: self.session, path: path.clone(), order, exclusive: *exclusive, delay: *delay })
     }
 
     pub(super) fn check(&mut self) {

@@ -89,6 +89,8 @@ pub struct Network {
     /// The latest arrival so far on each direction, to tell what was overtaken.
     latest: Vec<SimTime>,
     cuts: BTreeMap<CutId, Vec<(HostId, HostId)>>,
+    /// Directions on which everything takes so much longer.
+    late: BTreeMap<(HostId, HostId), Duration>,
     /// Hosts that talk over connections.
     connecting: BTreeSet<HostId>,
     next_cut: u64,
@@ -105,6 +107,7 @@ impl Network {
             blocked: Vec::new(),
             latest: Vec::new(),
             cuts: BTreeMap::new(),
+            late: BTreeMap::new(),
             connecting: BTreeSet::new(),
             next_cut: 0,
             counts: Counts::default(),
@@ -159,9 +162,15 @@ impl Network {
         }
     }
 
+    /// What is sent in this direction from now on takes so much longer; zero = no longer. What is on its way stays late.
+    pub fn hold_up(&mut self, from: HostId, to: HostId, by: Duration) {
+        self.late.insert((from, to), by);
+    }
+
     /// Heals everything.
     pub fn heal_all(&mut self) {
         self.cuts.clear();
+        self.late.clear();
         self.blocked.fill(0);
     }
 
@@ -194,7 +203,8 @@ impl Network {
     fn arrival(&mut self, now: SimTime, from: HostId, to: HostId) -> SimTime {
         let weather = self.weather;
         let jitter = self.rng.below(nanos(weather.jitter) + 1);
-        let mut at = now + weather.delay + Duration::from_nanos(jitter);
+        let late = self.late.get(&(from, to)).copied().unwrap_or_default();
+        let mut at = now + weather.delay + late + Duration::from_nanos(jitter);
         if weather.tail > 0.0 && self.rng.chance(weather.tail) {
             at = at + Duration::from_nanos(self.rng.below(nanos(weather.tail_delay) + 1));
             self.counts.delayed += 1;
@@ -245,6 +255,18 @@ mod tests {
         assert!(!network.connected(a, b) && network.connected(b, a) && !network.connected(a, c));
         network.heal_all();
         assert!(network.connected(a, b) && network.connected(a, c));
+    }
+
+    #[test]
+    fn what_is_held_up_is_overtaken() {
+        let mut network = network(2);
+        let (a, b) = (HostId(0), HostId(1));
+        network.hold_up(a, b, Duration::from_secs(2));
+        let late = network.route(SimTime::ZERO, a, b).first;
+        assert!(network.route(SimTime::ZERO, b, a).first < late);
+        network.hold_up(a, b, Duration::ZERO);
+        assert!(network.route(SimTime::ZERO, a, b).first < late);
+        assert_eq!(network.counts().reordered, 1);
     }
 
     #[test]

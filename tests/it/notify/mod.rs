@@ -13,7 +13,7 @@ mod restarts;
 mod strangers;
 mod traces;
 
-use crate::process::{Running, Server, until};
+use crate::process::{Running, Server, http_get, until};
 use serde_json::Value;
 use std::path::Path;
 
@@ -61,4 +61,11 @@ pub fn registered(server: &Server, object: &str, clients: u64) {
         let list: Value = serde_json::from_str(&said.out).ok()?;
         (list["objects"][0]["registrations"] == clients).then_some(())
     });
+}
+
+/// A number of `/metrics`.
+pub fn metric(server: &Server, name: &str) -> u64 {
+    let said = http_get(server.address, "/metrics").expect("the server answers").1;
+    let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
+    line.unwrap_or_default() as u64
 }

@@ -1,7 +1,7 @@
 //! Whoever is killed and comes back has missed nothing.
 
 use super::{hears, lines, publish, registered, start};
-use crate::process::{Server, free_port, turn, until};
+use crate::process::{Server, free_port, http, turn, until};
 
 /// The node's port stays the same from start to start.
 fn start_at(dir: &std::path::Path, port: u16) -> Server {
@@ -60,5 +60,34 @@ fn a_client_with_its_state_goes_on_where_it_was() {
     // It is the same client.
     let clients = server.run(&["notify", "clients", "shop", "--json"]).json();
     assert_eq!(clients["clients"].as_array().unwrap().len(), 1, "{clients}");
+    registered(&server, "prices", 1);
+}
+
+/// What was not acknowledged to the feed comes again, and what is published again is in it twice: that is heard as once.
+#[test]
+fn what_the_feed_brings_again_is_heard_as_once() {
+    const VERSIONS: u64 = 30;
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let server = start_at(dir.path(), port);
+    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
+    registered(&server, "prices", 1);
+    let publish_all = |server: &Server| {
+        for version in 1..=VERSIONS {
+            let body = format!("{{\"version\": {version}}}");
+            assert_eq!(http("POST", server.address, "/v1/notify/shop/prices", &body).unwrap().0, 204);
+        }
+    };
+    publish_all(&server);
+    server.kill();
+    let server = start_at(dir.path(), port);
+    hears(&watcher, "prices", VERSIONS);
+    until("it publishes", || (server.run(&["notify", "publish", "shop", "prices", "1"]).code == 0).then_some(()));
+    publish_all(&server);
+    publish(&server, "prices", VERSIONS + 1);
+    hears(&watcher, "prices", VERSIONS + 1);
+    let told: Vec<u64> = lines(&watcher).iter().filter_map(|line| line["version"].as_u64()).collect();
+    assert!(told.is_sorted() && told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
     registered(&server, "prices", 1);
 }

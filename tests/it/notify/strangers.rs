@@ -35,6 +35,24 @@ impl Stranger {
         self.socket.send(Message::Text(frame.to_string().into())).await.unwrap();
     }
 
+    /// Says something that is no frame; the name of the error that ends the connection.
+    pub(super) async fn ended_by(mut self, nonsense: String) -> String {
+        // The node need not read it to its end.
+        let _ = self.socket.send(Message::Text(nonsense.into())).await;
+        let error = async {
+            loop {
+                let Message::Text(text) = self.socket.next().await.expect("a name comes first").unwrap() else {
+                    continue;
+                };
+                let frame: Value = serde_json::from_str(&text).unwrap();
+                if let Some(code) = frame["control"]["error"]["code"].as_str() {
+                    return code.to_owned();
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), error).await.expect("it is heard")
+    }
+
     /// A message of the channel, which is operation 1 and goes on.
     pub(super) async fn up(&mut self, up: Value) {
         self.say(json!({ "op": "1", "more": true, "notify": { "up": up } })).await;

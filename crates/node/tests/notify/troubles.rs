@@ -9,8 +9,8 @@ use http::Method;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tidings_client::Client;
 use tidings_client::notify::{Event, Events, Listener, ListenerOptions, Publication, publish};
+use tidings_client::{Client, ClientConfig};
 use tidings_node::Node;
 use tidings_node::hindrance::Hindrance;
 use tidings_notify::names::object_hash;
@@ -76,6 +76,12 @@ fn object(fails: bool) -> Bytes {
     name.map(Bytes::from).find(|name| (object_hash("shop", name).0 < EIGHTH) == fails).expect("there is one")
 }
 
+/// A client of another process, as far as the node can tell.
+async fn connected(node: &Node) -> Client {
+    let config = ClientConfig { app: Some("shop".into()), ..ClientConfig::new([format!("http://{}", node.address())]) };
+    Client::connect(config).await.expect("the node is there")
+}
+
 async fn hears(events: &mut Events, listener: &Listener, objects: &[&Bytes], wanted: (&Bytes, u64)) {
     let heard = async {
         while let Some(event) = events.next().await {
@@ -109,7 +115,7 @@ async fn rows_that_fail_hold_up_nobody_else_and_what_was_published_comes_once_th
     let rows = Plan::default().rule(Scope::Rows { groups, rows: row(0)..row(EIGHTH) }, Fault::Fail, 1);
     let node = Node::start_hindered(fast(dir.path()), Hindrance { rows, ..Hindrance::default() }).await.unwrap();
     let (bad, good) = (object(true), object(false));
-    let client: Client = publishing(&node).await;
+    let client = connected(&node).await;
     let (listener, mut events) = Listener::start(client.clone(), ListenerOptions::default()).unwrap();
     for version in 1..=10 {
         // It is durable, though nobody can be told.
@@ -120,7 +126,7 @@ async fn rows_that_fail_hold_up_nobody_else_and_what_was_published_comes_once_th
     drop((listener, events, client));
     node.shutdown().await.unwrap();
     let node = Node::start(fast(dir.path())).await.unwrap();
-    let (listener, mut events) = Listener::start(publishing(&node).await, ListenerOptions::default()).unwrap();
+    let (listener, mut events) = Listener::start(connected(&node).await, ListenerOptions::default()).unwrap();
     hears(&mut events, &listener, &[&bad], (&bad, 110)).await;
     drop((listener, events));
     node.shutdown().await.unwrap();

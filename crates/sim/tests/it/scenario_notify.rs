@@ -26,7 +26,7 @@ fn seeds_are_green_and_every_kind_of_trouble_occurs() {
 
 #[test]
 fn every_story_is_told_and_ends_well() {
-    let report = run_seeds("notify-directed", 1..=3, &short(8), 2, &mut |_, _| true).unwrap();
+    let report = run_seeds("notify-directed", 1..=3, &short(12), 2, &mut |_, _| true).unwrap();
     assert_eq!(report.failures, []);
     for story in director::stories() {
         assert!(report.faults.get(story).is_some_and(|count| *count > 0), "no {story} in {:?}", report.faults);

@@ -22,6 +22,8 @@ struct Under {
     source: Bytes,
     /// F3: the incarnation that it is called for under.
     incarnation: u64,
+    /// It is called for once, whatever comes of it.
+    once: bool,
 }
 
 /// The backend's process.
@@ -103,7 +105,7 @@ impl Backend {
             out.put(Effect::Fact(Fact::Made(maker, publication).into()));
             source
         });
-        self.call(now, publication, source.unwrap_or_default(), out);
+        self.call(now, publication, (source.unwrap_or_default(), false), out);
     }
 
     /// Makes a version of an object, to be published later.
@@ -114,13 +116,18 @@ impl Backend {
 
     /// Publishes a version that no device made.
     pub fn announce(&mut self, now: Now, publication: Publication, out: &mut Out) {
-        self.call(now, publication, Bytes::new(), out);
+        self.call(now, publication, (Bytes::new(), false), out);
     }
 
-    fn call(&mut self, now: Now, publication: Publication, source: Bytes, out: &mut Out) {
+    /// The same, by somebody who does not try again if it fails.
+    pub fn announce_once(&mut self, now: Now, publication: Publication, out: &mut Out) {
+        self.call(now, publication, (Bytes::new(), true), out);
+    }
+
+    fn call(&mut self, now: Now, publication: Publication, (source, once): (Bytes, bool), out: &mut Out) {
         out.put(Effect::Fact(Fact::Calls(publication).into()));
         let incarnation = self.shared.realm().incarnation;
-        self.publish(now, Under { publication, source, incarnation }, out);
+        self.publish(now, Under { publication, source, incarnation, once }, out);
     }
 
     fn publish(&mut self, now: Now, under: Under, out: &mut Out) {
@@ -158,7 +165,7 @@ impl Backend {
             }
             // It may have happened; publishing again is harmless.
             _ => {
-                let again = self.calm || self.rng.one_in(2);
+                let again = !under.once && (self.calm || self.rng.one_in(2));
                 if again && under.publication.generation == self.shared.generation() {
                     let incarnation = self.shared.realm().incarnation;
                     self.publish(now, Under { incarnation, ..under }, out);

@@ -5,6 +5,8 @@
 //! happens, everything heals, and then everybody must have learned everything before the next one begins. Their order,
 //! and about whom they are, is drawn from the seed.
 
+mod late;
+
 use super::fact::{Fact, OBJECTS, Publication, object};
 use super::shared::{APP, caller};
 use super::town::Actor;
@@ -71,9 +73,16 @@ enum Story {
     Clone,
     /// F9: an application acknowledges what it was never told.
     Boaster,
+    /// F3: a publication reaches the feed only after a loss; a later one was acknowledged before it, and is lost. Then
+    /// somebody registers.
+    Straggler,
+    /// F6: somebody registers while a matcher waits for the page of those who have.
+    LatePage,
+    /// F9: what is sent to a device is lost, and its registrar, which knows that it was not acknowledged, dies.
+    Witness,
 }
 
-const STORIES: [Story; 8] = [
+const STORIES: [Story; 11] = [
     Story::SlowLines,
     Story::LateWord,
     Story::Deaf,
@@ -82,6 +91,9 @@ const STORIES: [Story; 8] = [
     Story::Forger,
     Story::Clone,
     Story::Boaster,
+    Story::Straggler,
+    Story::LatePage,
+    Story::Witness,
 ];
 
 impl Story {
@@ -95,6 +107,9 @@ impl Story {
             Story::Forger => "forger",
             Story::Clone => "clone",
             Story::Boaster => "boaster",
+            Story::Straggler => "straggler",
+            Story::LatePage => "late_page",
+            Story::Witness => "witness",
         }
     }
 }
@@ -268,6 +283,9 @@ impl Run {
                 Story::Forger => self.forger(director, step),
                 Story::Clone => self.cloned_storage(director, step),
                 Story::Boaster => self.boaster(director, step),
+                Story::Straggler => self.straggler(director, step),
+                Story::LatePage => self.late_page(director, step)?,
+                Story::Witness => self.witness(director, step),
             },
         })
     }
@@ -282,7 +300,16 @@ impl Run {
         *director.counts.entry(story.name()).or_default() += 1;
         self.stage.world.note_fault(device, story.name());
         // Does the story need somebody who wants the object, or somebody who does not?
-        let wants = !matches!(story, Story::SlowLines | Story::Zombie);
+        let wants = matches!(
+            story,
+            Story::LateWord
+                | Story::Deaf
+                | Story::Unknown
+                | Story::Forger
+                | Story::Clone
+                | Story::Boaster
+                | Story::Witness
+        );
         if self.stage.town.shared.intends(device, &director.name()) != wants {
             self.intend(device, director.name(), wants);
         }

@@ -62,6 +62,17 @@ fn reply(body: Body, one: bool) -> StoreResult {
 }
 
 impl Node {
+    /// Whether rows of this place and view are being read, in order.
+    pub fn is_scanning(&self, view: &[u8], key: KeyHash) -> bool {
+        let place = key.0.to_be_bytes();
+        self.line.under_way().any(|body| match body {
+            Body::Store(v1::StoreMessage { message: Some(store_message::Message::Scan(scan)) }) => {
+                scan.group == view && scan.start.get(8..16) == Some(&place[..])
+            }
+            _ => false,
+        })
+    }
+
     /// Whether a row of this place and view is being written.
     pub fn is_writing(&self, view: &[u8], key: KeyHash) -> bool {
         let place = key.0.to_be_bytes();

@@ -15,15 +15,13 @@ use tidings_wire::v1::registration_change::Change;
 const CHANGES_AT_ONCE: usize = 256;
 /// Acks of one message: with the longest names well below 1 MiB.
 const ACKS_AT_ONCE: usize = 1_024;
-/// Until what was transiently refused is tried again, and at most.
+/// Until what was transiently refused is tried again, at first.
 const REFUSED_FIRST: Duration = Duration::from_secs(5);
-const REFUSED_LONGEST: Duration = Duration::from_secs(300);
 
 impl Client {
     pub(super) fn opened(&mut self, now: Now, out: &mut Outbox<Output>) {
         self.open = true;
         self.contact += 1;
-        self.disconnected = 0;
         self.unanswered = 0;
         self.synced = false;
         self.timers.cancel(&Timer::Reconnect);
@@ -142,6 +140,8 @@ impl Client {
     // ---- what is heard ----------------------------------------------------------------------------------------------
 
     pub(super) fn received(&mut self, now: Now, down: v1::NotifyDown, out: &mut Outbox<Output>) {
+        // A channel that opens and says nothing is as good as none.
+        self.disconnected = 0;
         if self.leaving {
             // A goodbye is answered by a refusal, once the id is gone; anything else by anything.
             let ours = self.session.as_ref().is_some_and(|session| session.number == down.session);
@@ -305,9 +305,10 @@ impl Client {
                 // F7: left out until it is tried again.
                 intent.refused = true;
                 self.digest.remove(intent.hash);
-                let pause = backoff(&mut self.rng, self.refusals, REFUSED_FIRST, REFUSED_LONGEST);
-                self.refusals = self.refusals.saturating_add(1);
                 if self.timers.at(&Timer::Refused).is_none() {
+                    let pause = backoff(&mut self.rng, self.refusals, REFUSED_FIRST, self.options.refused_longest);
+                    // All that are refused at a time are one failure.
+                    self.refusals = self.refusals.saturating_add(1);
                     self.timers.set(Timer::Refused, now.mono + pause);
                 }
                 out.put(Output::Event(Event::RegistrationFailure { object, transient: true }));

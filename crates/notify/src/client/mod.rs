@@ -48,6 +48,8 @@ pub struct Options {
     pub reconnect_first: Duration,
     /// The longest.
     pub reconnect_longest: Duration,
+    /// The longest pause before what was refused for now is tried again; 5 min.
+    pub refused_longest: Duration,
     #[doc(hidden)]
     pub mutant: Option<Mutant>,
 }
@@ -64,6 +66,7 @@ impl Default for Options {
             retry_longest: Duration::from_secs(60),
             reconnect_first: Duration::from_millis(200),
             reconnect_longest: Duration::from_secs(300),
+            refused_longest: Duration::from_secs(300),
             mutant: None,
         }
     }

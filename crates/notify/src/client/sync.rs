@@ -36,7 +36,9 @@ impl Client {
             // Registrations that are not complete yet are asked about again.
             self.synced = pending == 0;
             if self.synced {
-                self.refusals = 0;
+                if self.intended.values().all(|intent| !intent.refused) {
+                    self.refusals = 0;
+                }
                 self.tell_all(out);
             }
             return;

@@ -244,10 +244,11 @@ impl Registrar {
             return;
         }
         reg.acked = reg.acked.max(ack.version.min(MAX_VERSION));
-        let acked = reg.acked;
-        if reg.logged > 0 && reg.logged <= reg.acked {
+        let (acked, logged) = (reg.acked, reg.logged);
+        if logged > 0 && logged <= acked {
             reg.logged = 0;
-            client.put(rows::gone(rows::column(LOG, &ack.object), acked));
+            // Not at what the client only said it knew: that would hide what it is told once it has registered anew.
+            client.put(rows::gone(rows::column(LOG, &ack.object), logged.max(ack.version.min(MAX_VERSION))));
         }
         self.acked(client, &ack.object, acked, out);
     }

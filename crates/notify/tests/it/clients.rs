@@ -221,6 +221,50 @@ fn a_name_that_is_too_long_fails_for_good() {
     assert_eq!(pair.client.intended().count(), 0);
 }
 
+/// A node that takes a connection and refuses the channel is not asked ten times a second.
+#[test]
+fn a_channel_that_opens_and_says_nothing_is_opened_ever_less_often() {
+    let mut client = Client::new(Options::default());
+    let (mut ms, mut opened, mut out) = (1, 0, Outbox::new());
+    let now = |ms: u64| Now { mono: Mono(ms * 1_000_000), wall: Wall(0) };
+    client.handle(now(ms), Input::Start { state: None }, &mut out);
+    while ms < 600_000 {
+        let outputs: Vec<Output> = out.drain().collect();
+        if outputs.iter().any(|output| matches!(output, Output::Connect)) {
+            opened += 1;
+            client.handle(now(ms), Input::Opened, &mut out);
+            client.handle(now(ms), Input::Closed, &mut out);
+        }
+        ms = client.deadline().map_or(u64::MAX, |at| at.0.div_ceil(1_000_000));
+        client.wake(now(ms), &mut out);
+    }
+    assert!((8..20).contains(&opened), "{opened} in ten minutes");
+}
+
+/// F7: a hook that does not answer is asked again, ever less often, however many objects it is about.
+#[test]
+fn f7_what_is_refused_for_now_is_tried_again_ever_less_often() {
+    let asking = registrar::Options { hooks: registrar::Hooks::All, ..Default::default() };
+    let mut pair = Pair::of(asking, Options::default());
+    pair.start(names(20));
+    let mut asked = 0;
+    for _ in 0..6_000 {
+        let (asks, rest) =
+            pair.desk.take().into_iter().partition(|out| matches!(out, registrar::Output::Authorize { .. }));
+        pair.desk.out = rest;
+        for ask in Vec::into_iter(asks) {
+            let registrar::Output::Authorize { id, .. } = ask else { continue };
+            asked += 1;
+            let verdict = registrar::Verdict::Unsure;
+            pair.desk.give(registrar::Input::Authorized { id, verdict });
+        }
+        pair.talk(100);
+    }
+    assert!(pair.client.is_synced(), "what is refused is left out meanwhile");
+    // Ten minutes: after 5 s, 10 s, … 5 min, less what they are spread by.
+    assert!((6 * 20..14 * 20).contains(&asked), "{asked} in ten minutes");
+}
+
 /// Prints what a million clients would take; run with `--ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]

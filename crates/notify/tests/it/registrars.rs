@@ -11,6 +11,7 @@ use tidings_notify::registrar::{Hooks, Input, Options, Output, Registrar, Verdic
 use tidings_notify::rows::{Realm, StoreRequest};
 use tidings_wire::v1;
 use tidings_wire::v1::NotifyRefused as Refused;
+use tidings_wire::v1::registration_change::Change;
 
 fn desk(mutant: Option<Mutant>) -> Desk<Registrar> {
     // Nobody answers scrubs here, and clients that wait for an answer are not collected.
@@ -274,6 +275,32 @@ fn f9_an_ack_counts_up_to_what_was_sent() {
         assert_eq!(desk.notify(&key, b"x", 7, false), Some(Outcome::Done));
         assert_eq!(notifications(desk.downs()), heard);
     }
+}
+
+/// What a client says it knows is believed for as long as the registration lasts, and no longer.
+#[test]
+fn f9_an_ack_hides_nothing_that_comes_after_a_new_registration() {
+    let mut desk = desk(None);
+    let grant = registered(&mut desk, 5);
+    let key = desk.key_of(&grant);
+    let change = |change| vec![v1::RegistrationChange { change: Some(change) }];
+    let interest = |known_version| v1::ObjectInterest { object: Bytes::from_static(b"x"), known_version };
+    let say = |desk: &mut Desk<Registrar>, first: u64, changes| {
+        let token = grant.token.clone();
+        desk.from(ann(), 1, v1::NotifyUp { token, first, latest: first, changes, ..Default::default() });
+        desk.match_all(5);
+    };
+    say(&mut desk, 2, change(Change::Register(interest(1_000))));
+    desk.ack(&grant, 1, b"x", 5, 0);
+    say(&mut desk, 101, change(Change::Unregister(Bytes::from_static(b"x"))));
+    say(&mut desk, 102, change(Change::Register(interest(5))));
+    // It goes, and is told when it is back.
+    desk.give(Input::Closed(channel(1)));
+    assert_eq!(desk.notify(&key, b"x", 6, false), Some(Outcome::Done));
+    desk.downs();
+    desk.hello(2, 12, &grant.token).expect("it is back");
+    desk.pass(1_500);
+    assert!(notifications(desk.downs()).contains(&(6, false)));
 }
 
 #[test]

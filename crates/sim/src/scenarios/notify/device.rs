@@ -95,6 +95,7 @@ impl Device {
             heartbeat: habits.heartbeat,
             retry_longest: Duration::from_secs(4),
             reconnect_longest: habits.reconnect,
+            refused_longest: Duration::from_secs(5),
             mutant: habits.mutant,
             ..Default::default()
         };

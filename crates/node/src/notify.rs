@@ -29,6 +29,7 @@ mod performing;
 mod ranges;
 mod realm;
 mod stages;
+mod sweeping;
 mod traces;
 
 pub use adapter::{Adapter, Seat};
@@ -117,6 +118,7 @@ impl Notify {
         hub.spawn(gathering::run(hub.clone()));
         hub.spawn(feeding::consume(hub.clone()));
         hub.spawn(feeding::acknowledge(hub.clone(), acked));
+        hub.spawn(sweeping::run(hub.clone()));
         Ok(Notify { hub })
     }
 

@@ -43,6 +43,8 @@ pub enum Mutant {
     FutureAckAccepted,
     /// F10: going online does not read `created`.
     CreatedIgnored,
+    /// F10: a tombstone that was seen once is forgotten with the next look.
+    TombstonesForgotten,
     /// F11: the feed is acknowledged though nothing was stored.
     NoScratch,
     /// F11: a scratch row is deleted whatever has come to lie there meanwhile.
@@ -53,7 +55,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 22] = [
+    pub const ALL: [Mutant; 23] = [
         Mutant::LeaseIgnored,
         Mutant::SeqnoWithoutLease,
         Mutant::IncarnationIgnored,
@@ -73,6 +75,7 @@ impl Mutant {
         Mutant::SentIsDone,
         Mutant::FutureAckAccepted,
         Mutant::CreatedIgnored,
+        Mutant::TombstonesForgotten,
         Mutant::NoScratch,
         Mutant::ScratchDeletedWhole,
         Mutant::AlwaysSuppress,
@@ -100,6 +103,7 @@ impl Mutant {
             Mutant::SentIsDone => "sent-is-done",
             Mutant::FutureAckAccepted => "future-ack-accepted",
             Mutant::CreatedIgnored => "created-ignored",
+            Mutant::TombstonesForgotten => "tombstones-forgotten",
             Mutant::NoScratch => "no-scratch",
             Mutant::ScratchDeletedWhole => "scratch-deleted-whole",
             Mutant::AlwaysSuppress => "always-suppress",

@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The format this program writes, and the newest it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The format this program writes, and the newest it reads. 2: tombstones may be marked.
+pub const FORMAT_VERSION: u32 = 2;
 
 const FORMAT: &str = "FORMAT";
 const FORMAT_NAME: &str = "tidings-store";
@@ -28,11 +28,13 @@ pub(crate) struct Current {
 /// Makes the directory ours, or checks that it is, and says what is current.
 pub(crate) fn prepare(dir: &Path) -> Result<Current, OpenError> {
     fs::create_dir_all(dir).map_err(OpenError::io(dir))?;
-    if !check_format(dir)? {
-        if let Some(stray) = first_stray(dir)? {
-            let what = format!("it has no FORMAT file, but holds {stray:?}");
-            return Err(OpenError::Foreign { path: dir.to_owned(), what });
-        }
+    let found = check_format(dir)?;
+    if let (None, Some(stray)) = (found, first_stray(dir)?) {
+        let what = format!("it has no FORMAT file, but holds {stray:?}");
+        return Err(OpenError::Foreign { path: dir.to_owned(), what });
+    }
+    // What an earlier format holds is read as it is; what is written from now on it does not know.
+    if found != Some(FORMAT_VERSION) {
         let text = format!("{FORMAT_NAME} {FORMAT_VERSION}\n");
         replace_file(dir, FORMAT, text.as_bytes()).map_err(OpenError::io(&dir.join(FORMAT)))?;
     }
@@ -49,7 +51,7 @@ pub(crate) fn prepare(dir: &Path) -> Result<Current, OpenError> {
 
 /// What is current in a directory that must be ours already.
 pub(crate) fn inspect(dir: &Path) -> Result<Current, OpenError> {
-    if !check_format(dir)? {
+    if check_format(dir)?.is_none() {
         return Err(OpenError::Foreign { path: dir.to_owned(), what: "it has no FORMAT file".to_owned() });
     }
     read_current(dir)?.ok_or_else(|| OpenError::damaged(&dir.join(CURRENT), "it is missing"))
@@ -77,19 +79,19 @@ pub(crate) fn remove_others(dir: &Path, current: u64) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Whether there is a `FORMAT` file, and that it is one of ours.
-fn check_format(dir: &Path) -> Result<bool, OpenError> {
+/// What the `FORMAT` file says, if there is one; it must be one of ours.
+fn check_format(dir: &Path) -> Result<Option<u32>, OpenError> {
     let path = dir.join(FORMAT);
     let text = match fs::read(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(OpenError::Io { path, error }),
     };
     let text = String::from_utf8_lossy(&text).into_owned();
     let found = text.strip_prefix(FORMAT_NAME).and_then(|rest| rest.trim().parse::<u32>().ok());
     match found {
         Some(found) if found > FORMAT_VERSION => Err(OpenError::Newer { path, found, known: FORMAT_VERSION }),
-        Some(1..) => Ok(true),
+        Some(1..) => Ok(found),
         _ => {
             let what = format!("it says {:?}", text.chars().take(40).collect::<String>());
             Err(OpenError::Foreign { path, what })

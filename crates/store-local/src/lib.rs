@@ -1,7 +1,7 @@
 //! The applied state of store and feed, kept in fjall.
 //!
 //! ```text
-//!   DIR/FORMAT            "tidings-store 1": who may open it
+//!   DIR/FORMAT            "tidings-store 2": who may open it
 //!   DIR/CURRENT           which generation holds the state, and the log index up to which it was made durable
 //!   DIR/generation-7/     a fjall database with one keyspace, `data`: all pairs, the position among them
 //! ```

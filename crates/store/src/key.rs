@@ -22,11 +22,6 @@ pub const POSITION: &[u8] = b"Mposition";
 /// The store's incarnation.
 pub const INCARNATION: &[u8] = b"Mincarnation";
 
-/// The first key of all cells.
-pub const CELLS: &[u8] = b"c";
-/// The first key after all cells.
-pub const CELLS_END: &[u8] = b"d";
-
 /// The key of a cell.
 pub fn cell(group: &[u8], row: &[u8], column: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + group.len() + 2 + row.len() + 2 + column.len() + 4);
@@ -119,11 +114,6 @@ pub fn entry(topic: &[u8], number: u64) -> Bytes {
 pub fn entry_number(key: &[u8]) -> Option<u64> {
     let at = key.len().checked_sub(8)?;
     Some(u64::from_be_bytes(key[at..].try_into().ok()?))
-}
-
-/// Whether the key is a cell's.
-pub fn is_cell(key: &[u8]) -> bool {
-    key.first() == Some(&CELL)
 }
 
 fn put_name(out: &mut BytesMut, name: &[u8]) {

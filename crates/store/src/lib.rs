@@ -23,9 +23,9 @@
 //! machine until the write is applied.
 //!
 //! Decided here:
-//! - **Deletion** is a tombstone like any write and stays until a `StoreCollect` command removes those below a
-//!   timestamp; after that an older write of the cell would be new again, so the caller collects only below what may
-//!   still arrive.
+//! - **Deletion** is a tombstone like any write and stays until `StoreCollect` commands of its group have removed it: one
+//!   that sees it for the first time marks it with the time that the caller gives, a later one removes what was marked long
+//!   enough ago. After that an older write of the cell would be new again, so the caller waits for longer than any is late.
 //! - **A fence** counts as seen when a write under it happens; a group write with a fence and no rows seals the group.
 //! - **A consumer group** is known from its first consume on, by an agreed `FeedJoin`; it begins with what the topic
 //!   still keeps. What a topic keeps is said in [`topic`]: while groups are known, everything that one of them has not

@@ -152,7 +152,10 @@ pub fn check(command: &Command) -> Result<(), Invalid> {
             retain.retention.as_ref().map(|_| ()).ok_or(Invalid::Missing("retention"))
         }
         Command::FeedTrim(trim) => name("topic", &trim.topic, MAX_TOPIC),
-        Command::StoreCollect(collect) => timestamp(collect.below),
+        Command::StoreCollect(collect) => {
+            name("group", &collect.group, MAX_GROUP)?;
+            timestamp(collect.seen)
+        }
         Command::StoreRaise(_) => Ok(()),
     }?;
     size("request", command.encoded_len(), MAX_COMMAND - COMMAND_OVERHEAD)

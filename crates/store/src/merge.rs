@@ -21,6 +21,8 @@ pub struct Version {
 const TOMBSTONE: u8 = 0;
 const VALUE: u8 = 1;
 const HEAD: usize = 9;
+/// What a tombstone that a collection has seen has more: when that was.
+const SEEN: usize = 8;
 
 impl Version {
     /// A version that holds a value.
@@ -52,12 +54,25 @@ impl Version {
         out.freeze()
     }
 
+    /// The stored form of a tombstone that a collection has seen, by its caller's time.
+    pub fn encode_seen(&self, seen: u64) -> Bytes {
+        let mut out = BytesMut::from(self.encode());
+        out.put_u64(seen);
+        out.freeze()
+    }
+
+    /// When a collection first saw the tombstone of this stored form; `None` if none has, or it is none.
+    pub fn seen(stored: &Bytes) -> Option<u64> {
+        let seen = stored.get(HEAD..).filter(|_| stored.get(HEAD - 1) == Some(&TOMBSTONE))?;
+        Some(u64::from_be_bytes(seen.try_into().ok()?))
+    }
+
     /// Reads the stored form; `None` if it is not one.
     pub fn decode(stored: &Bytes) -> Option<Version> {
         let (head, kind) = (stored.get(..8)?, *stored.get(8)?);
         let timestamp = u64::from_be_bytes(head.try_into().ok()?);
         match kind {
-            TOMBSTONE if stored.len() == HEAD => Some(Version::tombstone(timestamp)),
+            TOMBSTONE if [HEAD, HEAD + SEEN].contains(&stored.len()) => Some(Version::tombstone(timestamp)),
             VALUE => Some(Version::value(timestamp, stored.slice(HEAD..))),
             _ => None,
         }
@@ -126,10 +141,20 @@ mod tests {
         }
 
         #[test]
+        fn a_tombstone_that_was_seen_is_the_same_tombstone(timestamp in 1u64..9, seen in any::<u64>()) {
+            let tombstone = Version::tombstone(timestamp);
+            let stored = tombstone.encode_seen(seen);
+            prop_assert_eq!((Version::seen(&stored), Version::seen(&tombstone.encode())), (Some(seen), None));
+            prop_assert_eq!(Version::decode(&stored), Some(tombstone));
+            prop_assert_eq!(Version::seen(&Version::value(timestamp, seen.to_be_bytes().to_vec()).encode()), None);
+        }
+
+        #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..20)) {
             let bytes = Bytes::from(bytes);
             if let Some(v) = Version::decode(&bytes) {
-                prop_assert_eq!(v.encode(), bytes);
+                let again = Version::seen(&bytes).map_or(v.encode(), |seen| v.encode_seen(seen));
+                prop_assert_eq!(again, bytes);
             }
         }
     }

@@ -213,31 +213,35 @@ impl<'a, K: Kv> Work<'a, K> {
         Ok(v1::CompareAndSetDone { written: true, actual: None })
     }
 
+    /// Looks through a group's tombstones: an old one is removed, one that is seen for the first time is marked.
     fn collect(&mut self, collect: &v1::StoreCollect) -> Result<Outcome, Stop> {
-        let cells = self.cells_from(&collect.from)?;
+        let (start, end) = key::rows_range(&collect.group, &[], &[]);
+        let from = if (&start..&end).contains(&&collect.from) { &collect.from } else { &start };
+        let cells = self.cells(from, &end)?;
         let next = if cells.len() > COLLECT_STEP { cells[COLLECT_STEP].0.clone() } else { Bytes::new() };
         let mut removed = 0;
         for (at, stored) in cells.into_iter().take(COLLECT_STEP) {
             let version = Version::decode(&stored).ok_or_else(|| damaged(&at))?;
-            if version.value.is_none() && version.timestamp < collect.below {
-                self.changes.insert(at, None);
-                removed += 1;
+            match Version::seen(&stored) {
+                _ if version.value.is_some() => {}
+                None => drop(self.changes.insert(at, Some(version.encode_seen(collect.seen)))),
+                Some(seen) if seen < collect.before => {
+                    self.changes.insert(at, None);
+                    removed += 1;
+                }
+                Some(_) => {}
             }
         }
         Ok(Outcome::StoreCollected(v1::StoreCollected { removed, next }))
     }
 
-    /// The first cells from a key on, one more than a collection looks at, this batch's changes included.
-    fn cells_from(&self, from: &[u8]) -> Result<Vec<(Bytes, Bytes)>, StateFailure> {
-        let from = if key::is_cell(from) { from } else { key::CELLS };
-        let changed = || {
-            let range = (Bound::Included(from), Bound::Excluded(key::CELLS_END));
-            self.changes.range::<[u8], _>(range).filter(|(at, _)| key::is_cell(at))
-        };
+    /// The first cells of a range, one more than a collection looks at, this batch's changes included.
+    fn cells(&self, from: &Bytes, to: &Bytes) -> Result<Vec<(Bytes, Bytes)>, StateFailure> {
+        let changed = || self.changes.range::<Bytes, _>((Bound::Included(from), Bound::Excluded(to)));
         // As many more as the batch may remove: then what is left is complete up to the step.
         let most = COLLECT_STEP + 1 + changed().count();
         let mut cells = BTreeMap::new();
-        self.kv.scan(from, key::CELLS_END, &mut |at, stored| {
+        self.kv.scan(from, to, &mut |at, stored| {
             cells.insert(at, stored);
             if cells.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;

@@ -1,6 +1,6 @@
 //! Whoever is killed and comes back has missed nothing.
 
-use super::{hears, lines, publish, registered, start};
+use super::{hears, lines, metric, publish, registered, start, start_with};
 use crate::process::{Server, free_port, http, turn, until};
 
 /// The node's port stays the same from start to start.
@@ -89,5 +89,27 @@ fn what_the_feed_brings_again_is_heard_as_once() {
     hears(&watcher, "prices", VERSIONS + 1);
     let told: Vec<u64> = lines(&watcher).iter().filter_map(|line| line["version"].as_u64()).collect();
     assert!(told.is_sorted() && told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
+    registered(&server, "prices", 1);
+}
+
+/// F10: what clients leave behind is deleted, and what was deleted is forgotten once it is old; those who are there notice nothing.
+#[test]
+fn what_was_deleted_is_swept_out_of_the_store() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_with(dir.path(), "keep_tombstones = \"2s\"\n");
+    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
+    registered(&server, "prices", 1);
+    let mut version = 0;
+    until("tombstones are gone", || {
+        version += 1;
+        publish(&server, "prices", version);
+        // It hears one thing, says goodbye, and its id is given back.
+        assert_eq!(server.run(&["notify", "watch", "shop", "prices", "--count", "1"]).code, 0);
+        (metric(&server, "tidings_notify_tombstones_total") > 0).then_some(())
+    });
+    hears(&watcher, "prices", version);
+    publish(&server, "prices", version + 1);
+    hears(&watcher, "prices", version + 1);
     registered(&server, "prices", 1);
 }

@@ -34,6 +34,8 @@ pub struct Notify {
     pub forget_after: Time,
     /// The same for clients that keep nothing across restarts. 1 h.
     pub forget_unkept_after: Time,
+    /// What was deleted is remembered in the store for so long: a write that is later than this would be new again. 10 days.
+    pub keep_tombstones: Time,
     /// How often every registration is taken to its matcher again, so that a loss in the store that nobody noticed does
     /// not last. 1 day.
     pub scrub_every: Time,
@@ -79,6 +81,7 @@ impl Default for Notify {
             offline_after: Time::seconds(80 * 60),
             forget_after: Time::seconds(7 * 24 * 3_600),
             forget_unkept_after: Time::seconds(3_600),
+            keep_tombstones: Time::seconds(10 * 24 * 3_600),
             scrub_every: Time::seconds(24 * 3_600),
             rotate_keys_every: Time::seconds(30 * 24 * 3_600),
             gather: Gather::default(),
@@ -96,6 +99,7 @@ impl Notify {
             ("offline_after", self.offline_after),
             ("forget_after", self.forget_after),
             ("forget_unkept_after", self.forget_unkept_after),
+            ("keep_tombstones", self.keep_tombstones),
             ("scrub_every", self.scrub_every),
             ("rotate_keys_every", self.rotate_keys_every),
         ];

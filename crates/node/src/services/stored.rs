@@ -13,6 +13,7 @@ use tidings_wire::error;
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::store_command::Command;
 use tidings_wire::v1::store_message::Message as StoreMessage;
+use tidings_wire::v1::store_result::Result as Outcome;
 use tidings_wire::v1::{self, feed_message};
 use tokio::time::Instant;
 
@@ -184,6 +185,15 @@ impl Stored {
         let leave = v1::FeedLeave { topic: topic.to_vec().into(), group: group.to_vec().into() };
         let left = self.store.request(Request::Operate(Command::FeedLeave(leave)), None).await;
         left.map(drop).map_err(|refused| refused.error)
+    }
+
+    /// One step of a look through a group's tombstones, if this node leads.
+    pub(crate) async fn collect(&self, step: v1::StoreCollect) -> Result<v1::StoreCollected, Error> {
+        let replies = self.store.request(Request::Operate(Command::StoreCollect(step)), None).await;
+        match replies.map_err(|refused| refused.error)?.pop() {
+            Some(Reply::Operated(Outcome::StoreCollected(collected))) => Ok(collected),
+            _ => Err(Error::new("store.malformed", Class::Failed, "the store's answer is none to a collection")),
+        }
     }
 
     /// One message to the store, one message back.

@@ -44,6 +44,7 @@ const TABLE: &[(Rule, &str, u64, &[&str])] = &[
     (Rule::SentIsDone, AIMED, 1, MISSED),
     (Rule::FutureAckAccepted, AIMED, 1, MISSED),
     (Rule::CreatedIgnored, RANDOM, 3, APART),
+    (Rule::TombstonesForgotten, AIMED, 1, COPIES),
     (Rule::NoScratch, RANDOM, 1, MISSED),
     (Rule::ScratchDeletedWhole, RANDOM, 1, MISSED),
     (Rule::AlwaysSuppress, RANDOM, 1, MISSED),

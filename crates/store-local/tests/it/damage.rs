@@ -50,12 +50,15 @@ fn find(dir: &Path, suffix: &str) -> Vec<PathBuf> {
 fn a_newer_format_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
-    fs::write(dir.path().join("FORMAT"), "tidings-store 2\n").unwrap();
+    fs::write(dir.path().join("FORMAT"), "tidings-store 3\n").unwrap();
     let error = refused(dir.path());
     assert_eq!((error.code.as_ref(), error.class), ("store.newer_format", Class::Refused));
-    assert!(error.message.contains("FORMAT") && error.message.contains('2'), "{error}");
+    assert!(error.message.contains("FORMAT") && error.message.contains('3'), "{error}");
+    // An older one is read, and is of this format from then on.
     fs::write(dir.path().join("FORMAT"), "tidings-store 1\n").unwrap();
     assert_eq!(check(dir.path()).unwrap().flushed, 20);
+    drop(open(dir.path()).unwrap());
+    assert_eq!(fs::read_to_string(dir.path().join("FORMAT")).unwrap(), "tidings-store 2\n");
 }
 
 #[test]

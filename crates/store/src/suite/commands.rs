@@ -29,7 +29,11 @@ fn random_command(rng: &mut Seeded) -> Command {
         92..93 => Command::FeedLeave(v1::FeedLeave { topic: topic(rng), group: consumer_group(rng) }),
         93..95 => Command::FeedRetain(v1::FeedRetain { topic: topic(rng), retention: Some(random_retention(rng)) }),
         95..96 => Command::FeedTrim(v1::FeedTrim { topic: topic(rng), through: rng.below(12) }),
-        96..98 => Command::StoreCollect(v1::StoreCollect { below: rng.between(1, 12), from: Bytes::new() }),
+        96..98 => {
+            let seen = rng.between(1, 12);
+            let group = Bytes::from_static(if seen % 2 == 0 { b"g" } else { b"h" });
+            Command::StoreCollect(v1::StoreCollect { from: Bytes::new(), group, seen, before: seen })
+        }
         _ => Command::StoreRaise(v1::StoreRaise { at_least: rng.below(50) }),
     }
 }

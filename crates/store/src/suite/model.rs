@@ -16,6 +16,8 @@ use tidings_wire::v1::store_result::Result as Outcome;
 pub struct Model {
     /// By group, row, column: the merged version, tombstones included.
     pub cells: BTreeMap<(Bytes, Bytes, Bytes), Version>,
+    /// When a collection first saw a cell's tombstone.
+    pub seen: BTreeMap<(Bytes, Bytes, Bytes), u64>,
     /// By group and name.
     pub fences: BTreeMap<(Bytes, Bytes), u64>,
     /// By name.
@@ -120,7 +122,7 @@ impl Model {
                 Ok(Outcome::Done(v1::StoreDone {}))
             }
             Command::StoreCollect(collect) => {
-                let removed = self.collect(collect.below);
+                let removed = self.collect(&collect);
                 Ok(Outcome::StoreCollected(v1::StoreCollected { removed, next: Bytes::new() }))
             }
             Command::StoreRaise(raise) => {
@@ -130,10 +132,16 @@ impl Model {
         }
     }
 
-    /// Removes all tombstones below a timestamp; how many that were.
-    pub fn collect(&mut self, below: u64) -> u64 {
+    /// Removes tombstones of a group that were first seen before a time, and sees the others; how many are removed.
+    pub fn collect(&mut self, collect: &v1::StoreCollect) -> u64 {
         let before = self.cells.len();
-        self.cells.retain(|_, version| version.value.is_some() || version.timestamp >= below);
+        let Model { cells, seen, .. } = self;
+        cells.retain(|at, version| match seen.get(at) {
+            _ if at.0 != collect.group || version.value.is_some() => true,
+            None => seen.insert(at.clone(), collect.seen).is_none(),
+            Some(first) => *first >= collect.before,
+        });
+        seen.retain(|at, _| cells.contains_key(at));
         (before - self.cells.len()) as u64
     }
 
@@ -181,10 +189,16 @@ impl Model {
             for cell in &row.cells {
                 let version = Version { timestamp: cell.timestamp, value: cell.value.clone() };
                 let at = (write.group.clone(), row.row.clone(), cell.column.clone());
-                let merged = self.cells.remove(&at).map_or(version.clone(), |present| present.merge(version));
-                self.cells.insert(at, merged);
+                if self.cells.get(&at).is_none_or(|present| version > *present) {
+                    self.put(at, version);
+                }
             }
         }
+    }
+
+    fn put(&mut self, at: (Bytes, Bytes, Bytes), version: Version) {
+        self.seen.remove(&at);
+        self.cells.insert(at, version);
     }
 
     fn apply_groups(&mut self, apply: &v1::Apply) -> v1::Applied {
@@ -223,7 +237,7 @@ impl Model {
             return Ok(Outcome::CompareAndSetDone(v1::CompareAndSetDone { written: false, actual }));
         }
         self.raise_fence(&key.group, cas.fence.as_ref());
-        self.cells.insert(at, Version { timestamp: write.timestamp, value: write.value });
+        self.put(at, Version { timestamp: write.timestamp, value: write.value });
         Ok(Outcome::CompareAndSetDone(v1::CompareAndSetDone { written: true, actual: None }))
     }
 

@@ -300,26 +300,47 @@ fn acknowledgements_stay_within_the_window() {
     assert_eq!(entries.iter().map(|e| e.0).collect::<Vec<_>>(), [8193], "the window moves with the floor");
 }
 
-#[test]
-fn tombstones_are_collected_in_steps_and_only_old_ones() {
-    let mut state = fresh();
-    for batch in 0..10u64 {
-        let rows =
-            (0..1000u64).map(|i| row(format!("r{batch}-{i:04}"), vec![tombstone("c", i + 1), cell("d", 1, "v")]));
-        one(&mut state, Command::Apply(apply(vec![group("g", rows.collect())]))).unwrap();
-    }
+/// Looks through all of a group; how many tombstones are removed, and in how many steps.
+fn collect(state: &mut State, group: &'static str, seen: u64, before: u64) -> (u64, u64) {
     let (mut from, mut removed, mut steps) = (Bytes::new(), 0, 0);
     loop {
-        let collect = Command::StoreCollect(v1::StoreCollect { below: 501, from });
-        let Outcome::StoreCollected(collected) = one(&mut state, collect).unwrap() else { panic!() };
+        let collect = Command::StoreCollect(v1::StoreCollect { from, group: group.into(), seen, before });
+        let Outcome::StoreCollected(collected) = one(state, collect).unwrap() else { panic!() };
         (removed, steps) = (removed + collected.removed, steps + 1);
         if collected.next.is_empty() {
-            break;
+            return (removed, steps);
         }
         from = collected.next;
     }
-    assert_eq!((removed, steps), (5_000, 5));
-    assert_eq!(pairs(&state).len(), 5_000 + 10_000 + 1);
+}
+
+#[test]
+fn tombstones_are_collected_in_steps_and_only_those_seen_long_ago() {
+    let mut state = fresh();
+    let rows = |batch: u64| {
+        let cells = |i: u64| vec![tombstone("c", i + 1), cell("d", 1, "v")];
+        (0..1000u64).map(move |i| row(format!("r{batch}-{i:04}"), cells(i))).collect::<Vec<_>>()
+    };
+    for batch in 0..5 {
+        one(&mut state, Command::Apply(apply(vec![group("g", rows(batch)), group("h", rows(batch))]))).unwrap();
+    }
+    assert_eq!(collect(&mut state, "g", 100, 100), (0, 3), "nobody has seen them before");
+    for batch in 5..10 {
+        one(&mut state, Command::Apply(apply(vec![group("g", rows(batch))]))).unwrap();
+    }
+    // A cell that was written and deleted since is another tombstone; the same one again is the same.
+    let again =
+        |timestamp| Command::Apply(apply(vec![group("g", vec![row("r0-0000", vec![tombstone("c", timestamp)])])]));
+    one(&mut state, again(5_000)).unwrap();
+    one(&mut state, Command::Apply(apply(vec![group("g", vec![row("r0-0001", vec![tombstone("c", 2)])])]))).unwrap();
+    assert_eq!(collect(&mut state, "g", 200, 100).0, 0, "they were seen at 100, not before");
+    assert_eq!(collect(&mut state, "g", 300, 101).0, 4_999);
+    assert_eq!(collect(&mut state, "g", 400, 201).0, 5_001);
+    assert_eq!(pairs(&state).len(), 10_000 + 10_000 + 1, "another group's tombstones stay");
+    // What is gone may come again.
+    one(&mut state, Command::Apply(put("g", "r0-0001", cell("c", 1, "late")))).unwrap();
+    let read = state.reader().get(&get("g", "r0-0001")).unwrap().unwrap();
+    assert_eq!(read.cells.iter().filter(|cell| cell.column == "c").count(), 1);
 }
 
 #[test]

@@ -80,9 +80,12 @@ enum Story {
     LatePage,
     /// F9: what is sent to a device is lost, and its registrar, which knows that it was not acknowledged, dies.
     Witness,
+    /// F10: a matcher's write of a registration is late, and comes when the end of that registration is stored and was seen
+    /// by those who look for what may be forgotten.
+    LateCopy,
 }
 
-const STORIES: [Story; 11] = [
+const STORIES: [Story; 12] = [
     Story::SlowLines,
     Story::LateWord,
     Story::Deaf,
@@ -94,6 +97,7 @@ const STORIES: [Story; 11] = [
     Story::Straggler,
     Story::LatePage,
     Story::Witness,
+    Story::LateCopy,
 ];
 
 impl Story {
@@ -110,6 +114,7 @@ impl Story {
             Story::Straggler => "straggler",
             Story::LatePage => "late_page",
             Story::Witness => "witness",
+            Story::LateCopy => "late_copy",
         }
     }
 }
@@ -286,6 +291,7 @@ impl Run {
                 Story::Straggler => self.straggler(director, step),
                 Story::LatePage => self.late_page(director, step)?,
                 Story::Witness => self.witness(director, step),
+                Story::LateCopy => self.late_copy(director, step)?,
             },
         })
     }
@@ -314,6 +320,7 @@ impl Run {
             self.intend(device, director.name(), wants);
         }
         self.with_backend(|backend, now, out| backend.last_round(now, out));
+        self.sweep();
     }
 
     /// Everything heals, and everybody is there again.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tidings_base::agreed::Ask;
 use tidings_base::{Class, Error, Machine, Mono, Now, OpId, Outbox, Seeded};
 use tidings_store::{Front, Input, MemoryKv, Options, Output, Reply, Request, StoreState};
-use tidings_wire::v1::{self, frame::Body};
+use tidings_wire::v1::{self, frame::Body, store_command::Command};
 use tidings_wire::{Frame, codec, limits};
 
 /// A member of the store's group; `F` is what processes of the scenario state.
@@ -92,6 +92,15 @@ impl<F: From<LogFact> + 'static> Server<F> {
         let op = OpId(self.next_op);
         self.next_op += 2;
         self.clients.insert(op, (from, frame.op));
+        self.front.handle(now, Input::Request { op, request, deadline: None }, &mut self.front_out);
+        self.work(now, out);
+    }
+
+    /// A command of an operator, or of whoever leads; nobody waits for its answer.
+    pub fn operate(&mut self, now: Now, command: Command, out: &mut Outbox<Effect<F>>) {
+        let op = OpId(self.next_op);
+        self.next_op += 2;
+        let request = Request::Operate(command);
         self.front.handle(now, Input::Request { op, request, deadline: None }, &mut self.front_out);
         self.work(now, out);
     }

@@ -10,13 +10,21 @@ use std::time::Duration;
 use tidings_base::KeyHash;
 use tidings_notify::names::object_hash;
 use tidings_notify::rows::MATCHER;
+use tidings_notify::sweep::Sweep;
+use tidings_wire::v1::{self, store_command::Command};
 
 /// A publication that takes so long to reach the feed arrives behind a wipe.
 const STRAGGLES: Duration = Duration::from_secs(12);
 /// How late the store's answers are: a write and a page before a bridge loses its patience (F11).
 const LATE_ANSWER: Duration = Duration::from_millis(100);
+/// How late a write is: nobody gives it up before.
+const LATE_WRITE: Duration = Duration::from_secs(2);
 /// What was sent and not lost has been acknowledged.
 const SENT: Duration = Duration::from_secs(1);
+/// Copies and registrations are the same by then.
+const SETTLED: Duration = Duration::from_secs(10);
+/// For how long tombstones live here: no write is so late.
+const KEEP: Duration = Duration::from_secs(60);
 
 impl Run {
     pub(super) fn straggler(&mut self, director: &mut Director, step: u32) -> Duration {
@@ -95,12 +103,57 @@ impl Run {
         }
     }
 
+    pub(super) fn late_copy(&mut self, director: &mut Director, step: u32) -> Result<Duration, Violation> {
+        let (device, server) = (director.device, self.stage.town.neighbours.servers[0]);
+        Ok(match step {
+            0 => {
+                let Some(owner) = self.owner_of(place(director)) else { return Ok(director.end(LOOK_AGAIN)) };
+                director.node = owner;
+                self.stage.world.network.hold_up(owner, server, LATE_WRITE);
+                self.intend(device, director.name(), true);
+                director.on(LOOK_AGAIN)
+            }
+            1 if !self.is_writing(director.node, MATCHER, place(director)) => director.wait(),
+            1 => {
+                self.stage.world.network.hold_up(director.node, server, Duration::ZERO);
+                self.intend(device, director.name(), false);
+                director.on(SENT / 2)
+            }
+            2 | 3 => {
+                self.sweep();
+                director.on(SENT / 10)
+            }
+            4 => director.on(LATE_WRITE + DONE),
+            _ => match self.zombies() {
+                Some(what) if director.waited > SETTLED => {
+                    return Err(Violation::new("copies_are_of_registrations", what));
+                }
+                Some(_) => director.wait(),
+                None => director.end(LOOK_AGAIN),
+            },
+        })
+    }
+
     /// Whether the matcher of the story's object reads who has registered it, and has nothing of it to write.
     fn is_paging(&self, director: &Director) -> bool {
         let (node, place) = (director.node, place(director));
         let scans =
             matches!(self.stage.world.process(node), Some(Actor::Node(node)) if node.is_scanning(MATCHER, place));
         scans && !self.is_writing(node, MATCHER, place)
+    }
+
+    /// F10: whoever leads the store looks for old tombstones.
+    pub(super) fn sweep(&mut self) {
+        let (server, mutant) = (self.stage.town.neighbours.servers[0], self.stage.town.nodes.mutant);
+        self.stage.world.poke(server, |actor, now, out| {
+            let Actor::Store(server) = actor else { return };
+            let mut sweep = Sweep::new(now.wall, KEEP, mutant);
+            while let Some(step) = sweep.step() {
+                server.operate(now, Command::StoreCollect(step), out);
+                // So few cells are one step a group.
+                sweep.done(v1::StoreCollected::default());
+            }
+        });
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::mutant::Mutant;
 use crate::names::{MAX_NAME, MAX_VERSION, ObjectKey};
-use crate::rows::{self, ENTRY, Realm, SCRATCH, Span, StoreId, StoreReply, StoreRequest, StoreResult};
+use crate::rows::{self, ENTRY, Realm, SCRATCH, StoreId, StoreReply, StoreRequest, StoreResult, Stretch};
 use crate::{CallId, Outcome, backoff};
 use bytes::Bytes;
 use prost::Message;
@@ -122,7 +122,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 enum Step {
     Buffering(Box<Entry>),
-    Scanning,
+    Scanning(Stretch),
     Deleting,
 }
 
@@ -148,9 +148,12 @@ pub struct Bridge {
     calls: BTreeMap<CallId, Entry>,
     steps: BTreeMap<StoreId, Step>,
     paused: BTreeMap<u64, Entry>,
-    /// Calls of the scanner's page that are not answered yet, and where its next page begins.
+    /// The scanner's round: what it reads, calls of what it has read that are not answered yet, and what is left to be read.
+    reading: usize,
     page: BTreeSet<CallId>,
-    next_page: Option<Bytes>,
+    left: Vec<Stretch>,
+    /// Something could be read in this round.
+    readable: bool,
     next_id: u64,
 }
 
@@ -166,8 +169,10 @@ impl Bridge {
             calls: BTreeMap::new(),
             steps: BTreeMap::new(),
             paused: BTreeMap::new(),
+            reading: 0,
             page: BTreeSet::new(),
-            next_page: None,
+            left: Vec::new(),
+            readable: false,
             next_id: 0,
         }
     }
@@ -225,7 +230,7 @@ impl Bridge {
         }
         done.into_iter().for_each(|number| self.finish(number, out));
         // What is left of the page that was being resent is of another incarnation, or is found again.
-        self.next_page = None;
+        self.left.clear();
         if pages {
             self.page_done(now, out);
         }
@@ -323,17 +328,31 @@ impl Bridge {
 
     // ---- the scanner ------------------------------------------------------------------------------------------------
 
-    fn scan(&mut self, out: &mut Outbox<Output>) {
-        let Some(realm) = &self.realm else { return };
-        let mut span = Span::of_range(realm.incarnation, KeyRange::FULL);
-        if let Some(start) = self.next_page.take() {
-            span.start = start;
-        }
-        self.store(Step::Scanning, rows::scan(SCRATCH, span, PAGE, &[]), out);
+    fn begin_round(&mut self, out: &mut Outbox<Output>) {
+        (self.left, self.readable) = (vec![Stretch::new(KeyRange::FULL)], false);
+        self.scan(out);
     }
 
-    fn scanned(&mut self, now: Now, rows: v1::Rows, out: &mut Outbox<Output>) {
-        self.next_page = rows.next;
+    fn scan(&mut self, out: &mut Outbox<Output>) {
+        let Some(incarnation) = self.realm.as_ref().map(|realm| realm.incarnation) else { return };
+        for stretch in std::mem::take(&mut self.left) {
+            self.reading += 1;
+            let request = rows::scan(SCRATCH, stretch.span(incarnation), PAGE, &[]);
+            self.store(Step::Scanning(stretch), request, out);
+        }
+    }
+
+    /// Rows that cannot be read are left for the next round, and what is around them is read apart. A store of which
+    /// nothing can be read is not asked bit by bit.
+    fn unreadable(&mut self, stretch: &Stretch) {
+        if self.readable || stretch.range.len() > KeyRange::FULL.len() / 4 {
+            self.left.extend(stretch.halves().into_iter().flatten());
+        }
+    }
+
+    fn scanned(&mut self, now: Now, stretch: &Stretch, rows: v1::Rows, out: &mut Outbox<Output>) {
+        self.readable = true;
+        self.left.extend(rows.next.map(|next| stretch.behind(next)));
         for row in rows.rows {
             let Some((version, value)) = rows::find(&row, ENTRY) else { continue };
             let publication = v1::Publication::decode(value.clone()).ok().filter(is_valid);
@@ -346,16 +365,15 @@ impl Bridge {
                 _ => self.delete(row.row, version, out),
             }
         }
-        self.page_done(now, out);
     }
 
     fn page_done(&mut self, now: Now, out: &mut Outbox<Output>) {
-        if !self.page.is_empty() {
+        if !self.page.is_empty() || self.reading > 0 {
             return;
         }
-        match self.next_page.is_some() {
-            true => self.scan(out),
-            false => self.timers.set(Timer::Scan, now.mono + self.options.scan_every),
+        match self.left.is_empty() {
+            false => self.scan(out),
+            true => self.timers.set(Timer::Scan, now.mono + self.options.scan_every),
         }
     }
 
@@ -387,10 +405,13 @@ impl Bridge {
                 self.timers.set(Timer::Again(number), now.mono + pause);
                 self.paused.insert(number, Entry { tries: entry.tries + 1, ..*entry });
             }
-            (Some(Step::Scanning), Ok(StoreReply::Rows(rows))) => self.scanned(now, rows, out),
-            (Some(Step::Scanning), _) => {
-                self.next_page = None;
-                self.timers.set(Timer::Scan, now.mono + self.options.scan_every);
+            (Some(Step::Scanning(stretch)), result) => {
+                self.reading -= 1;
+                match result {
+                    Ok(StoreReply::Rows(rows)) => self.scanned(now, &stretch, rows, out),
+                    _ => self.unreadable(&stretch),
+                }
+                self.page_done(now, out);
             }
             // What was not deleted is sent again and changes nothing.
             (Some(Step::Deleting) | None, _) => {}
@@ -433,7 +454,7 @@ impl Machine for Bridge {
             match timer {
                 Timer::Silence(id) => self.matched(now, id, Outcome::Failed, out),
                 Timer::Again(number) => self.again(now, number, out),
-                Timer::Scan => self.scan(out),
+                Timer::Scan => self.begin_round(out),
             }
         }
     }

@@ -51,6 +51,14 @@ impl Held {
         }
     }
 
+    /// Cuts the range that a point lies in, so that the point begins another.
+    pub fn cut(&mut self, at: KeyHash) {
+        let Some(held) = self.find(at).copied() else { return };
+        for range in cut_at(held.range, at) {
+            self.ranges.insert(range.start, HeldRange { range, ..held });
+        }
+    }
+
     /// The range that a key lies in.
     pub fn find(&self, key: KeyHash) -> Option<&HeldRange> {
         let (_, held) = self.ranges.range(..=key).next_back()?;

@@ -191,6 +191,43 @@ impl Span {
     }
 }
 
+/// A stretch of the ring so short is not cut when it cannot be read: a 64th of it.
+const SHORTEST: u128 = 1 << 58;
+
+/// A stretch of the ring whose rows are read page by page, around those that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    /// What is left of it.
+    pub range: KeyRange,
+    from: Option<Bytes>,
+}
+
+impl Stretch {
+    /// All rows of a range.
+    pub fn new(range: KeyRange) -> Stretch {
+        Stretch { range, from: None }
+    }
+
+    /// Its rows.
+    pub fn span(&self, incarnation: u64) -> Span {
+        let all = Span::of_range(incarnation, self.range);
+        Span { start: self.from.clone().unwrap_or(all.start), ..all }
+    }
+
+    /// What is left behind a page, which says where the next begins.
+    pub fn behind(&self, next: Bytes) -> Stretch {
+        let at = next.get(8..16).and_then(|hash| hash.try_into().ok()).map(|hash| KeyHash(u64::from_be_bytes(hash)));
+        let start = at.filter(|at| self.range.contains(*at)).unwrap_or(self.range.start);
+        Stretch { range: KeyRange::new(start, self.range.last), from: Some(next) }
+    }
+
+    /// F11: other rows are not held up by some that fail. Its halves, to be read apart; none if it is short.
+    pub fn halves(&self) -> Option<[Stretch; 2]> {
+        let (left, right) = self.range.halves().filter(|_| self.range.len() > SHORTEST)?;
+        Some([Stretch { range: left, from: self.from.clone() }, Stretch::new(right)])
+    }
+}
+
 /// The value and stamp of a column of a row.
 pub(crate) fn find<'a>(row: &'a v1::Row, column: &[u8]) -> Option<(u64, &'a Bytes)> {
     let cell = row.cells.iter().find(|cell| cell.column == column)?;

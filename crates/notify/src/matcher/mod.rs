@@ -18,7 +18,9 @@ pub use surface::{Input, Options, Output};
 use crate::held::{Held, HeldRange};
 use crate::mutant::Mutant;
 use crate::names::{ClientKey, Guard, MAX_NAME, MAX_SOURCE, MAX_VERSION, ObjectKey};
-use crate::rows::{self, MATCHER, PENDING, Realm, Span, StoreId, StoreReply, StoreRequest, StoreResult, VERSION};
+use crate::rows::{
+    self, MATCHER, PENDING, Realm, Span, StoreId, StoreReply, StoreRequest, StoreResult, Stretch, VERSION,
+};
 use crate::{CallId, Outcome, RequestId};
 use bytes::Bytes;
 use jobs::Job;
@@ -31,8 +33,11 @@ use tidings_wire::v1;
 
 /// Rows of a page of the scan for markers.
 const RECOVERY_PAGE: u32 = 256;
-/// After a scan that failed, and until jobs that were dropped are looked for.
+/// Until jobs that were dropped are looked for.
 const RESCAN_PAUSE: Duration = Duration::from_millis(500);
+
+/// Until rows that could not be read are tried again.
+const UNREAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Objects whose clients the fast path reads at a time; beyond it versions are told when they are stable.
 const MAX_HINTING: usize = 1_024;
@@ -55,7 +60,7 @@ enum Step {
     /// A job clears its marker.
     Clearing(ObjectKey),
     /// F5: markers of a range are looked for.
-    Recovering(HeldRange),
+    Recovering(HeldRange, Stretch),
     /// A tombstone that nobody waits for.
     Tidying,
 }
@@ -82,6 +87,8 @@ enum Timer {
     Job(ObjectKey),
     /// Look for markers again.
     Rescan,
+    /// Look for markers where none could be read.
+    Unread,
 }
 
 /// The matcher machine.
@@ -90,6 +97,8 @@ pub struct Matcher {
     options: Options,
     realm: Option<Realm>,
     held: Held,
+    /// What could not be read when markers were looked for.
+    unread: Vec<HeldRange>,
     timers: Timers<Timer>,
     rng: Seeded,
     steps: BTreeMap<StoreId, Step>,
@@ -113,6 +122,7 @@ impl Matcher {
             options,
             realm: None,
             held: Held::default(),
+            unread: Vec::new(),
             timers: Timers::new(),
             steps: BTreeMap::new(),
             jobs: BTreeMap::new(),
@@ -300,28 +310,32 @@ impl Matcher {
     fn gained(&mut self, range: KeyRange, lease: LeaseNumber, out: &mut Outbox<Output>) {
         self.forget(range, out);
         for held in self.held.gain(range, lease) {
-            self.recover(held, None, out);
+            self.recover(held, Stretch::new(held.range), out);
         }
     }
 
     /// F5: looks for markers; F12: until all are known, nothing is suppressed.
-    fn recover(&mut self, held: HeldRange, from: Option<Bytes>, out: &mut Outbox<Output>) {
+    fn recover(&mut self, held: HeldRange, stretch: Stretch, out: &mut Outbox<Output>) {
         if self.options.mutant == Some(Mutant::NoRecovery) || self.realm.is_none() {
             return;
         }
-        let mut span = Span::of_range(self.incarnation(), held.range);
-        if let Some(from) = from {
-            span.start = from;
-        }
-        self.store(Step::Recovering(held), rows::scan(MATCHER, span, RECOVERY_PAGE, &[PENDING]), out);
+        let request = rows::scan(MATCHER, stretch.span(self.incarnation()), RECOVERY_PAGE, &[PENDING]);
+        self.store(Step::Recovering(held, stretch), request, out);
     }
 
-    fn recovered(&mut self, now: Now, held: HeldRange, result: StoreResult, out: &mut Outbox<Output>) {
+    fn recovered(
+        &mut self,
+        now: Now,
+        held: HeldRange,
+        stretch: &Stretch,
+        result: StoreResult,
+        out: &mut Outbox<Output>,
+    ) {
         if self.held.lease(held.range.start) != Some(held.lease) {
             return;
         }
         let Ok(StoreReply::Rows(rows)) = result else {
-            return self.rescan_later(now);
+            return self.unreadable(now, held, stretch, out);
         };
         for row in &rows.rows {
             let object = ObjectKey::parse(rows::key_of_row(&row.row));
@@ -333,8 +347,33 @@ impl Matcher {
             }
         }
         match rows.next {
-            Some(next) => self.recover(held, Some(next), out),
+            Some(next) => self.recover(held, stretch.behind(next), out),
             None => self.held.set_recovered(held.range, held.lease, true),
+        }
+    }
+
+    /// F11: rows that cannot be read hold up no others: what is around them is read apart, and they are tried again.
+    fn unreadable(&mut self, now: Now, held: HeldRange, stretch: &Stretch, out: &mut Outbox<Output>) {
+        if let Some((read, _)) = held.range.split(stretch.range.start) {
+            self.held.cut(stretch.range.start);
+            self.held.set_recovered(read, held.lease, true);
+        }
+        let Some(halves) = stretch.halves() else {
+            self.unread.push(HeldRange { range: stretch.range, ..held });
+            if self.timers.at(&Timer::Unread).is_none() {
+                self.timers.set(Timer::Unread, now.mono + UNREAD_PAUSE);
+            }
+            return;
+        };
+        for half in halves {
+            self.held.cut(half.range.start);
+            self.recover(HeldRange { range: half.range, ..held }, half, out);
+        }
+    }
+
+    fn read_again(&mut self, out: &mut Outbox<Output>) {
+        for held in std::mem::take(&mut self.unread) {
+            self.recover(held, Stretch::new(held.range), out);
         }
     }
 
@@ -345,10 +384,11 @@ impl Matcher {
     }
 
     fn rescan(&mut self, out: &mut Outbox<Output>) {
-        self.steps.retain(|_, step| !matches!(step, Step::Recovering(_)));
+        self.steps.retain(|_, step| !matches!(step, Step::Recovering(..)));
+        self.unread.clear();
         let incomplete: Vec<HeldRange> = self.held.all().filter(|held| !held.recovered).copied().collect();
         for held in incomplete {
-            self.recover(held, None, out);
+            self.recover(held, Stretch::new(held.range), out);
         }
     }
 
@@ -364,7 +404,7 @@ impl Matcher {
             Step::Registering { guard, .. } | Step::Reading { guard, .. } => range.contains(guard.key),
             Step::Publishing { object, .. } | Step::Hinting { object, .. } => range.contains(object.hash()),
             Step::Paging(object, _) | Step::Clearing(object) => range.contains(object.hash()),
-            Step::Recovering(held) => range.overlaps(held.range),
+            Step::Recovering(held, _) => range.overlaps(held.range),
             Step::Tidying => false,
         };
         let steps: Vec<StoreId> = self.steps.iter().filter(|(_, step)| inside(step)).map(|(id, _)| *id).collect();
@@ -379,12 +419,17 @@ impl Matcher {
                 }
                 Some(Step::Hinting { .. }) => self.hinting -= 1,
                 // The rest of a range that was cut is still to be scanned.
-                Some(Step::Recovering(held)) if !range.covers(held.range) => {
+                Some(Step::Recovering(held, _)) if !range.covers(held.range) => {
                     self.timers.set(Timer::Rescan, Mono(0));
                 }
                 _ => {}
             }
         }
+        let cut = |held: &HeldRange| range.overlaps(held.range) && !range.covers(held.range);
+        if self.unread.iter().any(cut) {
+            self.timers.set(Timer::Rescan, Mono(0));
+        }
+        self.unread.retain(|held| !range.overlaps(held.range));
     }
 
     /// F3: what was stored before is not there any more.
@@ -401,7 +446,7 @@ impl Matcher {
         let all: Vec<HeldRange> = self.held.all().copied().collect();
         for held in all {
             self.held.set_recovered(held.range, held.lease, false);
-            self.recover(held, None, out);
+            self.recover(held, Stretch::new(held.range), out);
         }
     }
 
@@ -449,7 +494,7 @@ impl Matcher {
             }
             (Step::Paging(object, mark), result) => self.paged(now, &object, mark, result, out),
             (Step::Clearing(object), result) => self.cleared(now, &object, result, out),
-            (Step::Recovering(held), result) => self.recovered(now, held, result, out),
+            (Step::Recovering(held, stretch), result) => self.recovered(now, held, &stretch, result, out),
             (Step::Tidying, _) => {}
         }
     }
@@ -486,6 +531,7 @@ impl Machine for Matcher {
             match timer {
                 Timer::Job(object) => self.retry(now, &object, out),
                 Timer::Rescan => self.rescan(out),
+                Timer::Unread => self.read_again(out),
             }
         }
     }

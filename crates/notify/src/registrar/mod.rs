@@ -27,7 +27,7 @@ pub use surface::{AskId, Hooks, Input, Options, Output, Verdict};
 use crate::held::Held;
 use crate::mutant::Mutant;
 use crate::names::{Caller, Channel, ClientKey, Guard, client_hash};
-use crate::rows::{Realm, StoreId, StoreRequest, StoreResult};
+use crate::rows::{Realm, StoreId, StoreRequest, StoreResult, Stretch};
 use crate::token::Keys;
 use crate::{CallId, Outcome, RequestId};
 use bytes::Bytes;
@@ -56,7 +56,7 @@ enum Step {
     /// The ids of a user are counted before a new one is given.
     Counting(hello::Newcomer),
     /// Rows of a range are looked through.
-    Scanning(Look),
+    Scanning(Look, Stretch),
     /// F10: a client is being collected.
     Collecting(ClientKey),
 }
@@ -76,6 +76,8 @@ enum Timer {
     Collect,
     /// Look through all rows again: something was dropped.
     Rescan,
+    /// Look through rows again that could not be read.
+    Unread,
     /// F3: take all registrations to their matchers again.
     Scrub,
 }
@@ -115,7 +117,9 @@ pub struct Registrar {
     /// Registrations on their way to matchers.
     pending: usize,
     loading: usize,
-    parked: VecDeque<(Look, Bytes)>,
+    parked: VecDeque<(Look, Stretch)>,
+    /// What could not be read.
+    unread: Vec<Look>,
     next_id: u64,
 }
 
@@ -142,6 +146,7 @@ impl Registrar {
             pending: 0,
             loading: 0,
             parked: VecDeque::new(),
+            unread: Vec::new(),
             next_id: 0,
         }
     }
@@ -317,13 +322,15 @@ impl Registrar {
         self.counting.retain(|(key, _)| !range.contains(*key));
         self.ids = BoundedMap::new(MAX_COUNTED);
         self.parked.retain(|(look, _)| !range.overlaps(look.held.range));
-        let mut cut = false;
+        let cuts = |look: &Look| range.overlaps(look.held.range) && !range.covers(look.held.range);
+        let mut cut = self.unread.iter().any(cuts);
+        self.unread.retain(|look| !range.overlaps(look.held.range));
         self.steps.retain(|_, step| match step {
             Step::Loading(key) | Step::Writing(key) | Step::Collecting(key) => !range.contains(key.hash()),
             Step::Counting(newcomer) => !range.contains(newcomer.key.hash()),
-            Step::Scanning(Look { held, .. }) => {
-                cut |= range.overlaps(held.range) && !range.covers(held.range);
-                !range.overlaps(held.range)
+            Step::Scanning(look, _) => {
+                cut |= cuts(look);
+                !range.overlaps(look.held.range)
             }
         });
         if cut {
@@ -356,7 +363,7 @@ impl Registrar {
         self.ids = BoundedMap::new(MAX_COUNTED);
         self.steps.retain(|_, step| match step {
             Step::Loading(key) | Step::Writing(key) | Step::Collecting(key) => stays(key),
-            Step::Counting(_) | Step::Scanning(_) => false,
+            Step::Counting(_) | Step::Scanning(..) => false,
         });
         self.realm = Some(realm);
         self.scan_all(false, out);
@@ -435,7 +442,7 @@ impl Registrar {
             Some(Step::Loading(key)) => self.loaded(now, &key, result, out),
             Some(Step::Writing(key)) => self.written(now, &key, result.is_ok(), out),
             Some(Step::Counting(newcomer)) => self.counted(now, newcomer, result, out),
-            Some(Step::Scanning(look)) => self.scanned(now, look, result, out),
+            Some(Step::Scanning(look, stretch)) => self.scanned(now, look, &stretch, result, out),
             Some(Step::Collecting(key)) => self.collecting(now, &key, result, out),
             None => {}
         }
@@ -463,7 +470,7 @@ impl Machine for Registrar {
             Input::Gained { range, lease } => {
                 self.forget(range, out);
                 for held in self.held.gain(range, lease) {
-                    self.scan(Look { held, scrub: false }, None, out);
+                    self.scan(Look { held, scrub: false }, Stretch::new(held.range), out);
                 }
                 if self.timers.at(&Timer::Sweep).is_none() {
                     self.timers.set(Timer::Sweep, now.mono + self.options.offline_after / 4);
@@ -503,6 +510,7 @@ impl Machine for Registrar {
                     self.timers.set(Timer::Collect, now.mono + self.options.collect_every);
                 }
                 Timer::Rescan => self.scan_all(false, out),
+                Timer::Unread => self.read_again(out),
                 Timer::Scrub => {
                     self.scan_all(true, out);
                     self.timers.set(Timer::Scrub, now.mono + self.options.scrub_every);

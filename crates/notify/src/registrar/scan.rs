@@ -5,8 +5,7 @@ use super::{Output, Registrar, Step, Timer};
 use crate::held::HeldRange;
 use crate::mutant::Mutant;
 use crate::names::ClientKey;
-use crate::rows::{self, CREATED, LAST_SEQNO, PENDING_OF, PRESENCE, REGISTRAR, Span, StoreReply, StoreResult};
-use bytes::Bytes;
+use crate::rows::{self, CREATED, LAST_SEQNO, PENDING_OF, PRESENCE, REGISTRAR, StoreReply, StoreResult, Stretch};
 use std::time::Duration;
 use tidings_base::{Now, Outbox};
 use tidings_wire::v1;
@@ -18,6 +17,9 @@ const MAX_LOADING: usize = 256;
 /// Until what was dropped is looked for.
 const RESCAN_PAUSE: Duration = Duration::from_millis(500);
 
+/// Until rows that could not be read are tried again.
+const UNREAD_PAUSE: Duration = Duration::from_secs(1);
+
 /// A look through the rows of a range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
@@ -27,22 +29,20 @@ pub(super) struct Look {
 }
 
 impl Registrar {
-    pub(super) fn scan(&mut self, look: Look, from: Option<Bytes>, out: &mut Outbox<Output>) {
+    pub(super) fn scan(&mut self, look: Look, stretch: Stretch, out: &mut Outbox<Output>) {
         if self.realm.is_none() || self.is(Mutant::NoRecovery) {
             return;
         }
-        let mut span = Span::of_range(self.incarnation(), look.held.range);
-        if let Some(from) = from {
-            span.start = from;
-        }
-        self.store(Step::Scanning(look), rows::scan(REGISTRAR, span, PAGE, &[]), out);
+        let request = rows::scan(REGISTRAR, stretch.span(self.incarnation()), PAGE, &[]);
+        self.store(Step::Scanning(look, stretch), request, out);
     }
 
     /// Begins anew with all ranges; a scrub that was under way goes on with it.
     pub(super) fn scan_all(&mut self, scrub: bool, out: &mut Outbox<Output>) {
         let mut scrub = scrub || self.parked.iter().any(|(look, _)| look.scrub);
+        scrub |= std::mem::take(&mut self.unread).iter().any(|look| look.scrub);
         self.steps.retain(|_, step| match step {
-            Step::Scanning(look) => {
+            Step::Scanning(look, _) => {
                 scrub |= look.scrub;
                 false
             }
@@ -50,7 +50,7 @@ impl Registrar {
         });
         self.parked.clear();
         let all: Vec<HeldRange> = self.held.all().copied().collect();
-        all.into_iter().for_each(|held| self.scan(Look { held, scrub }, None, out));
+        all.into_iter().for_each(|held| self.scan(Look { held, scrub }, Stretch::new(held.range), out));
     }
 
     pub(super) fn rescan_later(&mut self, now: Now) {
@@ -59,9 +59,16 @@ impl Registrar {
         }
     }
 
-    pub(super) fn scanned(&mut self, now: Now, look: Look, result: StoreResult, out: &mut Outbox<Output>) {
+    pub(super) fn scanned(
+        &mut self,
+        now: Now,
+        look: Look,
+        stretch: &Stretch,
+        result: StoreResult,
+        out: &mut Outbox<Output>,
+    ) {
         let Ok(StoreReply::Rows(rows)) = result else {
-            return self.rescan_later(now);
+            return self.unreadable(now, look, stretch, out);
         };
         for row in &rows.rows {
             if let Some(key) = ClientKey::parse(rows::key_of_row(&row.row)) {
@@ -72,17 +79,37 @@ impl Registrar {
             }
         }
         if let Some(next) = rows.next {
-            self.parked.push_back((look, next));
+            self.parked.push_back((look, stretch.behind(next)));
         }
         self.unpark(out);
+    }
+
+    /// F11: rows that cannot be read hold up no others: what is around them is read apart, and they are tried again.
+    fn unreadable(&mut self, now: Now, look: Look, stretch: &Stretch, out: &mut Outbox<Output>) {
+        let part = |range| Look { held: HeldRange { range, ..look.held }, ..look };
+        match stretch.halves() {
+            Some(halves) => halves.into_iter().for_each(|half| self.scan(part(half.range), half, out)),
+            None => {
+                self.unread.push(part(stretch.range));
+                if self.timers.at(&Timer::Unread).is_none() {
+                    self.timers.set(Timer::Unread, now.mono + UNREAD_PAUSE);
+                }
+            }
+        }
+    }
+
+    pub(super) fn read_again(&mut self, out: &mut Outbox<Output>) {
+        for look in std::mem::take(&mut self.unread) {
+            self.scan(look, Stretch::new(look.held.range), out);
+        }
     }
 
     /// Goes on with pages that wait, as far as there is room.
     pub(super) fn unpark(&mut self, out: &mut Outbox<Output>) {
         while self.loading < MAX_LOADING {
-            let Some((look, next)) = self.parked.pop_front() else { return };
+            let Some((look, stretch)) = self.parked.pop_front() else { return };
             if self.held.lease(look.held.range.start) == Some(look.held.lease) {
-                self.scan(look, Some(next), out);
+                self.scan(look, stretch, out);
             }
         }
     }

@@ -125,6 +125,26 @@ fn f11_a_row_that_fails_is_followed_by_another_location() {
 }
 
 #[test]
+fn f11_rows_of_scratch_that_cannot_be_read_hold_up_no_others() {
+    let mut desk = desk(None);
+    desk.give(Input::Fed(vec![(1, entry(b"x", 1)), (2, entry(b"z", 2))]));
+    for (id, ..) in sent(&mut desk) {
+        desk.give(Input::Matched { id, outcome: Outcome::Failed });
+    }
+    let [first, second] = &desk.writes[..] else { panic!("both are in scratch") };
+    let (first, second) = (first.row[8], second.row[8]);
+    assert_ne!(first / 4, second / 4, "they are not neighbours");
+    desk.store.failing.insert(first);
+    desk.pass(1_100);
+    let resent = sent(&mut desk);
+    assert_eq!(resent.iter().map(|(_, version, _)| *version).collect::<Vec<_>>(), [2]);
+    desk.give(Input::Matched { id: resent[0].0, outcome: Outcome::Done });
+    desk.store.failing.clear();
+    desk.pass(2_100);
+    assert_eq!(sent(&mut desk).iter().map(|(_, version, _)| *version).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
 fn f11_a_later_version_that_came_to_lie_there_stays() {
     for (mutant, left) in [(None, 1), (Some(Mutant::ScratchDeletedWhole), 0)] {
         // The answer to version 1 deletes at exactly 1.

@@ -130,6 +130,32 @@ fn f5_a_new_owner_goes_on_where_the_old_one_ended() {
     }
 }
 
+/// F11: what is around rows that fail is found at once, and they are when they can be read.
+#[test]
+fn f5_rows_that_cannot_be_read_hide_no_markers_of_others() {
+    let mut old = desk(None);
+    for (request, object, version) in [(1, &b"x"[..], 3), (3, b"y", 4)] {
+        old.registers(request, object, &user("ann"), b"", 10);
+        old.publish(request + 1, object, version, b"");
+    }
+    let first = |object: &[u8]| tidings_notify::names::object_hash("app", object).0.to_be_bytes()[0];
+    assert_ne!(first(b"x") / 4, first(b"y") / 4, "they are not neighbours");
+    let mut new = desk(None);
+    new.store = old.store;
+    new.store.failing.insert(first(b"x"));
+    new.give(Input::Gained { range: KeyRange::FULL, lease: crate::desk::lease() });
+    assert_eq!(new.tell_all(Outcome::Done), of(&[("ann", 4)]));
+    new.pass(5_000);
+    assert_eq!(new.tell_all(Outcome::Done), vec![]);
+    new.store.failing.clear();
+    new.pass(5_000);
+    assert_eq!(new.tell_all(Outcome::Done), of(&[("ann", 3)]));
+    // F12: by now every marker is known, and whoever made a version is left out.
+    new.registers(7, b"y", &user("bob"), b"phone", 11);
+    new.publish(8, b"y", 5, b"phone");
+    assert_eq!(new.tell_all(Outcome::Done), of(&[("ann", 5)]));
+}
+
 #[test]
 fn f12_the_maker_is_left_out_only_if_everything_before_was_told() {
     let mut desk = desk(None);

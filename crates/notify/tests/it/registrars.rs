@@ -156,6 +156,28 @@ fn f5_a_new_owner_finds_the_markers_and_says_how_it_stands() {
     }
 }
 
+/// F11: whoever can be read is found at once, and those who cannot when they can.
+#[test]
+fn f5_rows_that_cannot_be_read_hide_no_clients_of_others() {
+    let mut old = desk(None);
+    let bob = Caller { app: ann().app, principal: "bob".into() };
+    for (number, caller) in [(1, ann()), (2, bob.clone())] {
+        let hello = v1::NotifyHello { nonce: number, ..Default::default() };
+        old.from(caller, number, v1::NotifyUp { hello: Some(hello), ..Default::default() });
+    }
+    let first = |caller: &Caller| Registrar::place_of(caller).0.to_be_bytes()[0];
+    assert_ne!(first(&ann()) / 4, first(&bob) / 4, "they are not neighbours");
+    let mut new = Desk::seat(Registrar::new(Options::default()));
+    new.store = old.store;
+    new.store.failing.insert(first(&ann()));
+    new.give(Input::Realm(realm()));
+    new.give(Input::Gained { range: KeyRange::FULL, lease: tidings_base::LeaseNumber::new(6).unwrap() });
+    assert_eq!((new.downs().len(), new.machine.clients()), (1, 1), "one digest");
+    new.store.failing.clear();
+    new.pass(5_000);
+    assert_eq!((new.downs().len(), new.machine.clients()), (1, 2), "and the other");
+}
+
 #[test]
 fn f6_a_client_hears_that_it_is_registered_after_its_matcher_and_the_row() {
     let mut desk = desk(None);

@@ -1,6 +1,6 @@
 //! Known mistakes of others (specification 6) that this layer could repeat, each kept out by a test.
 
-use crate::support::{Server, TestIssuer, loopback, now_seconds, request, with_operator};
+use crate::support::{Server, TestIssuer, loopback, now_seconds, panics, request, with_operator};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
@@ -74,29 +74,34 @@ async fn malformed_websocket_frames_before_authentication_end_one_connection() {
     let upgrade = "GET /v1/frames HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
         sec-websocket-protocol: tidings.v1.proto\r\n\r\n";
-    let evil: [&[u8]; 9] = [
-        b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0", // a length of 2^64-1
-        b"\x82\xff\x80\0\0\0\0\0\0\0\0\0\0\0",               // a length with the highest bit
-        b"\x82\xfe\xff\xff\0\0\0\0",                         // more than is sent
-        b"\xf2\x80\0\0\0\0",                                 // reserved bits
-        b"\x82\x05hello",                                    // not masked
-        b"\x89\xfe\x01\x00\0\0\0\0",                         // a ping too long
-        b"\x80\x80\0\0\0\0",                                 // a continuation of nothing
-        b"\x82\x84\0\0\0\0\xff\xff\xff\xff",                 // a message that is no frame
-        b"\x81\x82\0\0\0\0\xff\xff",                         // text that is not UTF-8
+    // What is sent, and the close frame that answers it; nothing where the frame never ends.
+    let (malformed, too_large) = (&b"\x88\x13\x03\xeacontrol.malformed"[..], &b"\x88\x13\x03\xf1control.too_large"[..]);
+    let nothing = &b"\r\n\r\n"[..];
+    let evil: [(&[u8], &[u8]); 9] = [
+        (b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0", too_large), // a length of 2^64-1
+        (b"\x82\xff\x80\0\0\0\0\0\0\0\0\0\0\0", too_large),               // a length with the highest bit
+        (b"\x82\xfe\xff\xff\0\0\0\0", nothing),                           // more than is sent
+        (b"\xf2\x80\0\0\0\0", malformed),                                 // reserved bits
+        (b"\x82\x05hello", malformed),                                    // not masked
+        (b"\x89\xfe\x01\x00\0\0\0\0", nothing),                           // a ping too long
+        (b"\x80\x80\0\0\0\0", malformed),                                 // a continuation of nothing
+        (b"\x82\x84\0\0\0\0\xff\xff\xff\xff", malformed),                 // a message that is no frame
+        (b"\x81\x82\0\0\0\0\xff\xff", malformed),                         // text that is not UTF-8
     ];
-    for bytes in evil {
+    let before = panics();
+    for (bytes, expected) in evil {
         let mut socket = TcpStream::connect(server.address()).await.unwrap();
         socket.write_all(upgrade.as_bytes()).await.unwrap();
-        let mut head = [0; 12];
-        socket.read_exact(&mut head).await.unwrap();
-        assert_eq!(&head, b"HTTP/1.1 101");
+        let mut answer = vec![0; 12];
+        socket.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, b"HTTP/1.1 101");
         socket.write_all(bytes).await.unwrap();
         socket.shutdown().await.unwrap();
-        let mut rest = Vec::new();
-        let _ = socket.read_to_end(&mut rest).await;
+        let _ = socket.read_to_end(&mut answer).await;
+        assert!(answer.ends_with(expected), "{bytes:x?} {}", answer.escape_ascii());
         assert_eq!(server.get("/healthz").await.status, 200, "{bytes:x?}");
     }
+    assert_eq!(panics(), before);
     assert_eq!(server.get_as(&operator, "/v1/admin/status").await.status, 200);
 }
 

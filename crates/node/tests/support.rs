@@ -9,7 +9,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 use tidings_node::config::{Grant, Issuer};
 use tidings_node::keys::{Key, KeyRecord, KeyStore};
 use tidings_node::memory::MemoryServices;
@@ -184,4 +185,20 @@ pub fn with_operator() -> (Config, String) {
     let mut config = loopback();
     config.auth.operator_key_hash = Some(key.hash().unwrap());
     (config, key.reveal())
+}
+
+/// How often the program's own code, or that of others below it, panicked so far; counted from the first call on.
+/// A panic in a task ends that task only, so nothing else tells of it.
+pub fn panics() -> usize {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    static COUNTING: Once = Once::new();
+    COUNTING.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let in_tests = info.location().is_some_and(|location| location.file().contains("tests/"));
+            PANICS.fetch_add(usize::from(!in_tests), Ordering::Relaxed);
+            before(info);
+        }));
+    });
+    PANICS.load(Ordering::Relaxed)
 }

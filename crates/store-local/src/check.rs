@@ -4,8 +4,8 @@
 
 use crate::error::OpenError;
 use crate::kv::{FjallKv, Options, read_everything};
-use crate::layout;
-use std::fs::{self, File, TryLockError};
+use crate::layout::{self, entries};
+use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -33,33 +33,18 @@ pub fn copied_bytes(dir: &Path) -> Result<u64, OpenError> {
 /// serves it must be stopped: [`OpenError::Locked`] says if not.
 pub fn check(dir: &Path, scratch: &Path) -> Result<Report, OpenError> {
     let current = layout::inspect(dir)?;
-    let _held = hold(&layout::generation_dir(dir, current.generation))?;
+    let _held = layout::hold(&layout::generation_dir(dir, current.generation))?;
     copy(dir, scratch, current.generation)?;
     check_copy(scratch, current).map_err(|error| error.moved(scratch, dir))
 }
 
 fn check_copy(dir: &Path, current: layout::Current) -> Result<Report, OpenError> {
-    let kv = FjallKv::open(dir, Options::default())?;
+    let kv = FjallKv::open(dir, Options { verified_bytes: u64::MAX, ..Options::default() })?;
     let read = catch_unwind(AssertUnwindSafe(|| read_everything(&kv)));
     match read {
         Ok(Ok((pairs, bytes))) => Ok(Report { generation: current.generation, flushed: current.flushed, pairs, bytes }),
         Ok(Err(failure)) => Err(OpenError::damaged(kv.path(), failure.what)),
         Err(_) => Err(OpenError::damaged(kv.path(), "the engine gave up on reading it")),
-    }
-}
-
-/// Holds the engine's own lock, so that nobody opens what is being copied. Where there is none yet, there is no engine.
-fn hold(generation: &Path) -> Result<Option<File>, OpenError> {
-    let path = generation.join("lock");
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(OpenError::Io { path, error }),
-    };
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: generation.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(OpenError::Io { path, error }),
     }
 }
 
@@ -86,13 +71,4 @@ fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
 fn bytes_below(dir: &Path) -> io::Result<u64> {
     let size = |path: PathBuf| if path.is_dir() { bytes_below(&path) } else { Ok(path.metadata()?.len()) };
     entries(dir)?.into_iter().map(size).sum()
-}
-
-/// What a directory holds; nothing if it is not there.
-fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(dir) {
-        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
 }

@@ -1,5 +1,6 @@
 //! Why a state on disk cannot be opened, each with what to do.
 
+use crate::layout;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use thiserror::Error as ThisError;
@@ -35,10 +36,15 @@ pub enum OpenError {
         what: String,
     },
     /// It was durable further than it reaches now.
-    #[error("{} is damaged: it reaches entry {has}, but was durable up to entry {flushed}", .path.display())]
+    #[error(
+        "{} is damaged: it reaches entry {has}, but was durable up to entry {flushed}; of its journals ({journals}) one \
+         is cut, damaged or missing", .path.display()
+    )]
     Lost {
         /// The generation's directory.
         path: PathBuf,
+        /// The journals that were there, by name.
+        journals: String,
         /// The last entry it holds.
         has: u64,
         /// The last entry it held when it was last made durable.
@@ -78,7 +84,9 @@ impl OpenError {
             OpenError::Newer { path, found, known } => OpenError::Newer { path: there(path), found, known },
             OpenError::Foreign { path, what } => OpenError::Foreign { path: there(path), what: said(what) },
             OpenError::Damaged { path, what } => OpenError::Damaged { path: there(path), what: said(what) },
-            OpenError::Lost { path, has, flushed } => OpenError::Lost { path: there(path), has, flushed },
+            OpenError::Lost { path, journals, has, flushed } => {
+                OpenError::Lost { path: there(path), journals, has, flushed }
+            }
             OpenError::Locked { path } => OpenError::Locked { path: there(path) },
             OpenError::Io { path, error } => OpenError::Io { path: there(path), error },
         }
@@ -91,6 +99,10 @@ impl OpenError {
         }
         match refusal(&error) {
             Some(kind) => OpenError::Io { path: path.to_owned(), error: std::io::Error::new(kind, error.to_string()) },
+            None if matches!(error, fjall::Error::JournalRecovery(_)) => {
+                let journals = layout::journals(path).unwrap_or_default();
+                OpenError::damaged(path, format!("{}; its journals are {journals}", describe(&error)))
+            }
             None => OpenError::damaged(path, describe(&error)),
         }
     }

@@ -1,7 +1,7 @@
 //! The files around the engine: `FORMAT`, `CURRENT`, generations.
 
 use crate::error::OpenError;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -77,6 +77,42 @@ pub(crate) fn remove_others(dir: &Path, current: u64) -> Result<(), OpenError> {
         }
     }
     Ok(())
+}
+
+/// Holds the engine's own lock, so that nobody opens what is being read. Where there is none yet, there is no engine.
+pub(crate) fn hold(generation: &Path) -> Result<Option<File>, OpenError> {
+    let path = generation.join("lock");
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(OpenError::Io { path, error }),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: generation.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(OpenError::Io { path, error }),
+    }
+}
+
+/// What a directory holds; nothing if it is not there.
+pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(dir) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names of a generation's journals.
+pub(crate) fn journals(generation: &Path) -> Result<String, OpenError> {
+    let mut found: Vec<String> = entries(generation)
+        .map_err(OpenError::io(generation))?
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "jnl"))
+        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    found.sort();
+    Ok(if found.is_empty() { "none is left".to_owned() } else { found.join(", ") })
 }
 
 /// What the `FORMAT` file says, if there is one; it must be one of ours.

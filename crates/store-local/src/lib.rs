@@ -14,13 +14,15 @@
 //! from damage in the middle and cuts at either. `CURRENT` remembers how far the state was durable once; a state that
 //! is behind that is named damaged instead of used.
 //!
-//! Damage is found at open (format, `CURRENT`, journals, tables' heads and indices, a lost suffix), when the damaged
-//! block is read (a checksum each), or all at once by [`check`], which reads everything in a copy.
+//! Damage is found at open and named by its file: format, `CURRENT`, a lost suffix of the journals, every list of
+//! tables and the newest gigabyte of tables by their checksums. Older tables are checked block by block when they are
+//! read, or all at once by [`check`], which reads everything in a copy.
 
 mod check;
 mod error;
 mod kv;
 mod layout;
+mod tables;
 
 pub use check::{Report, check, copied_bytes};
 pub use error::OpenError;

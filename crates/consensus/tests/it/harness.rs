@@ -62,7 +62,11 @@ pub struct Net {
     stand_ins: Mutex<BTreeMap<NodeId, NodeId>>,
     rng: Mutex<Seeded>,
     lose_one_in: Mutex<u64>,
+    /// What happens to messages on the way.
+    spoil: Mutex<Option<Spoil>>,
 }
+
+type Spoil = Box<dyn FnMut(&mut RaftMessage) + Send>;
 
 impl Net {
     fn passes(&self, from: NodeId, to: NodeId) -> bool {
@@ -89,7 +93,10 @@ impl Transport for Line {
         let there = self.net.stand_ins.lock().get(&to).copied().unwrap_or(to);
         let group = self.net.running.lock().get(&there).cloned();
         let group = group.ok_or_else(|| TransportError("nobody listens there".into()))?;
-        let message = RaftMessage::decode(&bytes[..]).map_err(|e| TransportError(e.to_string()))?;
+        let mut message = RaftMessage::decode(&bytes[..]).map_err(|e| TransportError(e.to_string()))?;
+        if let Some(spoil) = self.net.spoil.lock().as_mut() {
+            spoil(&mut message);
+        }
         // The called side works on even if the caller hangs up.
         let reply = tokio::spawn(async move { group.receive(message).await }).await;
         let reply = reply.map_err(|e| TransportError(e.to_string()))?;
@@ -204,6 +211,7 @@ impl World {
             stand_ins: Mutex::default(),
             rng: Mutex::new(rng.fork("network")),
             lose_one_in: Mutex::new(0),
+            spoil: Mutex::default(),
         });
         let mut clocks = rng.fork("clocks");
         let host = |n: u64| {
@@ -396,6 +404,11 @@ impl World {
             self.sleep(LEASE / 10);
         }
         panic!("waited 100 leases in vain: {what}");
+    }
+
+    /// From now on messages are shown to `spoil` on their way.
+    pub fn spoil(&self, spoil: impl FnMut(&mut RaftMessage) + Send + 'static) {
+        *self.net.spoil.lock() = Some(Box::new(spoil));
     }
 
     pub fn lose_one_in(&self, n: u64) {

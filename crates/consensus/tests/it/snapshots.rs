@@ -1,9 +1,14 @@
 //! Snapshots on disk and on the way, and states that are durable themselves.
 
 use crate::harness::{LEASE, World};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::NodeId;
 use tidings_base::agreed::SNAPSHOT_CHUNK;
+use tidings_wire::v1::raft_message::Body;
+use tidings_wire::v1::{RaftMessage, RaftSnapshotChunk};
 
 const ALL: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 
@@ -64,6 +69,56 @@ fn a_broken_stream_begins_again_until_it_gets_through() {
     }
     world.start(away);
     world.until("it has everything in spite of crashes", all_same);
+}
+
+/// The pieces of snapshots that went over the line, by stream: their numbers, in order.
+type Seen = Arc<Mutex<BTreeMap<u64, Vec<u64>>>>;
+
+/// A replica that was away for long comes back; the second piece of each of the first three streams is spoilt on the way.
+fn with_spoilt_pieces(seed: u64, spoil: impl Fn(&mut RaftSnapshotChunk) + Send + 'static) -> (World, Seen) {
+    let mut world = World::running(3, seed);
+    world.put("first");
+    let away = follower(&world);
+    world.power_off(away);
+    outrun(&world, away, 3 * SNAPSHOT_CHUNK / 200);
+    let seen = Seen::default();
+    let shown = seen.clone();
+    world.spoil(move |message: &mut RaftMessage| {
+        let Some(Body::Snapshot(chunk)) = &mut message.body else { return };
+        let mut seen = shown.lock();
+        seen.entry(chunk.stream).or_default().push(chunk.sequence);
+        if chunk.sequence == 1 && seen.len() <= 3 {
+            spoil(chunk);
+        }
+    });
+    world.start(away);
+    world.until("it has everything", all_same);
+    (world, seen)
+}
+
+fn flip(chunk: &mut RaftSnapshotChunk) {
+    let mut data = chunk.data.to_vec();
+    data[100] ^= 4;
+    chunk.data = data.into();
+}
+
+#[test]
+fn a_piece_spoilt_on_the_way_ends_its_stream_at_once() {
+    let (_world, seen) = with_spoilt_pieces(74, flip);
+    let seen = seen.lock();
+    let lengths: Vec<usize> = seen.values().map(Vec::len).collect();
+    assert!(lengths.len() > 3 && lengths[..3].iter().all(|pieces| *pieces == 2), "{lengths:?}");
+}
+
+/// Something on the way that makes a new checksum for what it changed: the checksum of the whole tells.
+#[test]
+fn a_stream_whose_pieces_are_sound_one_by_one_must_be_sound_as_a_whole() {
+    let (_world, seen) = with_spoilt_pieces(75, |chunk| {
+        flip(chunk);
+        chunk.checksum = crc32c::crc32c(&chunk.data);
+    });
+    let seen = seen.lock();
+    assert!(seen.len() > 3, "a spoilt snapshot was taken: {:?}", seen.keys());
 }
 
 #[test]

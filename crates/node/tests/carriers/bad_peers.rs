@@ -1,6 +1,7 @@
 //! Peers that send garbage, send too much, say nothing, or read nothing: named errors, and everybody else lives on.
 
 use super::*;
+use crate::support::panics;
 use futures::SinkExt;
 use std::collections::BTreeMap;
 use tidings_client::ws::{self, Form};
@@ -127,6 +128,7 @@ async fn one_operation_too_many_is_refused_and_the_others_go_on() {
 async fn bytes_that_are_no_websocket_frames_end_the_connection_only() {
     use tokio::io::AsyncWriteExt;
     let node = start().await;
+    let before = panics();
     for bytes in
         [&[0xff_u8; 64][..], &[0x82, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], &[0x81, 0x02, 0, 0]]
     {
@@ -136,6 +138,8 @@ async fn bytes_that_are_no_websocket_frames_end_the_connection_only() {
         ending(&mut socket).await;
     }
     assert_alive(&node).await;
+    until("all are closed", || node.node.connections() == 0).await;
+    assert_eq!(panics(), before);
 }
 
 #[tokio::test]

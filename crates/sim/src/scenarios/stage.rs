@@ -3,7 +3,7 @@
 
 use crate::clock::SimTime;
 use crate::faults::{Chaos, Site};
-use crate::invariants::{Claims, Sight, Violation};
+use crate::invariants::{Claims, Sight, Violation, service_returns_after_faults};
 use crate::kernel::{HostId, Observed, Process, Step, World};
 use crate::report::{Failure, Report};
 use crate::runner::Options;
@@ -190,7 +190,7 @@ pub trait Play {
                 return Ok(());
             }
             if stage.world.now().since(begin) > stage.chaos.patience() {
-                return Err(Violation::new("service_returns_after_faults", "a replica never became whole again"));
+                return Err(Violation::new(service_returns_after_faults::NAME, "a replica never became whole again"));
             }
             self.until(every)?;
         }

@@ -17,6 +17,7 @@ use crate::faults::{Chaos, Kind, Site, Targets};
 use crate::invariants::answers_are_whole::AnswersAreWhole;
 use crate::invariants::operations_end_once::OperationsEndOnce;
 use crate::invariants::readers_are_not_overrun::ReadersAreNotOverrun;
+use crate::invariants::service_returns_after_faults::{self, ServiceReturnsAfterFaults};
 use crate::invariants::unsent_requests_never_arrive::UnsentRequestsNeverArrive;
 use crate::invariants::{Claims, Violation};
 use crate::kernel::{Boot, Effect, Event, HostId, NoStart, Observed, Process, Seat, World};
@@ -124,8 +125,7 @@ struct Run {
     claims: Claims<WireFact>,
     operations: u64,
     answered: u64,
-    /// Operations answered since the heal, by who began them.
-    served: BTreeMap<HostId, u64>,
+    service: ServiceReturnsAfterFaults,
 }
 
 /// Runs one seed.
@@ -152,7 +152,7 @@ impl Run {
         let mutant = options.mutant.and_then(crate::mutant::Mutant::of_carrier);
         let town = Town { servers, clients, mutant, stopped: false };
         let stage = Stage { world, town, chaos };
-        Run { stage, claims, operations: 0, answered: 0, served: BTreeMap::new() }
+        Run { stage, claims, operations: 0, answered: 0, service: ServiceReturnsAfterFaults::default() }
     }
 
     fn play(&mut self, faults: Duration) -> Result<(), Violation> {
@@ -170,15 +170,9 @@ impl Run {
     fn serve_again(&mut self) -> Result<(), Violation> {
         // What is paused or silent is found out, what stalls is hung up, and all are connected again.
         self.until(SCALE * 8)?;
-        self.served.clear();
+        self.service.begin();
         self.until(AFTERGLOW)?;
-        for host in &self.stage.town.clients {
-            if self.served.get(host).copied().unwrap_or(0) < 3 {
-                let what = format!("{host} was not answered three times in {AFTERGLOW:?} without faults");
-                return Err(Violation::new("service_returns_after_faults", what));
-            }
-        }
-        Ok(())
+        self.service.judge(&self.stage.town.clients, AFTERGLOW)
     }
 
     /// Nothing begins any more; all that is open must end.
@@ -197,7 +191,7 @@ impl Run {
 
     fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
         let mut invariants = self.claims.counts();
-        invariants.insert("service_returns_after_faults".to_string(), self.served.values().sum());
+        invariants.insert(service_returns_after_faults::NAME.to_string(), self.service.checks());
         let outline = Outline {
             scenario: "wire",
             operations: self.operations,
@@ -225,7 +219,7 @@ impl Play for Run {
             WireFact::Began(_) => self.operations += 1,
             WireFact::Ended(_, End::Answered(_)) => {
                 self.answered += 1;
-                *self.served.entry(host).or_default() += 1;
+                self.service.answered(host);
             }
             WireFact::Alarm(what) => return Err(Violation::new("sessions_keep_their_word", format!("{host}: {what}"))),
             _ => {}

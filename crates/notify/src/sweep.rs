@@ -33,7 +33,13 @@ impl Sweep {
     /// What the store is to do next; `None` when the look is over.
     pub fn step(&self) -> Option<v1::StoreCollect> {
         let group = Bytes::from_static(self.groups.last()?);
-        Some(v1::StoreCollect { from: self.from.clone(), group, seen: self.seen, before: self.before })
+        Some(v1::StoreCollect {
+            from: self.from.clone(),
+            group,
+            seen: self.seen,
+            before: self.before,
+            ..Default::default()
+        })
     }
 
     /// It has done so.

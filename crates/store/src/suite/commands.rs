@@ -32,7 +32,13 @@ fn random_command(rng: &mut Seeded) -> Command {
         96..98 => {
             let seen = rng.between(1, 12);
             let group = Bytes::from_static(if seen % 2 == 0 { b"g" } else { b"h" });
-            Command::StoreCollect(v1::StoreCollect { from: Bytes::new(), group, seen, before: seen })
+            Command::StoreCollect(v1::StoreCollect {
+                from: Bytes::new(),
+                group,
+                seen,
+                before: seen,
+                ..Default::default()
+            })
         }
         _ => Command::StoreRaise(v1::StoreRaise { at_least: rng.below(50) }),
     }

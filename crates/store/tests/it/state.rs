@@ -304,7 +304,8 @@ fn acknowledgements_stay_within_the_window() {
 fn collect(state: &mut State, group: &'static str, seen: u64, before: u64) -> (u64, u64) {
     let (mut from, mut removed, mut steps) = (Bytes::new(), 0, 0);
     loop {
-        let collect = Command::StoreCollect(v1::StoreCollect { from, group: group.into(), seen, before });
+        let collect =
+            Command::StoreCollect(v1::StoreCollect { from, group: group.into(), seen, before, ..Default::default() });
         let Outcome::StoreCollected(collected) = one(state, collect).unwrap() else { panic!() };
         (removed, steps) = (removed + collected.removed, steps + 1);
         if collected.next.is_empty() {

@@ -1,6 +1,7 @@
 //! What can be typed. Names are stable: scripts depend on them.
 
 pub mod bench;
+pub mod bft;
 pub mod cell;
 #[cfg(test)]
 mod examples;
@@ -75,6 +76,9 @@ pub enum Command {
     /// Verified reads from servers that may be wrong
     #[command(subcommand)]
     Sketch(sketch::Sketch),
+    /// A group of replicas of which some may lie
+    #[command(subcommand)]
+    Bft(bft::Bft),
     /// Rows of the store
     #[command(subcommand)]
     Store(Store),

@@ -2,6 +2,7 @@
 
 mod app;
 mod bench;
+mod bft;
 mod cell;
 mod completions;
 mod doctor;
@@ -42,6 +43,7 @@ pub fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Notify(command) => notify::run(command),
         Command::Table(command) => table::run(command),
         Command::Sketch(command) => sketch::run(command),
+        Command::Bft(command) => bft::run(command),
         Command::Store(command) => store::run(command),
         Command::Feed(command) => feed::run(command),
         Command::Sim(args) => sim::run(args),

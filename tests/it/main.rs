@@ -2,6 +2,7 @@
 //!
 //! Tests that spawn servers take turns ([`process::turn`]), so that a machine with two cores is enough for them.
 
+mod bft;
 mod cell;
 #[path = "../shared/cell_load.rs"]
 mod cell_load;

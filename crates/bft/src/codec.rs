@@ -75,7 +75,7 @@ impl Reader {
 }
 
 /// Writes bytes with their length before them. What is longer than four bytes can say is never built.
-pub fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
+pub fn put_bytes(out: &mut impl BufMut, bytes: &[u8]) {
     out.put_u32(bytes.len() as u32);
     out.put_slice(bytes);
 }

@@ -57,7 +57,7 @@ impl Signed {
     }
 
     /// Writes it.
-    pub fn put(&self, out: &mut BytesMut) {
+    pub fn put(&self, out: &mut impl BufMut) {
         out.put_u64(self.command.client);
         out.put_u64(self.command.nonce);
         put_bytes(out, &self.command.request);

@@ -10,7 +10,9 @@
 //! - [`snapshot`]: the state at a height; f + 1 equal signed hashes make one that may be taken over.
 //! - [`client`]: asks all replicas, by [`tidings_sketch::group`]. [`kv`]: a service.
 //!
-//! The engine that makes the order is not bound yet: replicas run on a model of it, in tests.
+//! - `engine` (a feature): simplex and marshal of commonware, which make the order. [`mark`]: who may vote.
+//!
+//! Without the feature replicas run on a model of the order, in tests.
 //!
 //! What it promises: with at most f liars all honest replicas execute the same commands in the same order, each at most once,
 //! and a client takes no answer that was not the service's. What it deliberately does not do: change its members while it
@@ -20,9 +22,12 @@
 pub mod client;
 pub mod codec;
 pub mod command;
+#[cfg(feature = "engine")]
+pub mod engine;
 pub mod frame;
 pub mod keys;
 pub mod kv;
+pub mod mark;
 pub mod membership;
 pub mod pool;
 pub mod seat;

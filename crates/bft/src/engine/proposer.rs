@@ -1,0 +1,113 @@
+//! What a replica proposes, and what it votes for.
+
+use super::batch::{Batch, LONGEST_BODY};
+use super::{Digest, Scheme};
+use crate::command::{Name, Signed};
+use crate::keys::Purpose;
+use crate::membership::Membership;
+use crate::pool::Pool;
+use commonware_consensus::Application;
+use commonware_consensus::marshal::ancestry::Ancestry;
+use commonware_consensus::simplex::types::Context;
+use commonware_cryptography::Digested;
+use commonware_cryptography::ed25519::PublicKey;
+use commonware_runtime::Clock;
+use futures::StreamExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Proposes what waits in the pool, and votes for batches of signed commands.
+#[derive(Clone)]
+pub struct Proposer {
+    membership: Arc<Membership>,
+    pool: Arc<Pool>,
+    patience: Duration,
+}
+
+impl Proposer {
+    /// One that waits so long for a command before it proposes an empty batch: less than a leader is given.
+    pub fn new(membership: Arc<Membership>, pool: Arc<Pool>, patience: Duration) -> Proposer {
+        Proposer { membership, pool, patience }
+    }
+
+    /// Whether a replica may vote for it (rule G).
+    fn acceptable(&self, batch: &Batch) -> bool {
+        let signed: BTreeMap<Name, &Signed> = batch.commands().iter().map(|signed| (signed.name(), signed)).collect();
+        let is_signed = |signed: &Signed| self.pool.holds(signed) || signed.verify(&self.membership, Purpose::Order);
+        let known = |command: &tidings_sketch::replica::Command| {
+            signed.get(&(command.client, command.nonce)).is_some_and(|signed| is_signed(signed))
+        };
+        batch.ordered().check(LONGEST_BODY, known).is_ok()
+    }
+}
+
+impl<E: Clock> Application<E> for Proposer {
+    type SigningScheme = Scheme;
+    type Context = Context<Digest, PublicKey>;
+    type Block = Batch;
+    type Input = ();
+
+    /// Takes nothing out of the pool: a proposal may be called off, and a view may come to nothing.
+    async fn propose(
+        &mut self,
+        (clock, _): (E, Self::Context),
+        mut ancestry: impl Ancestry<Batch>,
+        (): (),
+    ) -> Option<Digested<Batch>> {
+        let parent = ancestry.next().await?;
+        let (mut under_way, mut next) = (BTreeSet::new(), Some(parent.clone()));
+        // What is in batches that are not executed yet is not proposed again.
+        while let Some(batch) = next.filter(|batch| batch.inner().number() > self.pool.height()) {
+            under_way.extend(batch.inner().commands().iter().map(Signed::name));
+            next = ancestry.next().await;
+        }
+        let over = clock.sleep(self.patience);
+        tokio::pin!(over);
+        loop {
+            let arrival = self.pool.arrival();
+            let picked = self.pool.pick(&under_way, LONGEST_BODY);
+            if !picked.is_empty() {
+                return Some(Batch::after(&parent, picked).digested());
+            }
+            tokio::select! {
+                biased;
+                () = arrival => {}
+                () = &mut over => return Some(Batch::after(&parent, Vec::new()).digested()),
+            }
+        }
+    }
+
+    async fn verify(&mut self, _: (E, Self::Context), mut ancestry: impl Ancestry<Batch>) -> bool {
+        match ancestry.next().await {
+            Some(batch) => self.acceptable(batch.inner()),
+            // The engine ends: not to answer is to abstain.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::membership::tests::group;
+    use bytes::Bytes;
+    use tidings_sketch::replica::Command;
+
+    #[test]
+    fn unsigned_and_repeated_commands_are_not_voted_for() {
+        let founded = group("one");
+        let membership = Arc::new(founded.membership.clone());
+        let proposer = Proposer::new(membership.clone(), Arc::default(), Duration::ZERO);
+        let genesis = Batch::genesis(&membership).digested();
+        let signed = |nonce| {
+            let command = Command { client: 1, nonce, request: Bytes::from_static(b"put") };
+            Signed::new(&membership, &founded.clients[0].secret, Purpose::Order, command)
+        };
+        let forged = Signed { signature: signed(2).signature, ..signed(1) };
+        assert!(proposer.acceptable(&Batch::after(&genesis, vec![signed(1), signed(2)])));
+        assert!(proposer.acceptable(&Batch::after(&genesis, Vec::new())));
+        assert!(!proposer.acceptable(&Batch::after(&genesis, vec![signed(1), signed(1)])));
+        assert!(!proposer.acceptable(&Batch::after(&genesis, vec![signed(2), forged])));
+    }
+}

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The BFT group on its real engine: the suite of the order with 4 and 7 replicas under the engine's deterministic runtime, and
+# four replicas over TCP of which one is stopped, comes back, and loses its disk. The engine builds for minutes, with features
+# of its own, so it has a target directory of its own. Not part of .ci/run.
+#   scripts/bft.sh [FILTER]    tests whose names hold this
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+cd "$root"
+export CARGO_TARGET_DIR=$CARGO_TARGET_DIR/bft
+
+step "the engine's own pieces" cargo test --locked -p tidings-bft --features engine --lib -- engine:: mark::
+step "the group on its engine" cargo test --locked -p tidings-bft --features engine --test engine -- --test-threads=1 "${1:-}"

@@ -1,0 +1,35 @@
+//! `tidings bft …`: a group of replicas of which some may lie.
+
+mod keygen;
+#[cfg(feature = "bft")]
+mod run;
+mod status;
+
+use crate::cli::bft::Bft;
+use crate::output::broken;
+use std::path::Path;
+use tidings_base::Error;
+use tidings_bft::membership::Membership;
+
+/// Runs what was typed.
+pub fn run(command: Bft) -> Result<(), Error> {
+    match command {
+        Bft::Keygen(args) => keygen::run(&args),
+        #[cfg(feature = "bft")]
+        Bft::Run(args) => run::run(args),
+        #[cfg(not(feature = "bft"))]
+        Bft::Run(_) => {
+            Err(Error::new("bft.no_engine", tidings_base::Class::Invalid, "this build has no engine that orders")
+                .hint("Build it with `cargo build --release --features bft`; that takes some minutes more."))
+        }
+        Bft::Status(args) => status::run(&args),
+    }
+}
+
+fn text(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|error| broken(format_args!("cannot read {}", path.display()), error))
+}
+
+fn group(path: &Path) -> Result<Membership, Error> {
+    Membership::parse(&text(path)?)
+}

@@ -1,0 +1,60 @@
+//! `bft keygen` and `bft status`: the keys of a group, and what is said of one that does not run.
+
+use crate::ports::free_port;
+use crate::process::run;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use tempfile::tempdir;
+use tidings_bft::membership::{ClientSecrets, Membership, ReplicaSecrets};
+use tidings_sketch::ReplicaId;
+
+fn addresses() -> Vec<String> {
+    (0..4).map(|_| format!("127.0.0.1:{},127.0.0.1:{}", free_port(), free_port())).collect()
+}
+
+#[test]
+fn a_group_has_keys_that_fit_and_none_is_written_over() {
+    let at = tempdir().unwrap();
+    let dir = at.path().join("town");
+    let (addresses, shown) = (addresses(), dir.display().to_string());
+    let mut args = vec!["bft", "keygen", &shown, "--clients", "2"];
+    addresses.iter().for_each(|pair| args.extend(["--replica", pair]));
+    let said = run(&args);
+    assert!(said.code == 0 && said.out.contains("1 of them may lie"), "{said:?}");
+
+    let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
+    let group = Membership::parse(&read("group.toml")).unwrap();
+    assert_eq!((group.name(), group.size()), ("town", 4));
+    let client = ClientSecrets::parse(&read("client-2.toml")).unwrap();
+    for number in 0..4 {
+        let secrets = ReplicaSecrets::parse(&read(&format!("replica-{number}/secret.toml"))).unwrap();
+        assert_eq!(group.replica(&secrets.secret.public()), Some(ReplicaId(number)));
+        assert_eq!(secrets.macs[&2], client.mac(ReplicaId(number)));
+        assert!(read(&format!("replica-{number}/mark")).starts_with("unborn "));
+        let mode = fs::metadata(dir.join(format!("replica-{number}/secret.toml"))).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "nobody else reads a secret");
+    }
+    run(&args).failed(1, "");
+    assert_eq!(group.number(), Membership::parse(&read("group.toml")).unwrap().number(), "it is as it was");
+
+    let (group, client) = (format!("{shown}/group.toml"), format!("{shown}/client-1.toml"));
+    let said = run(&["bft", "status", "--group", &group, "--client", &client]);
+    assert!(said.code == 5 && said.err.contains("0 replicas answer") && said.out.contains("VOTES"), "{said:?}");
+    if cfg!(not(feature = "bft")) {
+        let data = format!("{shown}/replica-0");
+        run(&["bft", "run", "--group", &group, "--data", &data]).failed(2, "no engine");
+    }
+}
+
+#[test]
+fn what_cannot_be_a_group_is_refused_and_nothing_is_made() {
+    let at = tempdir().unwrap();
+    let dir = at.path().join("three").display().to_string();
+    let addresses = addresses();
+    let mut args = vec!["bft", "keygen", &dir];
+    addresses.iter().take(3).for_each(|pair| args.extend(["--replica", pair]));
+    let said = run(&args);
+    assert!(said.code != 0 && said.err.contains("3 replicas"), "{said:?}");
+    assert!(!at.path().join("three").exists());
+    run(&["bft", "keygen", &dir, "--replica", "127.0.0.1:1"]).failed(2, "");
+}

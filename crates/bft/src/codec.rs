@@ -1,6 +1,6 @@
 //! Bytes on the wire and on disk: fixed widths, big-endian, lengths first. One value has one encoding.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes};
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +83,7 @@ pub fn put_bytes(out: &mut impl BufMut, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::BytesMut;
 
     #[test]
     fn parts_come_back_and_nothing_else_does() {

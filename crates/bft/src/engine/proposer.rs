@@ -17,6 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How many batches back a proposer looks for commands that are under way. One that is further behind may propose a command
+/// again, which costs room and is executed once.
+const FURTHEST: u64 = 256;
+
 /// Proposes what waits in the pool, and votes for batches of signed commands.
 #[derive(Clone)]
 pub struct Proposer {
@@ -57,8 +61,9 @@ impl<E: Clock> Application<E> for Proposer {
     ) -> Option<Digested<Batch>> {
         let parent = ancestry.next().await?;
         let (mut under_way, mut next) = (BTreeSet::new(), Some(parent.clone()));
+        let lowest = self.pool.height().max(parent.inner().number().saturating_sub(FURTHEST));
         // What is in batches that are not executed yet is not proposed again.
-        while let Some(batch) = next.filter(|batch| batch.inner().number() > self.pool.height()) {
+        while let Some(batch) = next.filter(|batch| batch.inner().number() > lowest) {
             under_way.extend(batch.inner().commands().iter().map(Signed::name));
             next = ancestry.next().await;
         }

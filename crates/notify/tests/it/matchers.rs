@@ -149,7 +149,10 @@ fn f5_rows_that_cannot_be_read_hide_no_markers_of_others() {
     assert_eq!(new.tell_all(Outcome::Done), vec![]);
     new.store.failing.clear();
     new.pass(5_000);
-    assert_eq!(new.tell_all(Outcome::Done), of(&[("ann", 3)]));
+    // It waited for an answer meanwhile, and asked again.
+    let mut heard = new.tell_all(Outcome::Done);
+    heard.dedup();
+    assert_eq!(heard, of(&[("ann", 3)]));
     // F12: by now every marker is known, and whoever made a version is left out.
     new.registers(7, b"y", &user("bob"), b"phone", 11);
     new.publish(8, b"y", 5, b"phone");

@@ -31,7 +31,7 @@ fn random_command(rng: &mut Seeded) -> Command {
         95..96 => Command::FeedTrim(v1::FeedTrim { topic: topic(rng), through: rng.below(12) }),
         96..98 => {
             let seen = rng.between(1, 12);
-            let group = Bytes::from_static(if seen % 2 == 0 { b"g" } else { b"h" });
+            let group = Bytes::from_static(if seen.is_multiple_of(2) { b"g" } else { b"h" });
             Command::StoreCollect(v1::StoreCollect {
                 from: Bytes::new(),
                 group,

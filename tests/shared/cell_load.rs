@@ -16,6 +16,8 @@ const LOCKERS: usize = 4;
 const CONNECTIONS: usize = 3;
 /// Writes and turns that show that the cell serves again.
 const SOME: u64 = 100;
+/// Between two writes or turns of a session: what is done to the cell needs the processors, too.
+const PAUSE: Duration = Duration::from_millis(5);
 /// Where those who hold the lock count.
 const COUNTER: &str = "/load/counter";
 
@@ -128,6 +130,7 @@ async fn write(cell: Cell, seen: Arc<Seen>, number: usize) -> Result<(), Error> 
             }
         }
         next += 1;
+        tokio::time::sleep(PAUSE).await;
     }
     Ok(())
 }
@@ -152,6 +155,7 @@ async fn take_turns(cell: Cell, seen: Arc<Seen>) -> Result<(), Error> {
         seen.done.fetch_add(1, SeqCst);
         seen.holding.store(false, SeqCst);
         lock.release().await?;
+        tokio::time::sleep(PAUSE).await;
     }
     Ok(())
 }

@@ -62,13 +62,17 @@ async fn change(nodes: &Nodes, group: u32, change: v1::member_change::Change) {
     let change = v1::MemberChange { group, change: Some(change), force: false };
     let message = v1::admin_message::Message::MemberChange(change.clone());
     let body = Body::Admin(v1::AdminMessage { message: Some(message) });
-    let changed = nodes.clients().call(Request::new(body).within(STUCK)).await;
-    match changed {
-        Ok(_) => {}
-        // The answer to the first attempt was lost with its leader.
-        Err(e) if ["raft.no_member", "raft.already_member"].contains(&e.code.as_ref()) => {}
-        Err(e) => panic!("{change:?}: {e}"),
+    for _ in 0..20 {
+        match nodes.clients().call(Request::new(body.clone()).within(STUCK)).await {
+            Ok(_) => return,
+            // The answer to the first attempt was lost with its leader.
+            Err(e) if ["raft.no_member", "raft.already_member"].contains(&e.code.as_ref()) => return,
+            // Many groups on few processors: who does not answer in time is asked again, as the error says.
+            Err(e) if e.code == "raft.no_majority" => tokio::time::sleep(std::time::Duration::from_millis(500)).await,
+            Err(e) => panic!("{change:?}: {e}"),
+        }
     }
+    panic!("{change:?}: there is no majority for long");
 }
 
 async fn leader(nodes: &Nodes, name: &str) -> usize {

@@ -1,7 +1,7 @@
 //! Clients that misbehave: whoever does hears of it by name or is closed, and everybody else hears as before.
 
 use super::strangers::{PRICES, Stranger};
-use super::{hears, metric, publish, registered, start, start_with};
+use super::{hears, metric, publish, registered, start, start_with, watcher};
 use crate::process::{http, turn, until};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -49,8 +49,7 @@ fn who_never_acknowledges_is_told_again_and_holds_up_nobody() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     Runtime::new().unwrap().block_on(async {
         let mut mute = Stranger::connect(&server).await;
         let token = mute.begin(1).await;
@@ -81,8 +80,7 @@ fn who_breaks_a_limit_hears_so_by_name_and_the_others_hear_everything() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let server = start_with(dir.path(), "registrations = 2\n");
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     Runtime::new().unwrap().block_on(async {
         let mut greedy = Stranger::connect(&server).await;
         let token = greedy.begin(1).await;
@@ -139,8 +137,7 @@ fn who_registers_and_unregisters_in_a_loop_ends_with_what_it_said_last() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     Runtime::new().unwrap().block_on(async {
         let mut restless = Stranger::connect(&server).await;
         let token = restless.begin(1).await;
@@ -172,8 +169,7 @@ fn who_reconnects_as_fast_as_it_can_disturbs_nobody() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     let runtime = Runtime::new().unwrap();
     let storm = |part: u64| {
         let server = &server;
@@ -203,8 +199,7 @@ fn who_comes_back_a_thousand_times_is_one_client_and_is_reached_where_it_is() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     Runtime::new().unwrap().block_on(async {
         let mut restless = Stranger::connect(&server).await;
         let token = restless.begin(1).await;

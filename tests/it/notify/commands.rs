@@ -1,6 +1,6 @@
 //! Day one with one node, and every mistake with its own name.
 
-use super::{hears, lines, publish, registered, start, start_with};
+use super::{hears, lines, publish, registered, start, start_with, watcher};
 use crate::process::{http, turn, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -69,8 +69,7 @@ fn a_reset_or_a_wipe_makes_everybody_fetch() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     publish(&server, "prices", u64::MAX >> 1);
     hears(&watcher, "prices", u64::MAX >> 1);
     let unknown = |count: usize| {

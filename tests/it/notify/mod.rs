@@ -54,6 +54,13 @@ pub fn hears(watcher: &Running, object: &str, version: u64) {
     });
 }
 
+/// Somebody who watches `prices`, and has registered.
+pub fn watcher(server: &Server) -> Running {
+    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
+    registered(server, "prices", 1);
+    watcher
+}
+
 /// Waits until so many clients have registered an object.
 pub fn registered(server: &Server, object: &str, clients: u64) {
     until(&format!("{clients} have registered {object}"), || {

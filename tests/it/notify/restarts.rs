@@ -1,6 +1,6 @@
 //! Whoever is killed and comes back has missed nothing.
 
-use super::{hears, lines, metric, publish, registered, start, start_with};
+use super::{hears, lines, metric, publish, registered, start, start_with, watcher};
 use crate::process::{Server, free_port, http, turn, until};
 
 /// The node's port stays the same from start to start.
@@ -17,8 +17,7 @@ fn a_node_is_killed_and_restarted_under_a_listener() {
     let dir = tempfile::tempdir().unwrap();
     let port = free_port();
     let server = start_at(dir.path(), port);
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     publish(&server, "prices", 1);
     hears(&watcher, "prices", 1);
     server.kill();
@@ -71,8 +70,7 @@ fn what_the_feed_brings_again_is_heard_as_once() {
     let dir = tempfile::tempdir().unwrap();
     let port = free_port();
     let server = start_at(dir.path(), port);
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     let publish_all = |server: &Server| {
         for version in 1..=VERSIONS {
             let body = format!("{{\"version\": {version}}}");
@@ -98,8 +96,7 @@ fn what_was_deleted_is_swept_out_of_the_store() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let server = start_with(dir.path(), "keep_tombstones = \"2s\"\n");
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     let mut version = 0;
     until("tombstones are gone", || {
         version += 1;

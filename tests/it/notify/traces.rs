@@ -1,6 +1,6 @@
 //! Where notifications were when, and what was ignored.
 
-use super::{hears, publish, registered, start};
+use super::{hears, publish, start, watcher};
 use crate::process::{http_get, turn, until};
 use serde_json::Value;
 
@@ -9,8 +9,7 @@ fn each_notification_is_remembered_and_one_that_goes_backwards_is_shown() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path());
-    let watcher = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
-    registered(&server, "prices", 1);
+    let watcher = watcher(&server);
     publish(&server, "prices", 7);
     hears(&watcher, "prices", 7);
     publish(&server, "prices", 2);

@@ -104,10 +104,10 @@ impl Member {
         Member { committed: true, told: Some(record.clone()), ..Member::new(record) }
     }
 
-    /// Whether its process has changed its address, and the cell does not say so yet. What another process of its name is
-    /// given is told with its address anyway.
+    /// Whether it is to be found elsewhere than the cell says. Also if another process of its name is: lookups may have heard
+    /// of a range that was on its way to the earlier one, together with that one's address.
     pub(super) fn has_new_address(&self) -> bool {
-        self.committed && self.told.as_ref().is_some_and(|told| told.address != self.record.address)
+        self.told.as_ref().is_some_and(|told| told.address != self.record.address)
     }
 
     /// Whether it has a part in the ring. A record that is not in the cell yet does not keep it out: what is to be its
@@ -158,7 +158,7 @@ pub(super) enum Due {
     Cool(u32),
     /// A drain is looked at: its time may be over.
     Drain(u32),
-    /// A move has taken too long.
+    /// A move's holder has not said how it ended.
     Move(u64),
     /// Lookups hear of changes.
     Push,
@@ -176,7 +176,7 @@ pub(super) struct Pool {
     pub now: Mono,
     pub members: BTreeMap<u32, Member>,
     pub by_id: BTreeMap<String, u32>,
-    /// Owners that have changed their address while they were there, and the LSN of that.
+    /// Owners that have changed their address, and the LSN of that.
     pub readdressed: BTreeMap<u32, u64>,
     pub table: Table,
     pub due: Timers<Due>,

@@ -164,6 +164,64 @@ fn an_address_is_told_by_later_leaders_too() {
     assert_eq!(owners.into_iter().map(|owner| owner.address).collect::<Vec<_>>(), ["d:9"]);
 }
 
+#[test]
+fn the_address_of_a_later_process_is_told_with_what_was_on_its_way_to_the_earlier_one() {
+    for (mutant, now) in [(None, "b:2"), (Some(Mutant::AddressUntold), "b:1")] {
+        let mut pool = pool::Pool::create(Mono(1), "n".into(), v1::PlacementMeta { instance: 9, ..Default::default() });
+        (pool.now, pool.mutant) = (Mono(1), mutant);
+        pool.commits.numbers_from(1, 1);
+        pool.begin_commit(Kind::Meta);
+        pool.commit_done(Kind::Meta, 1);
+        let record = |incarnation: u64| {
+            let (id, address) = ("b".to_owned(), format!("b:{incarnation}"));
+            v1::TableOwner { index: 1, id, address, incarnation, ..Default::default() }
+        };
+        pool.members.insert(1, pool::Member::recorded(record(1)));
+        // A range is on its way to it when a later process registers; its record follows.
+        pool.assign(KeyHash(0), 1, None, false);
+        pool.begin_commit(Kind::Segment(0));
+        pool.members.get_mut(&1).unwrap().record = record(2);
+        pool.members.get_mut(&1).unwrap().committed = false;
+        pool.commit_done(Kind::Segment(0), 1);
+        let mut told = Told::default();
+        told.ask(&mut pool);
+        assert_eq!(told.address, "b:1", "F3: the later one's is not in the cell");
+        pool.begin_commit(Kind::Owners(0));
+        pool.commit_done(Kind::Owners(0), 2);
+        told.ask(&mut pool);
+        assert_eq!(told.address, now, "{mutant:?}");
+    }
+}
+
+/// What a lookup knows that asks a namespace by hand.
+#[derive(Default)]
+struct Told {
+    lsn: u64,
+    instance: u64,
+    address: String,
+}
+
+impl Told {
+    /// Asks, and takes what is said.
+    fn ask(&mut self, pool: &mut pool::Pool) {
+        let (mut out, poll) =
+            (Outbox::new(), v1::LookupPoll { instance: self.instance, lsn: self.lsn, ..Default::default() });
+        pool.due = tidings_base::Timers::new();
+        pool.look(1, OpId(1), &poll, &mut out);
+        pool.push(1, &mut Seeded::new(1), &mut out);
+        let said = out.drain().find_map(|output| match output {
+            Output::Answer { message: Message::LookupAnswer(said), .. } => Some(said),
+            Output::Push { message: Message::LookupAnswer(said), .. } => Some(said),
+            _ => None,
+        });
+        let said = lookup::unpacked(said.expect("it is told")).unwrap();
+        (self.lsn, self.instance) = (said.lsn, said.instance);
+        if let Some(owner) = said.owners.into_iter().next() {
+            self.address = owner.address;
+        }
+    }
+}
+
 /// Rewrites a namespace's record as another program might have left it, and lets the other manager lead.
 fn rewritten(world: &mut World, change: impl FnOnce(&mut v1::PlacementMeta)) -> v1::NamespaceInfo {
     let file = File { namespace: "n".into(), kind: Kind::Meta };

@@ -296,6 +296,11 @@ impl<P: Process> World<P> {
         self.hosts[host.index()].process.is_some()
     }
 
+    /// How often a process of a host has started.
+    pub fn starts(&self, host: HostId) -> u64 {
+        self.hosts[host.index()].starts
+    }
+
     /// Whether the process there is paused.
     pub fn is_paused(&self, host: HostId) -> bool {
         self.pause_of(host).is_some()

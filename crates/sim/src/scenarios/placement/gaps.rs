@@ -4,17 +4,19 @@
 //! (it does not run, it sleeps, nothing passes to or from whomever it needs) or *in order*. Nothing is claimed while
 //! something is neither: behind a cut of one direction, under a network that loses messages, without the namespace, without
 //! anybody who may hold keys. From the moment at which the last host went away, what it held ends with its lease at the
-//! manager, and whoever leads next waits for one lease more; then every key is somebody's. A range that moves with its
+//! manager, and whoever leads next waits for one lease more; then every key is somebody's. A host whose process has died and
+//! started again between two looks was away, too: each manager that takes the lock waits anew. A range that moves with its
 //! state is frozen meanwhile: it is claimed, and not served, for as long as a move may take.
 
 use super::Run;
 use super::cell::SESSION;
 use super::fact::{KEYS, place};
+use super::town::Town;
 use crate::clock::SimTime;
 use crate::invariants::Violation;
 use crate::kernel::HostId;
 use crate::network::Weather;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::time::stretched;
 use tidings_placement::config::Times;
@@ -45,6 +47,8 @@ pub struct Gaps {
     /// When the last host went away, or something was last neither away nor in order.
     since: SimTime,
     away: BTreeSet<HostId>,
+    /// How often each host had started at the last look.
+    starts: BTreeMap<HostId, u64>,
     /// When each watched key was last seen to be claimed, and to be served.
     claimed: Vec<SimTime>,
     served: Vec<SimTime>,
@@ -54,7 +58,8 @@ pub struct Gaps {
 impl Default for Gaps {
     fn default() -> Gaps {
         let never = vec![SimTime::ZERO; KEYS as usize];
-        Gaps { since: SimTime::ZERO, away: BTreeSet::new(), claimed: never.clone(), served: never, judged: 0 }
+        let (since, away, starts) = (SimTime::ZERO, BTreeSet::new(), BTreeMap::new());
+        Gaps { since, away, starts, claimed: never.clone(), served: never, judged: 0 }
     }
 }
 
@@ -62,6 +67,23 @@ impl Gaps {
     /// How often a key was looked at when it had to be somebody's.
     pub fn judged(&self) -> u64 {
         self.judged
+    }
+
+    /// Takes in who is away, if everybody else is in order, and how often each host has started.
+    fn see(&mut self, now: SimTime, away: Option<BTreeSet<HostId>>, starts: BTreeMap<HostId, u64>) {
+        let unseen = |(host, count): (&HostId, &u64)| {
+            // Whoever was seen to be away and is back has started once.
+            let back = self.away.contains(host) && away.as_ref().is_some_and(|away| !away.contains(host));
+            self.starts.get(host).is_some_and(|before| *count > before + u64::from(back))
+        };
+        let restarted = starts.iter().any(unseen);
+        if restarted || away.as_ref().is_none_or(|away| !away.is_subset(&self.away)) {
+            self.since = now;
+        }
+        self.starts = starts;
+        if let Some(away) = away {
+            self.away = away;
+        }
     }
 }
 
@@ -76,16 +98,11 @@ enum Stands {
 impl Run {
     /// Looks for keys that nobody has had for too long.
     pub(super) fn look_for_gaps(&mut self) -> Result<(), Violation> {
-        let now = self.stage.world.now();
-        match self.away() {
-            Some(away) => {
-                if !away.is_subset(&self.gaps.away) {
-                    self.gaps.since = now;
-                }
-                self.gaps.away = away;
-            }
-            None => self.gaps.since = now,
-        }
+        let (now, away) = (self.stage.world.now(), self.away());
+        let Town { cell, managers, owners, .. } = &self.stage.town;
+        let needed = managers.iter().chain(owners.keys()).chain([cell]);
+        let starts = needed.map(|host| (*host, self.stage.world.starts(*host))).collect();
+        self.gaps.see(now, away, starts);
         let mut claims = BTreeSet::new();
         for host in self.stage.town.owners.keys() {
             let Some((owner, at)) = self.owner(*host) else { continue };
@@ -164,5 +181,39 @@ impl Run {
         let owners = &self.stage.town.owners;
         let name = &owners[&host].id;
         !self.is_troubled(host) && owners.values().filter(|habits| habits.id == *name).count() == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Looks once a second at one host: whether it is away, and how often it has started. Since when all is as it stays.
+    fn since(looks: &[(Option<bool>, u64)]) -> u64 {
+        let (mut gaps, host) = (Gaps::default(), HostId(1));
+        for (second, (away, starts)) in (1..).zip(looks) {
+            let away = away.map(|away| BTreeSet::from_iter(away.then_some(host)));
+            gaps.see(SimTime(second * SECOND), away, BTreeMap::from([(host, *starts)]));
+        }
+        gaps.since.0 / SECOND
+    }
+
+    #[test]
+    fn time_counts_from_the_last_host_that_went_away() {
+        let (up, away, unclear) = (Some(false), Some(true), None);
+        assert_eq!(since(&[(up, 1), (up, 1), (up, 1)]), 0);
+        assert_eq!(since(&[(up, 1), (away, 1), (away, 1)]), 2);
+        assert_eq!(since(&[(up, 1), (away, 1), (up, 2)]), 2, "to come back is no trouble");
+        assert_eq!(since(&[(up, 1), (unclear, 1), (up, 1)]), 2);
+    }
+
+    #[test]
+    fn whoever_died_and_came_back_between_two_looks_was_away() {
+        let (up, away) = (Some(false), Some(true));
+        assert_eq!(since(&[(up, 1), (up, 2), (up, 2)]), 2);
+        assert_eq!(since(&[(away, 1), (away, 2), (away, 2)]), 2, "it was back for a moment");
+        assert_eq!(since(&[(away, 1), (up, 3), (up, 3)]), 2, "it was back, and away again");
     }
 }

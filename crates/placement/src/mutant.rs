@@ -29,6 +29,8 @@ pub enum Mutant {
     NumbersReused,
     /// F9: a clean grant is taken though its state never came.
     MissingTaken,
+    /// F9: a move is given up when its time is over, or a drain ends or is cancelled, without its holder's word.
+    MovesCutShort,
     /// F10: a namespace is let be whose leases do not outlast a fail-over.
     TimesUnchecked,
     /// The manager does not look whether leases have ended: what a dead owner held waits for it.
@@ -41,7 +43,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 16] = [
+    pub const ALL: [Mutant; 17] = [
         Mutant::NoSkewMargin,
         Mutant::NoSequenceNumbers,
         Mutant::LeaseFromReceipt,
@@ -54,6 +56,7 @@ impl Mutant {
         Mutant::UnknownIsDone,
         Mutant::NumbersReused,
         Mutant::MissingTaken,
+        Mutant::MovesCutShort,
         Mutant::TimesUnchecked,
         Mutant::ExpiryUnnoticed,
         Mutant::AddressUntold,
@@ -75,6 +78,7 @@ impl Mutant {
             Mutant::UnknownIsDone => "unknown-is-done",
             Mutant::NumbersReused => "numbers-reused",
             Mutant::MissingTaken => "missing-taken",
+            Mutant::MovesCutShort => "moves-cut-short",
             Mutant::TimesUnchecked => "times-unchecked",
             Mutant::ExpiryUnnoticed => "expiry-unnoticed",
             Mutant::AddressUntold => "address-untold",

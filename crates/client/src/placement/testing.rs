@@ -90,9 +90,9 @@ impl TestPool {
         Line { pool: self.shared.clone(), up: Arc::new(watch::Sender::new(true)) }
     }
 
-    /// Options for an owner of this pool, on its clock; its address is its name.
+    /// Options for an owner of this pool, on its clock; its address is its name, with a port.
     pub fn options(&self, name: &str) -> OwnerOptions {
-        OwnerOptions::new(&self.namespace, name, name).clock(self.shared.clock.clone())
+        OwnerOptions::new(&self.namespace, name, format!("{name}:1")).clock(self.shared.clock.clone())
     }
 
     /// An owner that joins.

@@ -328,19 +328,26 @@ fn covered(pieces: &[KeyRange], arc: KeyRange) -> bool {
     false
 }
 
-/// Whether requests could be sent there: a host, with a port or without, maybe with a scheme and a path.
+/// Whether requests could be sent there: a host and a port, or a URL, whose scheme may stand for the port.
 fn is_address(address: &str) -> bool {
     let plain = !address.contains(|c: char| c.is_whitespace() || c.is_control());
-    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
-    let host = rest.split('/').next().unwrap_or_default();
-    // The port of a bare IPv6 address is not looked for: it is all colons.
-    let bracketed = host.rsplit_once(']').map_or(host, |(_, after)| after);
-    let port_fits = match bracketed.rsplit_once(':') {
-        Some((name, _)) if name.contains(':') => true,
-        Some((_, port)) => port.parse::<u16>().is_ok_and(|port| port > 0),
-        None => true,
+    let (scheme, rest) = address.split_once("://").map_or((None, address), |(scheme, rest)| (Some(scheme), rest));
+    let at = match scheme {
+        Some(_) => rest.split(['/', '?', '#']).next().unwrap_or_default(),
+        None => rest,
     };
-    plain && !host.is_empty() && !host.starts_with(':') && port_fits
+    // An IPv6 address is all colons: it stands in brackets.
+    let (host, port) = match at.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, after)) => (host, Some(after.strip_prefix(':').unwrap_or_default())),
+        None => at.split_once(':').map_or((at, None), |(host, port)| (host, Some(port))),
+    };
+    let has_port = match port {
+        Some(port) => port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0),
+        None => scheme.is_some(),
+    };
+    let named = !host.is_empty() && !host.contains(['/', '?', '#', '@', '[', ']']);
+    plain && scheme != Some("") && named && has_port
 }
 
 /// Refuses what requests could not be sent to.
@@ -350,7 +357,7 @@ pub fn check_address(address: &str) -> Result<(), Error> {
     }
     let address: String = address.chars().take(80).collect();
     Err(Error::new("placement.bad_address", Class::Invalid, format!("`{address}` is not an address"))
-        .hint("Use `host:port` or a URL, of at most 256 bytes."))
+        .hint("Use `host:port`, `[::1]:port` or a URL, of at most 256 bytes."))
 }
 
 fn check(poll: &v1::OwnerPoll) -> Result<(), Error> {

@@ -4,12 +4,13 @@ use super::plan::is_leased;
 use super::pool::{Due, Pool};
 use super::table::{Intent, arc};
 use crate::Leased;
+use crate::mutant::Mutant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::{KeyHash, Mono, Seeded};
 use tidings_wire::v1;
 
-/// How long a hand-over may take while rebalancing; then the owner keeps the range.
+/// How long a hand-over may take; then the owner keeps the range, and says so.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// After a failed hand-over its two owners begin none for so long, twice as long after the next, and so on; less if
@@ -119,9 +120,16 @@ impl Pool {
         let drain_until = self.members.get(&from).and_then(|member| member.drain_until);
         let until = drain_until.map_or(self.now + PATIENCE, |end| end.min(self.now + PATIENCE));
         self.moves.add(token, Moving { start, leased, from, to, incarnation, until, stage: Stage::Open });
-        self.due.set(Due::Move(token), until);
+        self.due.set(Due::Move(token), until + self.word_time());
         self.news(from);
         self.news(to);
+    }
+
+    /// How long after the end of a move its holder's word is waited for. It may have released the range at the last moment,
+    /// and the receiver have its state: only the holder knows. If it says neither within a lease it has none any more, or
+    /// does not keep to the protocol.
+    fn word_time(&self) -> Duration {
+        if self.mutant == Some(Mutant::MovesCutShort) { Duration::ZERO } else { self.times.honoured() }
     }
 
     /// The holder says that it released a range under a token, or that it could not.
@@ -156,7 +164,8 @@ impl Pool {
         self.try_later(to);
     }
 
-    /// A move failed or took too long: the two owners are left in peace for a while, and the holder keeps the range.
+    /// A move failed, or its holder does not say how it ended: the two owners are left in peace for a while, and the holder
+    /// keeps the range.
     pub(super) fn move_failed(&mut self, token: u64) {
         let Some(moving) = self.moves.under_way.get(&token).filter(|moving| moving.stage == Stage::Open) else {
             return;
@@ -264,7 +273,8 @@ impl Pool {
         self.due.set(Due::Drain(owner), until.min(self.now + self.times.renew));
     }
 
-    /// What remains of a draining owner when its time is over is recalled as it is.
+    /// What remains of a draining owner when its time is over is recalled as it is. What is under way to an owner that lives
+    /// may be there already: its holder says in a moment how it ended.
     fn drain_ends(&mut self, owner: u32) {
         let Some(member) = self.members.get_mut(&owner).filter(|member| member.record.draining) else { return };
         member.drain_until = None;
@@ -272,6 +282,10 @@ impl Pool {
         for start in self.table.of_owner(owner) {
             let Some(range) = self.table.get(start).copied() else { continue };
             if let Intent::Move { token } = range.intent {
+                let to = self.moves.under_way.get(&token).map_or(0, |moving| moving.to);
+                if self.is_live(to) && self.mutant != Some(Mutant::MovesCutShort) {
+                    continue;
+                }
                 self.give_up_move(token);
             }
             if is_leased(&range) {
@@ -279,6 +293,11 @@ impl Pool {
             }
         }
         self.news(owner);
+    }
+
+    /// Whether an owner that is to leave has had the time to hand over what it holds.
+    pub(super) fn drain_is_over(&self, owner: u32) -> bool {
+        self.members.get(&owner).is_some_and(|member| member.record.draining && member.drain_until.is_none())
     }
 
     /// An owner is to leave.
@@ -291,15 +310,15 @@ impl Pool {
         self.news(index);
     }
 
-    /// An owner is to stay after all.
+    /// An owner is to stay after all. What is under way ends as it is, and comes back in its turn: the owner may have
+    /// released it already.
     pub(super) fn undrain(&mut self, index: u32) {
         let Some(member) = self.members.get_mut(&index).filter(|member| member.record.draining) else { return };
         member.drain_until = None;
         self.due.cancel(&Due::Drain(index));
-        for start in self.table.of_owner(index) {
-            if let Some(Intent::Move { token }) = self.table.get(start).map(|range| range.intent) {
-                self.give_up_move(token);
-            }
+        if self.mutant == Some(Mutant::MovesCutShort) {
+            let tokens: Vec<u64> = self.moves.by_owner.get(&index).into_iter().flatten().copied().collect();
+            tokens.into_iter().for_each(|token| self.give_up_move(token));
         }
         self.change_record(index, |record| record.draining = false);
         self.news(index);

@@ -10,12 +10,21 @@ use super::{
 };
 use crate::config::Times;
 use crate::policy;
+use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, KeyRange, Mono, Now, OpId, Outbox};
 use tidings_wire::v1;
 use tidings_wire::v1::placement_message::Message;
 
-/// The shortest pause between two rounds of a policy, and the shortest drain: less is all work and no use.
+/// The shortest pause between two rounds of a policy, and the shortest drain: less is all work and no use. The longest: who
+/// wants none of it has the policy `none`, and nobody waits for a drain for longer.
 const LEAST_PAUSE_MS: u32 = 1_000;
+const LONGEST_PAUSE_MS: u32 = 24 * 3_600_000;
+
+/// The longest lease: for so long nobody has what a dead owner held, nor anything after a restore of the cell.
+const LONGEST_LEASE: Duration = Duration::from_secs(3_600);
+
+/// The shortest renewal interval: every owner asks twice as often.
+const LEAST_RENEWAL: Duration = Duration::from_millis(100);
 
 /// The longest name of a namespace.
 const MAX_NAME: usize = 200;
@@ -249,11 +258,23 @@ fn check_config(config: &v1::NamespaceConfig) -> Result<(), Error> {
         return Err(Error::new("placement.bad_virtual_nodes", Class::Invalid, what)
             .hint(format!("Use at most {MAX_VIRTUAL_NODES}; 64 are the default.")));
     }
-    if [config.rebalance_ms, config.drain_ms].iter().any(|ms| (1..LEAST_PAUSE_MS).contains(ms)) {
-        return Err(Error::new("placement.bad_times", Class::Invalid, "rounds or drains are too short")
-            .hint(format!("Use at least {LEAST_PAUSE_MS} ms; 0 is the default of 60 s.")));
+    for (what, ms) in [("rebalance_ms", config.rebalance_ms), ("drain_ms", config.drain_ms)] {
+        if ms != 0 && !(LEAST_PAUSE_MS..=LONGEST_PAUSE_MS).contains(&ms) {
+            return Err(bad_times(format!("`{what}` cannot be {ms}")).hint(format!(
+                "Use {LEAST_PAUSE_MS} to {LONGEST_PAUSE_MS} ms, or leave it out: 60 s are the default."
+            )));
+        }
+    }
+    let Times { lease, renew } = Times::new(config.lease_ms, config.renew_ms);
+    if lease > LONGEST_LEASE || renew < LEAST_RENEWAL {
+        return Err(bad_times(format!("a lease of {lease:?} renewed every {renew:?} is of no use"))
+            .hint(format!("Use leases of at most {LONGEST_LEASE:?}, renewed every {LEAST_RENEWAL:?} or less often.")));
     }
     Ok(())
+}
+
+fn bad_times(what: String) -> Error {
+    Error::new("placement.bad_times", Class::Invalid, what)
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

@@ -156,6 +156,12 @@ impl Pool {
                 self.release(start);
             }
             Holder::Fresh => {}
+            // Whoever is to leave and has had its time keeps nothing, whether somebody takes it or not.
+            _ if self.drain_is_over(range.owner) => {
+                if range.intent == Intent::Stay {
+                    self.recall(start);
+                }
+            }
             _ if wanted == range.owner || wanted == 0 => {
                 if range.intent == Intent::Recall && wanted != 0 {
                     // If its holder has heard of the recall, its next message says so.
@@ -173,12 +179,16 @@ impl Pool {
                     self.wait_to_move(start, range.owner, wanted);
                 }
             }
-            _ => {
-                self.table.update(start, |range| range.intent = Intent::Recall);
-                self.news(range.owner);
-                self.counts.recalls += 1;
-            }
+            _ => self.recall(start),
         }
+    }
+
+    /// Leaves a range out of its holder's set until it is released or expires.
+    fn recall(&mut self, start: KeyHash) {
+        let Some(owner) = self.table.get(start).map(|range| range.owner) else { return };
+        self.table.update(start, |range| range.intent = Intent::Recall);
+        self.news(owner);
+        self.counts.recalls += 1;
     }
 
     /// Cuts a range where the ring changes hands, unless a policy has placed it.
@@ -199,7 +209,7 @@ impl Pool {
         done
     }
 
-    fn is_live(&self, index: u32) -> bool {
+    pub(super) fn is_live(&self, index: u32) -> bool {
         self.members.get(&index).is_some_and(|member| self.now < member.live_until)
     }
 

@@ -26,7 +26,7 @@ pub enum Manner {
     Panics,
 }
 
-/// Where servers find each other: addresses are names.
+/// Where servers find each other, by name.
 pub type Directory = Arc<Mutex<BTreeMap<String, Server>>>;
 
 /// A server with counters.
@@ -53,7 +53,7 @@ impl HandOver for Copies {
             }
             // A server that has just joined is in the directory a moment later.
             let server = loop {
-                let found = self.directory.lock().get(&to.address).cloned();
+                let found = self.directory.lock().get(&to.owner).cloned();
                 match found {
                     Some(server) => break server,
                     None => tokio::time::sleep(Duration::from_millis(50)).await,

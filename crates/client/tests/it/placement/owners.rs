@@ -209,9 +209,11 @@ async fn what_cannot_join_is_told_why() {
     let mut options = pool.options("one");
     options.namespace = "nowhere".into();
     assert_eq!(Owner::join(pool.line(), options).await.err().unwrap().code, "placement.no_namespace");
-    let mut options = pool.options("one");
-    options.address = "a b".into();
-    assert_eq!(Owner::join(pool.line(), options).await.err().unwrap().code, "placement.bad_address");
+    for address in ["a b", "a", ":80"] {
+        let mut options = pool.options("one");
+        options.address = address.into();
+        assert_eq!(Owner::join(pool.line(), options).await.err().unwrap().code, "placement.bad_address", "{address}");
+    }
     let line = pool.line();
     line.cut();
     let mut options = pool.options("one");

@@ -45,6 +45,8 @@ struct Server {
     hand_over: Option<bool>,
     /// How many moves it began.
     exports: usize,
+    /// Those that hang.
+    hanging: Vec<owner::Move>,
 }
 
 #[derive(Clone, Copy)]
@@ -135,7 +137,9 @@ impl World {
     fn add_owner(&mut self, options: owner::Options, hand_over: Option<bool>) -> usize {
         let machine = owner::Owner::new(options);
         let (checks, index) = (Checks::new(), self.owners.len());
-        self.owners.push(Server { machine, checks, up: true, drained: false, refused: None, hand_over, exports: 0 });
+        let (up, drained, refused) = (true, false, None);
+        let (exports, hanging) = (0, Vec::new());
+        self.owners.push(Server { machine, checks, up, drained, refused, hand_over, exports, hanging });
         self.tell_owner(index, owner::Input::Start);
         index
     }
@@ -257,6 +261,8 @@ impl World {
                         self.tell_owner(there, owner::Input::Imported { token: to.token, done: true });
                     }
                     self.tell_owner(index, owner::Input::Exported { token: to.token, done: done && there.is_some() });
+                } else {
+                    self.owners[index].hanging.push(to);
                 }
             }
             owner::Output::Left => self.owners[index].up = false,

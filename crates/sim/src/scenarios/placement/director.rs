@@ -274,7 +274,7 @@ impl Run {
             }
             Story::NewAddress => {
                 director.addresses += 1;
-                self.tell_owner(owner, Input::Address(format!("{owner}:{}", director.addresses)));
+                self.tell_owner(owner, Input::Address(format!("{owner}:{}", 1 + director.addresses)));
                 director.now(Scene::Readdressed(owner));
                 LOOK_AGAIN
             }

@@ -179,7 +179,7 @@ impl Letter {
     }
 }
 
-/// The host of an owner's address, which may have a port.
+/// The host of an owner's address.
 pub fn host_at(address: &str) -> Option<HostId> {
     address.strip_prefix('h')?.split(':').next()?.parse().ok().map(HostId)
 }

@@ -122,7 +122,7 @@ impl Town {
         let options = tidings_placement::owner::Options {
             namespace: NAMESPACE.to_owned(),
             owner: habits.id.clone(),
-            address: format!("{}", seat.host),
+            address: format!("{}:1", seat.host),
             // It grows with every start; that of another host's process of the same name is another, unless they are twins.
             incarnation: seat.starts * 1_000 + if habits.twin { 0 } else { u64::from(seat.host.0) },
             seed: rng.next_u64(),

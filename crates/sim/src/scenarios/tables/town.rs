@@ -130,7 +130,7 @@ impl Town {
         let ranges = tidings_placement::owner::Options {
             namespace: NAMESPACE.to_owned(),
             owner: format!("{}", seat.host),
-            address: format!("{}", seat.host),
+            address: format!("{}:1", seat.host),
             incarnation: seat.starts,
             seed: seat.rng.next_u64(),
             proof: None,

@@ -14,8 +14,14 @@ use tidings_wire::v1;
 /// How long a manager may hold a poll (§2.2.1: the paper polls every 30 s; here a change comes within a round trip).
 const HOLD: Duration = Duration::from_secs(30);
 
-/// How much longer than that its answer may take.
+/// How long if the last poll failed: if this one is lost, that is noticed soon. Long enough that whoever is behind after a
+/// fail-over is told together with others. Who lacks a table, or a part of one, is answered at once.
+const SHORT_HOLD: Duration = Duration::from_secs(1);
+
+/// How much longer than that its answer may take; twice as long after a second poll without any answer, and so on up to the
+/// last of these: a large table may be long under way.
 const ANSWER_SLACK: Duration = Duration::from_secs(2);
+const LONGEST_SLACK: Duration = Duration::from_secs(8);
 
 /// The first pause after a failure, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -151,9 +157,11 @@ pub struct Lookup {
     /// When the last answer of the highest epoch came.
     fresh: Option<Mono>,
     waiting: Option<Ticket>,
-    /// When it last asked.
-    asked: Mono,
+    /// Until when the last poll may have been held.
+    held_until: Mono,
     next_ticket: u64,
+    /// Polls in a row that nobody answered, not even with a refusal.
+    lost: u32,
     failures: u32,
     pause: Duration,
 }
@@ -173,8 +181,9 @@ impl Lookup {
             gathered: None,
             fresh: None,
             waiting: None,
-            asked: Mono(0),
+            held_until: Mono(0),
             next_ticket: 0,
+            lost: 0,
             failures: 0,
             pause: FIRST_PAUSE,
         }
@@ -198,7 +207,13 @@ impl Lookup {
     fn poll(&mut self, now: Now, out: &mut Outbox<Output>) {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        (self.waiting, self.asked) = (Some(ticket), now.mono);
+        let lacks = self.instance.is_none() || self.gathered.is_some();
+        let hold = match self.failures {
+            _ if lacks => Duration::ZERO,
+            0 => HOLD,
+            _ => SHORT_HOLD,
+        };
+        (self.waiting, self.held_until) = (Some(ticket), now.mono + hold);
         let (instance, lsn, from) = match &self.gathered {
             Some(parts) => (parts.instance, if parts.snapshot { 0 } else { self.lsn }, parts.next),
             None => (self.instance.unwrap_or_default(), self.lsn, 0),
@@ -208,18 +223,19 @@ impl Lookup {
             instance,
             epoch: self.epoch,
             lsn,
-            wait_ms: HOLD.as_millis() as u32,
+            wait_ms: hold.as_millis() as u32,
             from,
         };
         let to = if self.failures >= SILENT_AFTER { To::Everyone } else { To::Leader };
-        let within = HOLD + ANSWER_SLACK;
+        let within = hold + (ANSWER_SLACK * (1 << self.lost.saturating_sub(1).min(8))).min(LONGEST_SLACK);
         self.timers.set(Timer::Silence, now.mono + within);
         out.put(Output::Send { ticket, to, poll, within });
     }
 
-    /// One more failure. Whoever has not answered for longer than it may hold a poll is silent, and no longer asked alone.
+    /// One more failure. Whoever has not answered for much longer than it may hold a poll is silent, and no longer asked alone.
     fn count_failure(&mut self, now: Now) {
-        let silent = now.mono.since(self.asked) > HOLD;
+        let silent = now.mono.since(self.held_until) > ANSWER_SLACK / 2;
+        self.lost = if silent { self.lost.saturating_add(1) } else { 0 };
         self.failures = self.failures.saturating_add(1).max(if silent { SILENT_AFTER } else { 0 });
     }
 
@@ -256,7 +272,7 @@ impl Lookup {
         };
         self.waiting = None;
         self.timers.cancel(&Timer::Silence);
-        self.failures = 0;
+        (self.failures, self.lost) = (0, 0);
         self.pause = FIRST_PAUSE;
         self.epoch = answer.epoch;
         self.fresh = Some(now.mono);
@@ -527,6 +543,51 @@ mod tests {
             });
             assert_eq!(asks, Some(To::Everyone), "{told}");
         }
+    }
+
+    /// Asks in vain, so often; for how long each poll may be held, and how long it is waited for.
+    fn asked_in_vain(lookup: &mut Lookup, now: &mut Now, times: usize) -> Vec<(u64, u64)> {
+        let mut out = Outbox::new();
+        let mut asked = Vec::new();
+        for _ in 0..times {
+            now.mono = now.mono.max(lookup.deadline().unwrap_or_default());
+            lookup.handle(*now, Input::Start, &mut out);
+            lookup.wake(*now, &mut out);
+            asked.extend(out.drain().filter_map(|output| match output {
+                Output::Send { poll, within, .. } => Some((u64::from(poll.wait_ms), within.as_millis() as u64)),
+                _ => None,
+            }));
+        }
+        asked
+    }
+
+    #[test]
+    fn a_poll_that_was_lost_is_asked_again_soon() {
+        let (mut lookup, mut now) = (lookup(), NOW);
+        let whole = || answer(1, 7, 5, true, vec![range(0, u64::MAX, 1, 1, 5, 5)]);
+        // Who knows nothing waits for two seconds, and longer only if nobody answers at all.
+        let asked = asked_in_vain(&mut lookup, &mut now, 5);
+        assert_eq!(asked, [(0, 2_000), (0, 2_000), (0, 4_000), (0, 8_000), (0, 8_000)]);
+        let tell = |lookup: &mut Lookup, now: Now, answer: v1::LookupAnswer| {
+            let ticket = lookup.waiting.unwrap();
+            lookup.handle(now, Input::Answered { ticket, result: Ok(answer) }, &mut Outbox::new());
+        };
+        tell(&mut lookup, now, whole());
+        // What is held for long is missed late, once.
+        assert_eq!(asked_in_vain(&mut lookup, &mut now, 3), [(30_000, 32_000), (1_000, 3_000), (1_000, 5_000)]);
+        tell(&mut lookup, now, v1::LookupAnswer { snapshot: false, ranges: vec![], ..whole() });
+        assert_eq!(asked_in_vain(&mut lookup, &mut now, 1), [(30_000, 32_000)]);
+        // A part of a table is as good as none.
+        tell(&mut lookup, now, v1::LookupAnswer { next: 9, ..whole() });
+        assert_eq!(lookup.deadline(), Some(now.mono + ANSWER_SLACK));
+        // A refusal is an answer: it was not lost, and yet the next may be.
+        let (mut lookup, mut now) = (super::tests::lookup(), NOW);
+        asked_in_vain(&mut lookup, &mut now, 1);
+        tell(&mut lookup, now, whole());
+        asked_in_vain(&mut lookup, &mut now, 1);
+        let (ticket, refused) = (lookup.waiting.unwrap(), Error::new("placement.not_leader", Class::Unreachable, ""));
+        lookup.handle(now, Input::Answered { ticket, result: Err(refused) }, &mut Outbox::new());
+        assert_eq!(asked_in_vain(&mut lookup, &mut now, 1), [(1_000, 3_000)]);
     }
 
     proptest! {

@@ -23,7 +23,11 @@ pub fn table(namespace: &str, owner: Option<&str>, remote: &Remote) -> Result<()
     if remote.json {
         let rows: Vec<Value> = ranges.iter().map(|range| row(range, name(range))).collect();
         let info = reply.info.unwrap_or_default();
-        output::json(&json!({ "namespace": namespace, "epoch": info.epoch, "lsn": info.lsn, "ranges": rows }));
+        let instance = format!("{:016x}", info.instance);
+        let (epoch, lsn) = (info.epoch, info.lsn);
+        output::json(&json!({
+            "namespace": namespace, "instance": instance, "epoch": epoch, "lsn": lsn, "ranges": rows,
+        }));
         return Ok(());
     }
     output::table(

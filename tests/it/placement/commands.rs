@@ -70,6 +70,10 @@ fn every_mistake_has_its_own_name() {
     pool.run(&["create", ""]).failed(2, "cannot name a namespace");
     pool.run(&["create", "short", "--lease", "1s", "--renew", "900ms"]).failed(2, "does not outlast");
     pool.run(&["create", "never", "--lease", "0s"]).failed(2, "--lease cannot be");
+    pool.run(&["create", "ever", "--lease", "120m"]).failed(2, "is of no use");
+    pool.run(&["create", "slow", "--drain", "2880m"]).failed(2, "`drain_ms` cannot be");
+    pool.run(&["create", "points", "--virtual-nodes", "5000"]).failed(2, "are too many");
+    assert_eq!(pool.run(&["create", "points", "--virtual-nodes", "0"]).code, 2);
     pool.run(&["table", "nowhere"]).failed(3, "no namespace `nowhere`");
     pool.run(&["lookup", "nowhere", "k"]).failed(3, "no namespace `nowhere`");
     pool.run(&["lookup", "n", &"k".repeat(1_025)]).failed(2, "1025 bytes");

@@ -17,7 +17,7 @@ use tidings_base::{Error, KeyHash};
 use tidings_client::placement::{Lookup, add_part};
 use tidings_wire::v1::placement_message::Message;
 use tidings_wire::{Body, v1};
-use types::{Namespace, NamespaceConfig, Namespaces, Owners, Placed, Planned, Rebalanced, Ring, Table};
+use types::{Namespace, Namespaces, NewNamespace, Owners, Placed, Planned, Rebalanced, Ring, Table, point_of};
 
 /// Where the parts of a path are: `v1`, `placement`, the namespace, then `owners` and the owner.
 const NAMESPACE: usize = 2;
@@ -56,7 +56,7 @@ pub(super) async fn namespaces(State(app): State<App>, caller: Caller) -> Result
 
 /// Makes a namespace; what the body leaves out has its default. Operators only.
 #[utoipa::path(put, path = "/v1/placement/{namespace}", operation_id = "placement_create", tag = "placement",
-    request_body = Option<NamespaceConfig>, params(("namespace" = String, Path, description = "Its name")),
+    request_body = Option<NewNamespace>, params(("namespace" = String, Path, description = "Its name")),
     responses((status = 201, description = "Created"), (status = "4XX", body = ErrorBody),
         (status = "5XX", body = ErrorBody)
 ))]
@@ -66,8 +66,8 @@ pub(super) async fn create(
     segments: Segments,
     RawBody(body): RawBody,
 ) -> Result<StatusCode, Refusal> {
-    let config = if body.is_empty() { NamespaceConfig::default() } else { json(&body)? };
-    let create = v1::NamespaceCreate { namespace: segments.text(NAMESPACE)?, config: Some(config.into()) };
+    let new: NewNamespace = if body.is_empty() { NewNamespace::default() } else { json(&body)? };
+    let create = v1::NamespaceCreate { namespace: segments.text(NAMESPACE)?, config: Some(new.checked()?) };
     done(&app, &caller, Message::NamespaceCreate(create)).await?;
     Ok(StatusCode::CREATED)
 }
@@ -144,9 +144,7 @@ fn hash_of(query: &mut Query) -> Result<KeyHash, Error> {
     match (query.take("key"), query.take("hash")) {
         (Some(key), None) => tidings_placement::key_hash(&key),
         (None, Some(hash)) => {
-            let digits = std::str::from_utf8(&hash).ok().filter(|digits| digits.len() <= 16);
-            let point = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-            point.map(KeyHash).ok_or_else(|| bad_path("`hash` is not 16 hexadecimal digits"))
+            point_of(&hash).map(KeyHash).ok_or_else(|| bad_path("`hash` is not 16 hexadecimal digits"))
         }
         _ => Err(bad_path("say either `key` or `hash`")),
     }
@@ -227,7 +225,12 @@ pub(super) async fn rebalance(
     mut query: Query,
     _: NoBody,
 ) -> Result<Json<Rebalanced>, Refusal> {
-    let dry_run = query.take("dry_run").is_some_and(|value| &value[..] != b"false");
+    let dry_run = match query.take("dry_run").as_deref() {
+        None | Some(b"false") => false,
+        // `?dry_run` alone says so, too.
+        Some(b"true" | b"") => true,
+        Some(_) => return Err(bad_path("`dry_run` is `true` or `false`").into()),
+    };
     query.finish()?;
     let rebalance = v1::Rebalance { namespace: segments.text(NAMESPACE)?, dry_run };
     match ask(&app, &caller, Message::Rebalance(rebalance)).await? {

@@ -62,6 +62,18 @@ async fn operators_see_and_steer_placement_by_rest() {
     assert_eq!(again.error(), (409, "placement.namespace_exists".into()));
     let tight = ask(&nodes, Method::PUT, "/v1/placement/tight", Some(json!({"lease_ms": 900}))).await;
     assert_eq!(tight.error(), (400, "placement.bad_times".into()));
+    for (wrong, code) in [
+        (json!({"virtual_nodes": 0}), "placement.bad_virtual_nodes"),
+        (json!({"virtual_nodes": 4_000_000}), "placement.bad_virtual_nodes"),
+        (json!({"lease_ms": 0}), "placement.bad_times"),
+        (json!({"lease_ms": 4_000_000_000_u32}), "placement.bad_times"),
+        (json!({"drain_ms": 1}), "placement.bad_times"),
+        (json!({"policy": "magic"}), "placement.bad_policy"),
+        (json!({"lease_ms": -1}), "control.bad_body"),
+    ] {
+        let refused = ask(&nodes, Method::PUT, "/v1/placement/wrong", Some(wrong.clone())).await;
+        assert_eq!(refused.error(), (400, code.into()), "{wrong}");
+    }
     let names: Vec<Value> = get(&nodes, "/v1/placement").await["namespaces"].as_array().unwrap().clone();
     assert_eq!(names.iter().map(|n| n["namespace"].as_str().unwrap()).collect::<Vec<_>>(), ["objects", "warm-up"]);
     let shown = &names[0]["config"];
@@ -78,11 +90,15 @@ async fn operators_see_and_steer_placement_by_rest() {
     .await;
     let table = get(&nodes, "/v1/placement/objects/table").await;
     assert_eq!((points(&table["table"]), &table["hash"]), (super::RING, &json!("xxh3-64/0")));
+    assert_eq!((&table["instance"], table["instance"].as_str().map(str::len)), (&names[0]["instance"], Some(16)));
     let ring = get(&nodes, "/v1/placement/objects/ring").await;
     assert_eq!((ring["arcs"].as_array().unwrap().len(), &ring["arcs"][0]["owner"]), (1, &json!("one")));
     assert!(ring["shares"][0]["share"].as_f64().unwrap() > 0.999);
     let owners = get(&nodes, OWNERS).await;
     assert_eq!((&owners["owners"][0]["owner"], &owners["owners"][0]["live"]), (&json!("one"), &json!(true)));
+    assert_eq!(owners["owners"][0]["points"], json!(64));
+    let unclear = ask(&nodes, Method::POST, "/v1/placement/objects/rebalance?dry_run=maybe", None).await;
+    assert_eq!(unclear.error(), (400, "control.bad_path".into()));
     let drain = format!("{OWNERS}/one/drain");
     assert_eq!(ask(&nodes, Method::POST, &drain, None).await.status, 204);
     assert_eq!(get(&nodes, OWNERS).await["owners"][0]["draining"], json!(true));
@@ -199,7 +215,18 @@ async fn a_run_that_registers_again_may_change_its_address_and_nothing_else() {
     })
     .await;
     assert_eq!(put("elsewhere.test:81", true).await.error(), (409, "placement.registered_otherwise".into()));
-    assert_eq!(put("no where", false).await.error(), (400, "placement.bad_address".into()));
+    for wrong in ["no where", "elsewhere.test", ":81", "elsewhere.test:0", ""] {
+        assert_eq!(put(wrong, false).await.error(), (400, "placement.bad_address".into()), "{wrong}");
+    }
+    for (wrong, code) in [
+        (json!({"rate": -1}), "placement.bad_load"),
+        (json!({"rate": 1, "hot": [{"start": "2", "last": "1", "rate": 1}]}), "placement.bad_load"),
+        (json!({"rate": 1, "hot": [{"start": "here", "last": "1", "rate": 1}]}), "placement.bad_load"),
+        (json!({"rate": 1, "hot": [{"start": "1"}]}), "control.bad_body"),
+    ] {
+        let refused = ask(&nodes, Method::POST, &format!("{OWNERS}/one/load?instance=run"), Some(wrong.clone())).await;
+        assert_eq!(refused.error(), (400, code.into()), "{wrong}");
+    }
     let owners = get(&nodes, OWNERS).await;
     assert_eq!(owners["owners"][0]["address"], json!("elsewhere.test:81"));
 }

@@ -2,21 +2,24 @@
 //! application (`instance`). To register another run releases everything of the earlier one; any other call of a run that
 //! is not registered is refused, and changes nothing.
 
-use super::types::{HeldRange, millis, point};
+use super::types::{HeldRange, millis, point, point_of};
 use super::{NAMESPACE, OWNER, hash_of};
 use crate::placement::sidecar::{Direction, InUse, Moving, Picture, Registration};
 use crate::rest::answer::{ErrorBody, Refusal};
-use crate::rest::extract::{JsonBody, Query, Segments, bad_body, bad_path};
+use crate::rest::extract::{JsonBody, Query, Segments, bad_path};
 use crate::rest::{App, Caller};
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tidings_base::Error;
+use tidings_base::{Class, Error};
 use tidings_client::placement::OwnerState;
 use tidings_wire::v1;
 use utoipa::ToSchema;
+
+/// The most entries of a load report: managers look at no more.
+const MAX_REPORTED: usize = 4_096;
 
 /// The longest that a poll for assignments is held.
 const LONGEST_WAIT: u32 = 30_000;
@@ -185,7 +188,39 @@ fn token(segments: &Segments) -> Result<u64, Error> {
 }
 
 fn digits(text: &str) -> Result<u64, Error> {
-    u64::from_str_radix(text, 16).map_err(|_| bad_path("a point or token is not 16 hexadecimal digits"))
+    point_of(text.as_bytes()).ok_or_else(|| bad_path("a token is not 16 hexadecimal digits"))
+}
+
+/// A report that cannot be.
+fn bad_load(what: String) -> Error {
+    Error::new("placement.bad_load", Class::Invalid, what).hint(
+        "`rate` is requests a second; each of `hot` has `start` and `last`, 16 hexadecimal digits, and does not wrap.",
+    )
+}
+
+impl Load {
+    /// The report as it travels.
+    fn checked(self) -> Result<v1::OwnerLoad, Error> {
+        if self.hot.len() > MAX_REPORTED {
+            return Err(bad_load(format!("`hot` has {} entries, more than {MAX_REPORTED}", self.hot.len())));
+        }
+        let mut rates = self.hot.iter().map(|hot| hot.rate).chain([self.rate]);
+        if let Some(rate) = rates.find(|rate| !rate.is_finite() || *rate < 0.0) {
+            return Err(bad_load(format!("{rate} is no rate: it is requests a second")));
+        }
+        let point = |text: &str| {
+            let clipped: String = text.chars().take(40).collect();
+            point_of(text.as_bytes()).ok_or_else(|| bad_load(format!("`{clipped}` is not 16 hexadecimal digits")))
+        };
+        let hot = self.hot.iter().map(|hot| {
+            let (start, last) = (point(&hot.start)?, point(&hot.last)?);
+            match start <= last {
+                true => Ok(v1::HotRange { start, last, rate: hot.rate }),
+                false => Err(bad_load(format!("a hot range begins at {} and ends before, at {}", hot.start, hot.last))),
+            }
+        });
+        Ok(v1::OwnerLoad { rate: self.rate, hot: hot.collect::<Result<_, Error>>()?, samples: self.samples })
+    }
 }
 
 /// Registers an owner at this node, which keeps its leases for as long as the application asks now and then. The same
@@ -364,14 +399,32 @@ pub(in crate::rest) async fn load(
     JsonBody(load): JsonBody<Load>,
 ) -> Result<StatusCode, Refusal> {
     let owner = find_alone(&app, &caller, &segments, query)?;
-    if let Some(rate) = load.hot.iter().map(|hot| hot.rate).chain([load.rate]).find(|rate| !(0.0..).contains(rate)) {
-        return Err(bad_body(format!("{rate} is no rate: it is requests a second")).into());
-    }
-    let hot = load
-        .hot
-        .iter()
-        .map(|hot| Ok(v1::HotRange { start: digits(&hot.start)?, last: digits(&hot.last)?, rate: hot.rate }));
-    let hot = hot.collect::<Result<_, Error>>()?;
-    owner.report_load(v1::OwnerLoad { rate: load.rate, hot, samples: load.samples });
+    owner.report_load(load.checked()?);
     Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_report_that_cannot_be_is_refused_by_name() {
+        let told = |body: serde_json::Value| serde_json::from_value::<Load>(body).unwrap().checked();
+        let hot = |start: &str, last: &str, rate: f64| json!({"start": start, "last": last, "rate": rate});
+        let good = told(json!({"rate": 9.5, "samples": 7, "hot": [hot("0a", "ffffffffffffffff", 2.0)]})).unwrap();
+        assert_eq!((good.hot[0].start, good.hot[0].last, good.samples), (10, u64::MAX, 7));
+        let many = vec![hot("1", "1", 1.0); MAX_REPORTED + 1];
+        for body in [
+            json!({"rate": -5}),
+            json!({"rate": 1, "hot": [hot("1", "2", -1.0)]}),
+            json!({"rate": 1, "hot": [hot("2", "1", 1.0)]}),
+            json!({"rate": 1, "hot": [hot("", "1", 1.0)]}),
+            json!({"rate": 1, "hot": [hot("+1", "2", 1.0)]}),
+            json!({"rate": 1, "hot": [hot("1", "11111111111111111", 1.0)]}),
+            json!({"rate": 1, "hot": many}),
+        ] {
+            assert_eq!(told(body.clone()).unwrap_err().code, "placement.bad_load", "{body:.80}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tidings_base::{KeyHash, KeyRange};
+use tidings_base::{Class, Error, KeyHash, KeyRange};
 use tidings_client::placement::{Hint, Leased};
 use tidings_wire::v1;
 use utoipa::ToSchema;
@@ -13,41 +13,79 @@ pub(in crate::rest) fn point(at: u64) -> String {
     format!("{at:016x}")
 }
 
+/// The same back.
+pub(in crate::rest) fn point_of(text: &[u8]) -> Option<u64> {
+    let fits = (1..=16).contains(&text.len()) && text.iter().all(u8::is_ascii_hexdigit);
+    std::str::from_utf8(text).ok().filter(|_| fits).and_then(|text| u64::from_str_radix(text, 16).ok())
+}
+
 pub(in crate::rest) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How a namespace behaves; zero and empty stand for the defaults where one is made, and are told as what they stand for.
+/// How a namespace is to behave; what is left out has its default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(in crate::rest) struct NamespaceConfig {
-    /// The owner's lease; 0 = 60 s.
+pub(in crate::rest) struct NewNamespace {
+    /// The owner's lease; 60 s unless it is said, an hour at most.
     #[schema(example = 12000)]
-    pub lease_ms: u32,
-    /// How often owners renew; 0 = a quarter of the lease.
+    pub lease_ms: Option<u32>,
+    /// How often owners renew; every quarter of the lease unless it is said, every 100 ms at most.
     #[schema(example = 2500)]
-    pub renew_ms: u32,
-    /// `paper`, `hottest` or `none`; empty = `hottest`.
-    pub policy: String,
-    /// Points on the ring that an owner begins with; 0 = 64.
-    pub virtual_nodes: u32,
-    /// How long a drain may take before what is left is lost; 0 = 60 s.
-    pub drain_ms: u32,
-    /// How often the policy looks at the measured load; 0 = every 60 s.
-    pub rebalance_ms: u32,
+    pub renew_ms: Option<u32>,
+    /// `paper`, `hottest` (unless it is said) or `none`.
+    pub policy: Option<String>,
+    /// Points on the ring that an owner begins with, 1 to 1024; 64 unless it is said.
+    pub virtual_nodes: Option<u32>,
+    /// How long a drain may take before what is left is lost, a second to a day; 60 s unless it is said.
+    pub drain_ms: Option<u32>,
+    /// How often the policy looks at the measured load, every second to once a day; every 60 s unless it is said.
+    pub rebalance_ms: Option<u32>,
 }
 
-impl From<NamespaceConfig> for v1::NamespaceConfig {
-    fn from(config: NamespaceConfig) -> v1::NamespaceConfig {
-        v1::NamespaceConfig {
-            lease_ms: config.lease_ms,
-            renew_ms: config.renew_ms,
-            policy: config.policy,
-            virtual_nodes: config.virtual_nodes,
-            drain_ms: config.drain_ms,
-            rebalance_ms: config.rebalance_ms,
-        }
+impl NewNamespace {
+    /// The same as it travels, where zero and nothing stand for the defaults: nobody may ask for these by name.
+    pub(in crate::rest) fn checked(self) -> Result<v1::NamespaceConfig, Error> {
+        let said = |key: &str, code: &'static str, value: Option<u32>| match value {
+            Some(0) => Err(Error::new(code, Class::Invalid, format!("`{key}` cannot be 0"))
+                .hint("Leave it out for the default; /openapi.json describes it.")),
+            value => Ok(value.unwrap_or_default()),
+        };
+        let policy = match self.policy {
+            Some(policy) if policy.is_empty() => {
+                return Err(Error::new("placement.bad_policy", Class::Invalid, "`policy` is empty")
+                    .hint("Use `hottest`, `paper` or `none`, or leave it out."));
+            }
+            policy => policy.unwrap_or_default(),
+        };
+        Ok(v1::NamespaceConfig {
+            lease_ms: said("lease_ms", "placement.bad_times", self.lease_ms)?,
+            renew_ms: said("renew_ms", "placement.bad_times", self.renew_ms)?,
+            policy,
+            virtual_nodes: said("virtual_nodes", "placement.bad_virtual_nodes", self.virtual_nodes)?,
+            drain_ms: said("drain_ms", "placement.bad_times", self.drain_ms)?,
+            rebalance_ms: said("rebalance_ms", "placement.bad_times", self.rebalance_ms)?,
+        })
     }
+}
+
+/// How a namespace behaves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(in crate::rest) struct NamespaceConfig {
+    /// The owner's lease.
+    #[schema(example = 12000)]
+    pub lease_ms: u32,
+    /// How often owners renew.
+    #[schema(example = 2500)]
+    pub renew_ms: u32,
+    /// `paper`, `hottest` or `none`.
+    pub policy: String,
+    /// Points on the ring that an owner begins with.
+    pub virtual_nodes: u32,
+    /// How long a drain may take before what is left is lost.
+    pub drain_ms: u32,
+    /// How often the policy looks at the measured load.
+    pub rebalance_ms: u32,
 }
 
 impl From<v1::NamespaceConfig> for NamespaceConfig {
@@ -74,6 +112,9 @@ pub(in crate::rest) struct Namespaces {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(in crate::rest) struct Namespace {
     pub namespace: String,
+    /// Which of all namespaces that ever had this name: 16 hexadecimal digits. Another one means that everything was lost.
+    #[schema(example = "9f2c33a1d04e7b15")]
+    pub instance: String,
     pub config: NamespaceConfig,
     /// Owners that count as alive.
     pub owners: u32,
@@ -95,6 +136,7 @@ impl From<v1::NamespaceInfo> for Namespace {
     fn from(info: v1::NamespaceInfo) -> Namespace {
         Namespace {
             namespace: info.namespace,
+            instance: point(info.instance),
             config: info.config.unwrap_or_default().into(),
             owners: info.owners,
             ranges: info.ranges,
@@ -283,6 +325,8 @@ pub(in crate::rest) struct OwnerInfo {
     pub ranges: u32,
     /// Of the ring, 0 to 1.
     pub share: f64,
+    /// Its points on the ring: policies change them.
+    pub points: u32,
     /// Requests a second, as it says.
     pub rate: f64,
     /// Until its leases end at the manager.
@@ -303,6 +347,7 @@ impl From<v1::OwnerInfo> for OwnerInfo {
             draining: owner.draining,
             ranges: info.ranges,
             share: f64::from(info.share_ppm) / 1e6,
+            points: owner.virtual_nodes,
             rate: info.rate,
             remaining_ms: info.remaining_ms,
             heard_ms: info.heard_ms,
@@ -371,6 +416,34 @@ impl From<(Leased, Duration)> for HeldRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn points_are_hexadecimal_digits_and_nothing_else() {
+        for at in [0, 7, u64::MAX] {
+            assert_eq!(point_of(point(at).as_bytes()), Some(at));
+        }
+        assert_eq!(point_of(b"Ff"), Some(255));
+        for wrong in ["", "+1", "-1", " 1", "0x1", "xyz", "00000000000000001"] {
+            assert_eq!(point_of(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_setting_of_a_namespace_is_zero_by_name() {
+        let made = |json: serde_json::Value| serde_json::from_value::<NewNamespace>(json).unwrap().checked();
+        assert_eq!(made(serde_json::json!({})), Ok(v1::NamespaceConfig::default()));
+        assert_eq!(made(serde_json::json!({"lease_ms": 12_000})).unwrap().lease_ms, 12_000);
+        for (key, code) in [
+            ("lease_ms", "placement.bad_times"),
+            ("renew_ms", "placement.bad_times"),
+            ("drain_ms", "placement.bad_times"),
+            ("rebalance_ms", "placement.bad_times"),
+            ("virtual_nodes", "placement.bad_virtual_nodes"),
+        ] {
+            assert_eq!(made(serde_json::json!({ key: 0 })).unwrap_err().code, code, "{key}");
+        }
+        assert_eq!(made(serde_json::json!({"policy": ""})).unwrap_err().code, "placement.bad_policy");
+    }
 
     #[test]
     fn the_picture_joins_neighbours_and_is_whole() {

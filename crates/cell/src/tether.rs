@@ -9,11 +9,15 @@
 //! The master gives a session up no earlier than its local lease ends, and keeps everybody else out for the lock-delay after
 //! that. So a command may go on through jeopardy, until shortly before that sum.
 
+use crate::master::SHORTEST_LEASE;
 use crate::mutant::Mutant;
 use crate::namespace::MAX_LOCK_DELAY;
 use std::time::Duration;
 use tidings_base::Mono;
 use tidings_base::time::shortened;
+
+/// Of the lease, one in so many parts is left at the holder when the next KeepAlive is answered.
+const LEFT_PARTS: u32 = 6;
 
 /// When a command is told to end, and when it must be dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,16 @@ impl Tether {
     /// The lock-delay that really holds, as much of it as is sure to pass.
     fn delay(&self) -> Duration {
         shortened(self.lock_delay.min(MAX_LOCK_DELAY))
+    }
+
+    /// The shortest lease under which a command outlives all is well: the next KeepAlive must be heard of before the command
+    /// is asked to end. Two KeepAlives after one another leave a sixth of the lease at the holder: each is held for two
+    /// thirds, and ρ is taken off both the hold and the lease.
+    pub fn shortest_lease(&self) -> Duration {
+        let delay = self.delay();
+        // A busy machine hears of the new lease as late as it kills.
+        let before = self.kill_after.min(delay / 2) + self.slack * 2;
+        (before.saturating_sub(delay) * LEFT_PARTS).max(SHORTEST_LEASE)
     }
 
     /// While nothing is wrong, or nobody knows: everybody else is kept out for the lock-delay after the lease.
@@ -106,6 +120,31 @@ mod tests {
         assert_eq!(tether(10, 10).while_held(lease), Deadline { term: at(104_250), kill: at(108_750) });
         // Without a delay it is dead before the lease ends.
         assert_eq!(tether(0, 10).while_held(lease), Deadline { term: at(99_750), kill: at(99_750) });
+    }
+
+    #[test]
+    fn the_shortest_lease_is_renewed_before_the_command_is_asked_to_end() {
+        // How far a lease reaches when the next answer comes: both are dated from when their KeepAlives were sent.
+        let left = |lease: Duration| {
+            let held = lease - lease / 3;
+            shortened(held + lease).saturating_sub(held * 2)
+        };
+        for (delay, kill_after) in [(0, 10), (100, 10), (500, 10), (900, 1), (5_000, 60), (60_000, 10)] {
+            let (lock_delay, kill_after) = (Duration::from_millis(delay), Duration::from_secs(kill_after));
+            let tether = Tether { lock_delay, ..tether(0, 10) };
+            let tether = Tether { kill_after, ..tether };
+            let shortest = tether.shortest_lease();
+            let answered = at(100_000);
+            let term = tether.while_held(answered + left(shortest)).term;
+            assert!(term >= answered + tether.slack, "{tether:?}: {shortest:?}");
+            // A bit less would not do, where it is not the cell that sets the bound.
+            if shortest > SHORTEST_LEASE {
+                let shorter = shortest - Duration::from_millis(60);
+                assert!(tether.while_held(answered + left(shorter)).term < answered + tether.slack, "{tether:?}");
+            }
+        }
+        assert_eq!(tether(0, 10).shortest_lease(), Duration::from_secs(3));
+        assert_eq!(tether(60, 10).shortest_lease(), SHORTEST_LEASE);
     }
 
     #[test]

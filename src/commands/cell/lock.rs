@@ -8,6 +8,7 @@ use crate::commands::signals::Signals;
 use crate::output;
 use serde_json::json;
 use std::process::ExitCode;
+use std::time::Duration;
 use tidings_base::{Class, Error, Mono};
 use tidings_cell::error;
 use tidings_client::cell::{Cell, Election, Handle, Leadership, Lock, Mode, SessionEvent, SessionOptions};
@@ -17,7 +18,11 @@ const LOCK_LOST: u8 = 7;
 
 /// Runs a command while a lock is held.
 pub fn lock(args: &Args) -> Result<ExitCode, Error> {
+    if let Some(lease) = args.holding.lease {
+        long_enough(lease, args.holding)?;
+    }
     staying(&args.remote, options(args.holding), async |cell| {
+        long_enough(cell.lease(), args.holding)?;
         let mut signals = Signals::listen()?;
         let path = &args.path;
         let (_handle, lock) = tokio::select! {
@@ -66,7 +71,14 @@ fn no_lock(path: &str, error: Error) -> Error {
 /// Stands for election, or says who is elected.
 pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
     let Some(name) = args.name.as_deref().filter(|_| !args.who) else { return who(&args.path, &args.remote) };
+    let runs = !args.command.is_empty();
+    if let Some(lease) = args.holding.lease.filter(|_| runs) {
+        long_enough(lease, args.holding)?;
+    }
     staying(&args.remote, options(args.holding), async |cell| {
+        if runs {
+            long_enough(cell.lease(), args.holding)?;
+        }
         let mut signals = Signals::listen()?;
         let leadership = tokio::select! {
             biased;
@@ -74,7 +86,7 @@ pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
             elected = campaign(cell, name, &args.path) => elected?,
         };
         let sequencer = leadership.sequencer().to_string();
-        if args.command.is_empty() {
+        if !runs {
             if args.remote.json {
                 let generation = leadership.generation();
                 output::json(&json!({ "elected": name, "generation": generation, "sequencer": sequencer }));
@@ -135,6 +147,26 @@ fn who(path: &str, remote: &Remote) -> Result<ExitCode, Error> {
 fn options(holding: Holding) -> SessionOptions {
     let lease = holding.lease.unwrap_or_default();
     SessionOptions { lease, lock_delay: Some(holding.lock_delay), ..SessionOptions::default() }
+}
+
+/// Refuses a lease under which a command would be ended between two KeepAlives, though nothing is wrong.
+fn long_enough(lease: Duration, holding: Holding) -> Result<(), Error> {
+    let Holding { lock_delay, kill_after, .. } = holding;
+    let shortest = supervise::tether(lock_delay, kill_after).shortest_lease();
+    if lease >= shortest {
+        return Ok(());
+    }
+    let (lease, delay) = (lease.as_secs_f64(), lock_delay.as_secs_f64());
+    let message = format!(
+        "a lease of {lease} s is too short for a command under a lock-delay of {delay} s: it would be ended between two \
+         KeepAlives, though nothing is wrong"
+    );
+    let typed = match shortest.as_millis() {
+        ms if ms.is_multiple_of(1_000) => format!("{}s", ms / 1_000),
+        ms => format!("{ms}ms"),
+    };
+    let hint = format!("Ask for --lease {typed} or more, or for a longer --lock-delay.");
+    Err(Error::new("cell.lease_too_short", Class::Invalid, message).hint(hint))
 }
 
 fn environment(path: &str, sequencer: String) -> Environment {

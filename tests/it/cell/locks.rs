@@ -34,6 +34,31 @@ fn a_lock_delay_that_nobody_would_keep_is_refused() {
     }
 }
 
+/// R10: without a lock-delay a command must be dead when the lease ends, which a short one does between two KeepAlives.
+#[test]
+fn a_lease_that_a_healthy_cell_would_lose_is_refused() {
+    for args in [&["lock", "/l"][..], &["elect", "/l", "--as", "a"]] {
+        for (lease, delay, shortest) in [("1s", "0", "--lease 3s "), ("1500ms", "500ms", "--lease 1650ms ")] {
+            let held = ["--lease", lease, "--lock-delay", delay, "--", "true"];
+            let said = crate::process::run(&[&["cell"], args, &held].concat());
+            said.failed(2, "(cell.lease_too_short)");
+            assert!(said.err.contains(shortest), "{said:?}");
+        }
+    }
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let (config, data) = (dir.path().join("node.toml"), dir.path().join("data"));
+    std::fs::write(&config, "[cell]\nlease = \"2s\"\ncache_lease = \"1s\"\n").unwrap();
+    let (config, data) = (config.to_str().unwrap(), data.to_str().unwrap());
+    let server = Server::start(&["--config", config, "--data", data, "--listen", "127.0.0.1:0"]);
+    for args in [&["lock", "/l"][..], &["elect", "/l", "--as", "a"]] {
+        // The cell's own lease is no better.
+        let command = |delay| server.run(&[&["cell"], args, &["--lock-delay", delay, "--", "true"]].concat());
+        command("0").failed(2, "a lease of 2 s is too short");
+        assert_eq!(command("60s").code, 0);
+    }
+}
+
 #[test]
 fn a_command_runs_with_a_sequencer_and_its_exit_code_is_passed_on() {
     let _turn = turn();

@@ -242,6 +242,11 @@ impl Session {
         }
     }
 
+    /// The lease that it was granted last.
+    pub fn lease(&self) -> Duration {
+        self.contact.lease
+    }
+
     /// Whether it is over, by expiry or in order.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Expired { .. } | Phase::Closed)

@@ -124,6 +124,11 @@ impl Cell {
         self.core().state()
     }
 
+    /// The lease that the session was granted last: how long it lives without contact, on the master's clock.
+    pub fn lease(&self) -> Duration {
+        self.core().lease()
+    }
+
     /// Until when the session's owner may count on it, on this host's boot clock; `None` unless it is active. Locks are
     /// held back for their delay after that (R10).
     pub fn lease_until(&self) -> Option<Mono> {

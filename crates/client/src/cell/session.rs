@@ -184,6 +184,10 @@ impl Core {
         *self.state.borrow()
     }
 
+    pub(crate) fn lease(&self) -> Duration {
+        self.inner.lock().machine.lease()
+    }
+
     pub(crate) fn lease_until(&self) -> Option<Mono> {
         self.inner.lock().machine.lease_until()
     }

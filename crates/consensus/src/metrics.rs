@@ -181,6 +181,8 @@ pub(crate) fn publish(shared: &Shared, raft: &Raft) {
     gauge(COMMITTED, status.committed.0 as f64);
     gauge(PROPOSALS, status.proposals as f64);
     gauge(PROPOSAL_BYTES, status.proposal_bytes as f64);
+    // Shown from the start, so that whoever watches it sees it leave zero.
+    metrics::counter!(STRANGERS, "group" => group.clone()).increment(0);
     for member in status.members {
         if let Some(lag) = member.lag {
             metrics::gauge!(LAG, "group" => group.clone(), "member" => member.node.to_string()).set(lag as f64);

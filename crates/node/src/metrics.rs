@@ -60,6 +60,13 @@ const TABLES_WATCHERS: &str = "tidings_tables_live_queries";
 const TABLES_ANSWERS: &str = "tidings_tables_answers_total";
 const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
 
+/// The stages of a notification, in the order of its way.
+pub(crate) const NOTIFY_STAGES: [&str; 5] = ["call", "feed", "bridge", "matcher", "registrar"];
+/// What connections are refused for.
+const REFUSED_FOR: [&str; 3] = ["total", "address", "rate"];
+/// What partitions of tables answer.
+const TABLES_KINDS: [&str; 6] = ["written", "conflict", "rows", "stat", "moved", "refused"];
+
 /// Bounds of the latency histogram in seconds: from an answer out of memory to the longest call.
 pub(crate) const LATENCY_BUCKETS: [f64; 12] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
@@ -79,6 +86,7 @@ pub fn recorder() -> &'static PrometheusHandle {
         let handle = recorder.handle();
         if metrics::set_global_recorder(recorder).is_ok() {
             describe();
+            begin();
         }
         handle
     })
@@ -150,6 +158,40 @@ fn describe() {
     describe_gauge!(TABLES_WATCHERS, "Live queries of clients that are connected to this node.");
     describe_counter!(TABLES_ANSWERS, "What partitions here answered, by kind; of reads each piece.");
     describe_gauge!(CELL_REST_SESSIONS, "Sessions that this node holds for callers of REST.");
+}
+
+/// Shows everything from the start: whoever watches a number sees it leave zero, and a name that is missing is a mistake.
+/// Labels that come from outside (routes, applications, machines) begin with their first event.
+fn begin() {
+    for name in [
+        CONNECTIONS_ACCEPTED,
+        HANDSHAKES_FAILED,
+        RATE_LIMITED,
+        AUTH_FAILURES,
+        CELL_KEEP_ALIVES,
+        CELL_FAIL_OVERS,
+        CELL_CLOCKS,
+        NOTIFY_PUBLISHED,
+        NOTIFY_DROPPED,
+        NOTIFY_BEHIND,
+        NOTIFY_SPOILED,
+        NOTIFY_TOMBSTONES,
+    ] {
+        counter!(name).increment(0);
+    }
+    REFUSED_FOR.iter().for_each(|reason| counter!(CONNECTIONS_REFUSED, "reason" => *reason).increment(0));
+    TABLES_KINDS.iter().for_each(|kind| counter!(TABLES_ANSWERS, "kind" => *kind).increment(0));
+    ["version", "unknown"].iter().for_each(|kind| counter!(NOTIFY_SENT, "kind" => *kind).increment(0));
+    for name in [CONNECTIONS, CELL_FAIL_OVER, CELL_REST_SESSIONS, NOTIFY_CHANNELS, TABLES_PARTITIONS, TABLES_WATCHERS] {
+        gauge!(name).increment(0.0);
+    }
+    cell_gauges(&CellGauges::default());
+    placement(&Counts::default(), &Counts::default(), &Gauges::default());
+    // A histogram is there once it has a handle.
+    for name in [CELL_KEEP_ALIVE_HELD, CELL_LEASE, CELL_INVALIDATION_WAIT] {
+        drop(histogram!(name));
+    }
+    NOTIFY_STAGES.iter().for_each(|stage| drop(histogram!(NOTIFY_STAGE, "stage" => *stage)));
 }
 
 pub(crate) fn connection_opened() {

@@ -19,6 +19,58 @@ fn shows(server: &Server, name: &str, expected: impl Fn(f64) -> bool) {
     });
 }
 
+/// The names that the documents give in code, `_suffixes` after the name before them included.
+fn documented() -> Vec<String> {
+    let mut names = Vec::new();
+    for text in [include_str!("../../../docs/operating.md"), include_str!("../../../docs/notify.md")] {
+        let mut last = String::new();
+        for code in text.split('`').skip(1).step_by(2) {
+            let name: String = code.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+            let full = match name.strip_prefix('_') {
+                Some(rest) => match last.rsplit_once('_') {
+                    Some((stem, _)) => format!("{stem}_{rest}"),
+                    None => continue,
+                },
+                None => name,
+            };
+            // Names of crates, and of whole families.
+            let metric = full.starts_with("tidings_") && !full.ends_with('_') && full.matches('_').count() > 1;
+            last = if metric { full.clone() } else { String::new() };
+            names.extend(metric.then_some(full));
+        }
+    }
+    names
+}
+
+#[test]
+fn every_metric_of_the_documents_is_there_before_anything_has_happened() {
+    let _turn = turn();
+    let names = documented();
+    assert!(names.len() > 25 && names.iter().any(|name| name == "tidings_cell_handles"), "{names:?}");
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    let mut missing = names;
+    until("every metric is there", || {
+        let text = http_get(server.address, "/metrics")?.1;
+        let there = |name: &String| {
+            let value = |line: &str| {
+                line.strip_prefix(name.as_str())?
+                    .strip_prefix("_count")
+                    .or(line.strip_prefix(name.as_str()))?
+                    .chars()
+                    .next()
+            };
+            text.lines().any(|line| matches!(value(line), Some(' ' | '{')))
+        };
+        let before = missing.len();
+        missing.retain(|name| !there(name));
+        if missing.len() < before {
+            eprintln!("not there yet: {missing:?}");
+        }
+        missing.is_empty().then_some(())
+    });
+}
+
 #[test]
 fn every_metric_of_the_cell_moves() {
     let _turn = turn();

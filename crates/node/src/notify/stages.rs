@@ -1,13 +1,10 @@
 //! How long notifications took, stage by stage, and how many there were: for whoever draws it. Metrics tell the same to those
 //! who scrape.
 
-use crate::metrics;
+use crate::metrics::{self, NOTIFY_STAGES as STAGES};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidings_wire::v1;
-
-/// The stages, in the order of a notification's way.
-const STAGES: [&str; 5] = ["call", "feed", "bridge", "matcher", "registrar"];
 
 /// What this node has done since it started.
 #[derive(Default)]

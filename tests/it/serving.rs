@@ -124,6 +124,31 @@ fn a_place_that_cannot_be_written_to_is_named() {
     run(&["serve", "--data", "/proc/nope", "--listen", "127.0.0.1:0"]).failed(1, "cannot create /proc/nope");
 }
 
+/// Whoever mistypes an address finds no directory that he would have to remove.
+#[test]
+fn a_start_that_is_refused_leaves_nothing_behind() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (taken, data) = (taken.local_addr().unwrap().to_string(), dir.path().join("new/data"));
+    let data = data.to_str().unwrap();
+    let config = dir.path().join("node.toml");
+    let members = "[[members]]\nnode = 1\naddress = \"127.0.0.1:1\"\n[[members]]\nnode = 2\naddress = \"127.0.0.1:2\"\n\
+                   [[members]]\nnode = 3\naddress = \"127.0.0.1:3\"\n";
+    std::fs::write(&config, members).unwrap();
+    let config = config.to_str().unwrap();
+    for (args, code, sentence) in [
+        (&["--data", data, "--listen", &taken][..], 4, "in use"),
+        (&["--data", data, "--listen", "0.0.0.0:0"], 4, "beyond loopback"),
+        // One of several members that does not say whether the cluster is new.
+        (&["--config", config, "--data", data, "--listen", "127.0.0.1:0"], 4, "is empty"),
+    ] {
+        run(&[&["serve"], args].concat()).failed(code, sentence);
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["node.toml"], "{args:?}");
+    }
+}
+
 /// So many WebSockets, each welcomed; one after the other, so that what a handshake takes is used by the next.
 async fn welcomed(authority: &str, count: usize) -> Vec<impl Sized + use<>> {
     let mut sockets = Vec::new();

@@ -221,9 +221,13 @@ const LOCK_FILE: &str = "LOCK";
 /// Holds a directory for this process until it is dropped or the process ends, however it ends.
 #[derive(Debug)]
 pub struct DirLock {
-    /// Closing it gives the lock back. The file stays: removing it would let two processes lock two files.
+    /// Closing it gives the lock back. The file stays, unless whoever holds it removes it: whoever locks one makes sure that
+    /// it is still the directory's.
     _file: File,
 }
+
+/// How often a lock file may be removed from under one who locks it.
+const REMOVED_TRIES: usize = 16;
 
 /// Why a directory could not be locked.
 #[derive(Debug, thiserror::Error)]
@@ -255,11 +259,24 @@ impl DirLock {
     pub fn take(directory: &Path) -> Result<DirLock, LockError> {
         let path = directory.join(LOCK_FILE);
         let fail = |source| LockError::Io { path: path.clone(), source };
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(fail)?;
-        hold(directory, &mut file)?;
-        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(fail)?;
-        Ok(DirLock { _file: file })
+        for _ in 0..REMOVED_TRIES {
+            let mut file =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(fail)?;
+            hold(directory, &mut file)?;
+            // Its last holder may have removed it in between: then it keeps nobody out.
+            if !is_at(&file, &path).map_err(fail)? {
+                continue;
+            }
+            file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(fail)?;
+            return Ok(DirLock { _file: file });
+        }
+        Err(LockError::Held { path: directory.to_owned(), pid: None })
+    }
+
+    /// Gives the lock back and removes its file, as if nobody had ever locked the directory.
+    pub fn remove(self, directory: &Path) -> io::Result<()> {
+        // While it is held: whoever waits for it finds that it is gone.
+        std::fs::remove_file(directory.join(LOCK_FILE))
     }
 
     /// Locks the directory without writing to it, for one who only looks; `None` if nobody ever locked it, so that
@@ -273,6 +290,17 @@ impl DirLock {
         };
         hold(directory, &mut file)?;
         Ok(Some(DirLock { _file: file }))
+    }
+}
+
+/// Whether the file is the one that is at the path now.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let held = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (held.dev(), held.ino())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
     }
 }
 

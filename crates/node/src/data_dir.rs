@@ -39,7 +39,31 @@ pub struct DataDir {
     /// Held while what `ENTRY` says is changed: the groups learn things while the node starts.
     changing: Arc<Mutex<()>>,
     /// The kernel releases it even after SIGKILL.
-    _lock: DirLock,
+    lock: DirLock,
+    made: Made,
+}
+
+/// What was made when the directory was opened.
+#[derive(Debug, Default)]
+struct Made {
+    /// Directories, innermost first.
+    directories: Vec<PathBuf>,
+    /// The lock's file.
+    lock: bool,
+    /// The directory's format: nothing else was in it.
+    format: bool,
+}
+
+impl Made {
+    /// Removes directories that are empty by now.
+    fn take_back(&self) {
+        for directory in &self.directories {
+            if let Err(error) = fs::remove_dir(directory) {
+                tracing::debug!(directory = %directory.display(), %error, "a directory of a refused start stays");
+                return;
+            }
+        }
+    }
 }
 
 /// A data directory that is only looked at. No node starts on it meanwhile.
@@ -60,6 +84,7 @@ pub struct Entered {
 }
 
 const ENTRY: &str = "ENTRY";
+const LOCK: &str = "LOCK";
 
 impl Entered {
     /// What the directory at `path` says.
@@ -116,16 +141,55 @@ fn unreadable_entry(file: &Path) -> Error {
 impl DataDir {
     /// Opens a directory, making it if it is not there.
     pub fn open(path: &Path) -> Result<DataDir, Error> {
+        let mut made = Made { lock: !path.join(LOCK).exists(), ..Made::default() };
         if !path.exists() {
-            DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|e| cannot(path, "create", &e))?;
+            let missing = path.ancestors().take_while(|place| !place.as_os_str().is_empty() && !place.exists());
+            made.directories = missing.map(Path::to_owned).collect();
+            let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+            created.map_err(|e| cannot(path, "create", &e)).inspect_err(|_| made.take_back())?;
         }
         check_permissions(path)?;
         let lock = lock(path)?;
-        if !has_format(path)? {
-            refuse_foreign(path)?;
-            begin_format(path)?;
+        match has_format(path).and_then(|has| if has { Ok(true) } else { refuse_foreign(path).map(|()| false) }) {
+            Ok(has) => made.format = !has,
+            Err(error) => {
+                // Somebody else's directory is left as it was.
+                if made.lock {
+                    let _ = lock.remove(path);
+                }
+                made.take_back();
+                return Err(error);
+            }
         }
-        Ok(DataDir { path: path.to_owned(), changing: Arc::default(), _lock: lock })
+        let dir = DataDir { path: path.to_owned(), changing: Arc::default(), lock, made };
+        if dir.made.format
+            && let Err(error) = begin_format(path)
+        {
+            dir.abandon();
+            return Err(error);
+        }
+        Ok(dir)
+    }
+
+    /// Takes back what this start has made of a new directory, unless a group has begun its log: whoever was refused leaves
+    /// nothing behind.
+    pub fn abandon(self) {
+        let groups = [GroupId::CELL, GroupId::STORE];
+        let untouched = groups.iter().all(|group| is_empty(&group_path(&self.path, *group, "log")) == Ok(true));
+        if !self.made.format || !untouched {
+            return;
+        }
+        for group in groups {
+            // Without a log it holds nothing that was ever promised.
+            let _ = fs::remove_dir_all(self.path.join(format!("group-{group}")));
+        }
+        for file in ["FORMAT", ENTRY].iter().flat_map(|name| [(*name).to_owned(), format!("{name}.new")]) {
+            let _ = fs::remove_file(self.path.join(file));
+        }
+        if self.made.lock {
+            let _ = self.lock.remove(&self.path);
+        }
+        self.made.take_back();
     }
 
     /// Checks a directory as [`DataDir::open`] does, and writes nothing.
@@ -305,7 +369,7 @@ fn has_format(path: &Path) -> Result<bool, Error> {
 fn refuse_foreign(path: &Path) -> Result<(), Error> {
     let mut entries = fs::read_dir(path).map_err(|e| cannot(path, "read", &e))?;
     let foreign =
-        entries.find_map(|entry| entry.ok().filter(|e| e.file_name() != "LOCK" && e.file_name() != "FORMAT.new"));
+        entries.find_map(|entry| entry.ok().filter(|e| e.file_name() != LOCK && e.file_name() != "FORMAT.new"));
     if let Some(entry) = foreign {
         let message =
             format!("{} has no FORMAT file but is not empty: {:?} is in it", path.display(), entry.file_name());
@@ -369,6 +433,36 @@ mod tests {
         assert!(log.ends_with("group-1/log") && log.is_dir());
         drop(dir);
         assert!(DataDir::open(&path).unwrap().state_of(GroupId::CELL).unwrap().ends_with("group-0/state"));
+    }
+
+    #[test]
+    fn a_start_that_is_refused_leaves_nothing_behind() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a/b");
+        let dir = DataDir::open(&path).unwrap();
+        dir.enter(Entry::Found).unwrap();
+        assert_eq!(dir.is_new(), Ok(true));
+        dir.state_of(GroupId::STORE).unwrap();
+        dir.abandon();
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+        // What was there before stays: the directory, and everything of one that has begun.
+        let empty = temp.path().join("empty");
+        DirBuilder::new().mode(0o700).create(&empty).unwrap();
+        DataDir::open(&empty).unwrap().abandon();
+        assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
+        let dir = DataDir::open(&empty).unwrap();
+        fs::write(dir.log_of(GroupId::CELL).unwrap().join("vote"), "").unwrap();
+        dir.abandon();
+        let dir = DataDir::open(&empty).unwrap();
+        assert_eq!(dir.is_new(), Ok(false));
+        dir.abandon();
+        assert!(empty.join("FORMAT").exists() && empty.join("LOCK").exists());
+        // Not even a lock is left in somebody else's.
+        let foreign = temp.path().join("foreign");
+        DirBuilder::new().mode(0o700).create(&foreign).unwrap();
+        fs::write(foreign.join("letter"), "").unwrap();
+        assert_eq!(code(DataDir::open(&foreign)), "node.bad_data_dir");
+        assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1);
     }
 
     #[test]

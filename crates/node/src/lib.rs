@@ -121,10 +121,20 @@ impl Node {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let trust = Trust::load(&config)?;
         let data = DataDir::open(&config.data)?;
-        let port = Port::bind(&config, clock.clone()).await?;
-        // Installed before the cell opens, which is measured.
-        metrics::recorder();
-        let services = Arc::new(start_services(&config, &hindrance, &data, port.address(), clock.clone()).await?);
+        let begun = async {
+            let port = Port::bind(&config, clock.clone()).await?;
+            // Installed before the cell opens, which is measured.
+            metrics::recorder();
+            let services = start_services(&config, &hindrance, &data, port.address(), clock.clone()).await?;
+            Ok::<_, Error>((port, Arc::new(services)))
+        };
+        let (port, services) = match begun.await {
+            Ok(begun) => begun,
+            Err(error) => {
+                data.abandon();
+                return Err(error);
+            }
+        };
         let keys = Arc::new(services.stored().clone());
         let auth = Authenticator::new(trust, keys, clock.clone());
         let node = Node::serve(config, clock, port, services, auth, Some(data))?;

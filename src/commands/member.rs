@@ -7,6 +7,7 @@ use crate::commands::remote::{Asked, Caller, with_client};
 use crate::output;
 use serde::Serialize;
 use serde_json::json;
+use std::time::Duration;
 use tidings_base::{Class, Error, GroupId};
 use tidings_wire::v1::admin_message::Message;
 use tidings_wire::v1::member_change::Change;
@@ -180,9 +181,55 @@ async fn remove(caller: &Caller, group: GroupId, node: u64) -> Result<(), Error>
 
 async fn change(caller: &Caller, group: GroupId, change: Change, force: bool) -> Result<(), Error> {
     let message = MemberChange { group: group.0, change: Some(change), force };
-    let done = caller.ask(Asked::Admin(Message::MemberChange(message)), |answer| match answer {
-        Asked::Admin(Message::Done(_)) => Some(()),
-        _ => None,
-    });
-    done.await
+    let ask = async || {
+        let asked = Asked::Admin(Message::MemberChange(message.clone()));
+        let done = caller.ask(asked, |answer| match answer {
+            Asked::Admin(Message::Done(_)) => Some(()),
+            _ => None,
+        });
+        done.await
+    };
+    patiently(PAUSE, ask).await
+}
+
+/// How often a change is asked for again that found no majority in time, and how long after: members that are busy, or that
+/// elect a leader just now, answer in a moment. Nothing was changed by then.
+const AGAIN: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(1);
+
+async fn patiently(pause: Duration, ask: impl AsyncFn() -> Result<(), Error>) -> Result<(), Error> {
+    for _ in 0..AGAIN {
+        match ask().await {
+            Err(error) if error.lacks_majority() => tokio::time::sleep(pause).await,
+            done => return done,
+        }
+    }
+    ask().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_change_that_finds_no_majority_is_asked_for_again_and_no_other() {
+        let asked = |failures: u32, code: &'static str| {
+            let count = Cell::new(0);
+            let ask = async || {
+                count.set(count.get() + 1);
+                match count.get() > failures {
+                    true => Ok(()),
+                    false => Err(Error::new(code, Class::Unreachable, "")),
+                }
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let done = runtime.block_on(patiently(Duration::ZERO, ask));
+            (count.get(), done.is_ok())
+        };
+        assert_eq!(asked(0, ""), (1, true));
+        assert_eq!(asked(AGAIN, "raft.no_majority"), (AGAIN + 1, true));
+        assert_eq!(asked(AGAIN + 1, "raft.no_majority"), (AGAIN + 1, false));
+        assert_eq!(asked(1, "raft.no_answer"), (1, false));
+    }
 }

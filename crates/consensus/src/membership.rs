@@ -24,6 +24,7 @@ impl Group {
     /// Adds a member: as a learner first, with a vote when it has caught up. The node must be running already, started
     /// without members.
     pub async fn add_member(&self, node: NodeId, address: &str) -> Changed {
+        self.leads()?;
         let voters = self.voters();
         if voters.contains(&node.0) {
             return Err(ChangeError::Already(node));
@@ -35,6 +36,7 @@ impl Group {
     /// Removes a member. A leader that is asked to remove itself hands over first and names the new leader, who is to
     /// be asked then.
     pub async fn remove_member(&self, node: NodeId) -> Changed {
+        self.leads()?;
         let voters = self.voters();
         if self.inner.members().get_node(&node.0).is_none() {
             return Err(ChangeError::NoMember(node));
@@ -64,6 +66,7 @@ impl Group {
 
     /// Puts a new member in the place of an old one, in one change of voters.
     pub async fn replace_member(&self, old: NodeId, new: NodeId, address: &str) -> Changed {
+        self.leads()?;
         let mut voters = self.voters();
         if voters.contains(&new.0) {
             return Err(ChangeError::Already(new));
@@ -144,6 +147,14 @@ impl Group {
                 return;
             }
             tokio::time::sleep(left.max(Duration::from_millis(1))).await;
+        }
+    }
+
+    /// Whoever does not lead may not know the members that there are, and must not judge by them.
+    fn leads(&self) -> Changed {
+        match *self.role().borrow() {
+            Role::Follower { leader } => Err(ChangeError::NotLeader { leader }),
+            Role::Leader { .. } => Ok(()),
         }
     }
 

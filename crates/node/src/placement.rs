@@ -71,6 +71,8 @@ struct Shared {
     measured: Arc<Mutex<Gauges>>,
     told: Told,
     way: Way,
+    /// Whether it stands for election, still.
+    stands: watch::Sender<bool>,
     retiring: watch::Sender<bool>,
     standing: Mutex<Option<JoinHandle<()>>>,
     tasks: Mutex<Vec<tokio::task::AbortHandle>>,
@@ -112,6 +114,7 @@ impl Placement {
         let running = tokio::spawn(errands::run(clerk, queue, manager.clone()));
         let (leader, leads) = watch::channel(None);
         let (retiring, retires) = watch::channel(false);
+        let (stands, may_stand) = watch::channel(told.stands);
         let standing = Standing {
             told: told.clone(),
             way: way.clone(),
@@ -119,6 +122,7 @@ impl Placement {
             leader,
             manager: manager.clone(),
             stepping_down,
+            stands: may_stand,
             retires,
         };
         let standing = tokio::spawn(standing.run());
@@ -132,6 +136,7 @@ impl Placement {
                 measured,
                 told,
                 way,
+                stands,
                 retiring,
                 standing: Mutex::new(Some(standing)),
                 tasks: Mutex::new(tasks),
@@ -171,7 +176,7 @@ impl Placement {
     pub fn status(&self) -> v1::PlacementStatus {
         let shared = &self.shared;
         let epoch = shared.reign.lock().as_ref().map_or(0, |reign| reign.epoch);
-        let role = match (epoch, shared.told.stands) {
+        let role = match (epoch, *shared.stands.borrow()) {
             (0, false) => "watching",
             (0, true) => "standing by",
             _ => "leading",
@@ -189,6 +194,11 @@ impl Placement {
     /// Waits until the manager's machine has stopped by itself; its driver ends only so.
     pub async fn broken(&self) {
         self.shared.manager.ended().await;
+    }
+
+    /// Leads no more and stands for election no more, for good; it still knows who leads.
+    pub fn stand_down(&self) {
+        self.shared.stands.send_replace(false);
     }
 
     /// Gives the lock back if this node leads, so that another one leads at once, and lets go of all that wait.

@@ -5,7 +5,7 @@
 //! change of leaders can only make a replacement later.
 
 use crate::clock::Clock;
-use crate::services::Peers;
+use crate::services::{Peers, Stored};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl Silence {
 }
 
 /// Watches the groups for as long as it is polled.
-pub(crate) async fn watch(groups: Vec<Group>, spares: Spares, after: Duration, clock: Arc<dyn Clock>) {
+pub(crate) async fn watch(groups: Vec<Group>, spares: Spares, stored: Stored, after: Duration, clock: Arc<dyn Clock>) {
     let every = (after / LOOKS).clamp(SHORTEST_LOOK, LONGEST_LOOK);
     let mut groups: Vec<(Group, Silence)> = groups.into_iter().map(|group| (group, Silence::default())).collect();
     loop {
@@ -67,19 +67,23 @@ pub(crate) async fn watch(groups: Vec<Group>, spares: Spares, after: Duration, c
         for (group, silence) in &mut groups {
             let silent = group.silent().unwrap_or_default();
             if let Some(dead) = silence.look(clock.now().mono, &silent, after) {
-                replace(group, dead, &spares).await;
+                replace(group, dead, &spares, &stored).await;
             }
         }
     }
 }
 
-async fn replace(group: &Group, dead: NodeId, spares: &Spares) {
+async fn replace(group: &Group, dead: NodeId, spares: &Spares, stored: &Stored) {
     let status = group.status();
-    let Some(spare) = spares.find(group.cluster(), status.group, &status.members).await else {
+    let Some(spare) = spares.find(group.cluster(), status.group, &status.members, stored).await else {
         tracing::warn!(group = %status.group, %dead, "a member stays dead and no spare answers; looking again later");
         return;
     };
     tracing::warn!(group = %status.group, %dead, spare = %spare.node, "putting a spare in the place of a dead member");
+    if let Err(error) = stored.removes(status.group, dead).await {
+        tracing::warn!(group = %status.group, %dead, %error, "the dead member was not replaced");
+        return;
+    }
     match group.replace_member(dead, spare.node, &spare.address).await {
         Ok(()) => tracing::warn!(group = %status.group, %dead, spare = %spare.node, "the spare has taken its place"),
         // It is tried again at the next look.
@@ -94,14 +98,24 @@ impl Spares {
     }
 
     /// The first spare that answers and is no member: those that are configured, then those that names stand for.
-    async fn find(&self, cluster: Option<ClusterId>, group: GroupId, members: &[MemberStatus]) -> Option<Spare> {
+    async fn find(
+        &self,
+        cluster: Option<ClusterId>,
+        group: GroupId,
+        members: &[MemberStatus],
+        stored: &Stored,
+    ) -> Option<Spare> {
         let is_voter = |node: NodeId| members.iter().any(|member| member.node == node && member.voter);
         for spare in self.nodes.iter().filter(|spare| !is_voter(spare.node)) {
             match self.peers.status_at(&spare.address, ANSWERS).await {
                 Ok(there) if there.node != spare.node.0 => {
                     tracing::warn!(spare = %spare.node, address = spare.address, node = there.node, "another node is there")
                 }
-                Ok(there) if is_free(&there, cluster, group, members) => return Some(spare.clone()),
+                Ok(there) if is_free(&there, cluster, group, members) => {
+                    if is_new(stored, group, spare.node).await {
+                        return Some(spare.clone());
+                    }
+                }
                 Ok(_) => tracing::warn!(spare = %spare.node, address = spare.address, "it belongs to another cell"),
                 Err(error) => tracing::warn!(spare = %spare.node, address = spare.address, %error, "a spare is silent"),
             }
@@ -111,7 +125,10 @@ impl Spares {
                 match self.peers.status_at(&address, ANSWERS).await {
                     Ok(there) if is_voter(NodeId(there.node)) => {}
                     Ok(there) if is_free(&there, cluster, group, members) => {
-                        return Some(Spare { node: NodeId(there.node), address });
+                        let node = NodeId(there.node);
+                        if is_new(stored, group, node).await {
+                            return Some(Spare { node, address });
+                        }
                     }
                     Ok(there) => tracing::warn!(name, address, node = there.node, "it belongs to another cell"),
                     Err(error) => tracing::warn!(name, address, %error, "a spare is silent"),
@@ -119,6 +136,21 @@ impl Spares {
             }
         }
         None
+    }
+}
+
+/// Whether a spare's number was never a member's: nobody comes back under one.
+async fn is_new(stored: &Stored, group: GroupId, node: NodeId) -> bool {
+    match stored.was_removed(group, node).await {
+        Ok(false) => true,
+        Ok(true) => {
+            tracing::warn!(%group, %node, "a spare was removed from the group before; start it under a new number");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%group, %node, %error, "whether a spare was a member before is not known now");
+            false
+        }
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Standing {
     pub(super) manager: Handle<Input>,
     /// Counts how often the manager gave up.
     pub(super) stepping_down: watch::Receiver<u64>,
+    /// Whether the node stands for election; one that was removed as a member does so no more.
+    pub(super) stands: watch::Receiver<bool>,
     pub(super) retires: watch::Receiver<bool>,
 }
 
@@ -84,11 +86,13 @@ impl Standing {
         let file = lock_file(cell).await?;
         let mut watch = file.watch();
         self.learn(&file).await?;
-        let mut retires = self.retires.clone();
+        let (mut retires, mut stands) = (self.retires.clone(), self.stands.clone());
         loop {
+            let may = *stands.borrow_and_update();
             let lock = tokio::select! {
-                lock = file.acquire(Mode::Exclusive), if self.told.stands => lock?,
+                lock = file.acquire(Mode::Exclusive), if may => lock?,
                 over = self.follow(&file, &mut watch) => return over,
+                Ok(()) = stands.changed() => continue,
                 _ = retires.wait_for(|retires| *retires) => return Ok(()),
             };
             self.lead(cell, &file, lock).await?;
@@ -118,7 +122,7 @@ impl Standing {
     async fn lead(&self, cell: &Cell, file: &OpenFile, lock: Lock) -> Result<(), Error> {
         let mut stepping_down = self.stepping_down.clone();
         stepping_down.mark_unchanged();
-        let mut retires = self.retires.clone();
+        let (mut retires, mut stands) = (self.retires.clone(), self.stands.clone());
         let sequencer = lock.sequencer().token().clone();
         let epoch = epoch(unverified_sequencer(&sequencer)?.incarnation, lock.generation());
         file.set_sequencer(lock.sequencer());
@@ -136,6 +140,7 @@ impl Standing {
         let why = tokio::select! {
             why = lock.lost() => why.to_string(),
             _ = stepping_down.changed() => "the manager gave up".to_owned(),
+            _ = stands.wait_for(|stands| !*stands) => "the node is a member no more".to_owned(),
             _ = retires.wait_for(|retires| *retires) => "the node is stopping".to_owned(),
         };
         tracing::info!(epoch, why, "placement: this node leads no more");

@@ -1,8 +1,7 @@
 //! What operators ask of a member: its status, changes of membership, and a new incarnation after a loss.
 
 use crate::clock::Clock;
-use crate::group::StoreGroup;
-use crate::services::Peers;
+use crate::services::{Peers, Stored};
 use std::time::Duration;
 use tidings_base::agreed::Role;
 use tidings_base::{Class, Error, GroupId, Incarnation, NodeId};
@@ -71,23 +70,17 @@ pub fn refuse_hopeless(log: &Group, code: &'static str) -> Result<(), Error> {
 }
 
 /// Answers a message about the cluster itself.
-pub async fn call(
-    logs: &[&Group],
-    store: &StoreGroup,
-    peers: &Peers,
-    clock: &dyn Clock,
-    message: Message,
-) -> Result<Message, Error> {
+pub async fn call(logs: &[&Group], stored: &Stored, clock: &dyn Clock, message: Message) -> Result<Message, Error> {
     match message {
         Message::Status(_) => Ok(Message::StatusReply(status(logs))),
         Message::MemberChange(change) => {
             let log = logs.iter().find(|log| log.status().group == GroupId(change.group));
-            member_change(log.ok_or_else(|| no_group(change.group))?, peers, change).await
+            member_change(log.ok_or_else(|| no_group(change.group))?, stored, change).await
         }
         Message::IncarnationRaise(_) => {
             // The state adds one to what it has; the wall clock is read here, where the call meets the log.
             let at_least = Incarnation(clock.now().wall.millis());
-            let Incarnation(incarnation) = store.raise_incarnation(at_least).await?;
+            let Incarnation(incarnation) = stored.store.raise_incarnation(at_least).await?;
             tracing::warn!(incarnation, "an operator raised the store's incarnation");
             Ok(Message::IncarnationRaised(v1::IncarnationRaised { incarnation }))
         }
@@ -116,16 +109,27 @@ pub fn no_group(group: u32) -> Error {
         .hint("`tidings status` lists the groups.")
 }
 
-async fn member_change(log: &Group, peers: &Peers, change: v1::MemberChange) -> Result<Message, Error> {
+async fn member_change(log: &Group, stored: &Stored, change: v1::MemberChange) -> Result<Message, Error> {
+    // Who does not lead sends elsewhere, whatever is asked.
+    let leads = matches!(*log.role().borrow(), Role::Leader { .. });
     let changed = match change.change {
         Some(Change::Add(member)) => {
-            // Who does not lead sends elsewhere, whatever is asked.
-            if !change.force && matches!(*log.role().borrow(), Role::Leader { .. }) {
-                answers(peers, &member).await?;
+            let node = NodeId(member.node);
+            if leads {
+                stored.refuse_old_number(log, node).await?;
             }
-            log.add_member(NodeId(member.node), &member.address).await
+            if leads && !change.force {
+                answers(&stored.peers, &member).await?;
+            }
+            log.add_member(node, &member.address).await
         }
-        Some(Change::Remove(node)) => log.remove_member(NodeId(node)).await,
+        Some(Change::Remove(node)) => {
+            let (node, status) = (NodeId(node), log.status());
+            if leads && status.members.iter().any(|member| member.node == node) {
+                stored.removes(status.group, node).await?;
+            }
+            log.remove_member(node).await
+        }
         None => return Err(error::unsupported()),
     };
     match changed {

@@ -12,6 +12,7 @@
 
 pub(crate) mod admin;
 mod cells;
+mod gone;
 mod ground;
 mod keys;
 mod leaving;
@@ -155,7 +156,8 @@ impl NodeServices {
     ) -> NodeServices {
         if !spares.is_empty() {
             let groups = self.logs().map(Clone::clone).into();
-            let watching = tokio::spawn(crate::cell::watch_spares(groups, spares, after, clock));
+            let stored = self.stored.clone();
+            let watching = tokio::spawn(crate::cell::watch_spares(groups, spares, stored, after, clock));
             self.watchers.push(AbortOnDrop(watching.abort_handle()));
         }
         self
@@ -163,7 +165,9 @@ impl NodeServices {
 
     /// The same services, which hand over what they own when this node is a member no more.
     pub(crate) fn leaving_with_membership(mut self) -> NodeServices {
-        let watching = leaving::watch(self.stored.store.log().clone(), self.notify.clone(), self.tables.clone());
+        let placement = self.placed.as_ref().map(|placed| placed.here().clone());
+        let (notify, tables) = (self.notify.clone(), self.tables.clone());
+        let watching = leaving::watch(self.stored.store.log().clone(), placement, notify, tables);
         self.watchers.push(AbortOnDrop(tokio::spawn(watching).abort_handle()));
         self
     }
@@ -240,6 +244,8 @@ impl NodeServices {
     }
 
     async fn stop_machines(&self) {
+        // What looks after the members must not keep the store open.
+        self.watchers.iter().for_each(|watcher| watcher.0.abort());
         if let Some(tables) = &self.tables {
             tables.stop().await;
         }
@@ -272,10 +278,7 @@ impl Services for NodeServices {
                 let alone = matches!(message, Admin::Status(v1::StatusRequest { alone: true }));
                 let answer = match self.apps.call(&message).await {
                     Some(answer) => answer?,
-                    None => {
-                        let (store, peers) = (&self.stored.store, &self.stored.peers);
-                        admin::call(&self.logs(), store, peers, &*self.clock, message).await?
-                    }
+                    None => admin::call(&self.logs(), &self.stored, &*self.clock, message).await?,
                 };
                 let answer = self.described(answer, alone).await;
                 Ok(Body::Admin(v1::AdminMessage { message: Some(answer) }))

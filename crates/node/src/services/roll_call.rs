@@ -30,7 +30,9 @@ pub(super) async fn add(peers: &Peers, clock: &dyn Clock, status: &mut v1::Statu
     let mut said = Vec::new();
     let mut silent = BTreeMap::new();
     let members = others(peers.node().0, status);
-    for ((node, address), answer) in members.iter().zip(call(peers, clock, members.values()).await) {
+    let strangers = beyond(peers, &members, status);
+    let (answers, more) = tokio::join!(call(peers, clock, members.values()), call(peers, clock, strangers.iter()));
+    for ((node, address), answer) in members.iter().zip(answers) {
         let (node, address) = (*node, address.clone());
         let wrong = match answer {
             Some(there) if there.status.node == node => {
@@ -49,6 +51,10 @@ pub(super) async fn add(peers: &Peers, clock: &dyn Clock, status: &mut v1::Statu
         ));
         silent.insert(node, address);
     }
+    let own = status.groups.clone();
+    let told = said.iter().cloned().map(Some).chain(more.into_iter().map(|met| Some(met?.status))).collect();
+    let told = of_cluster(&status.cluster, told);
+    as_members_say(peers.node().0, status, &told);
     for group in &mut status.groups {
         group.members.iter_mut().for_each(|member| member.silent |= silent.contains_key(&member.node));
         // Followers believe in a leader that has died until they elect another.
@@ -66,7 +72,7 @@ pub(super) async fn add(peers: &Peers, clock: &dyn Clock, status: &mut v1::Statu
             *placement = v1::PlacementStatus { namespaces, owners, ranges, ..std::mem::take(placement) };
         }
     }
-    let removed = status.groups.iter().filter_map(|group| {
+    let removed = own.iter().filter_map(|group| {
         let by = removed_by(peers.node().0, group, &said)?;
         Some(format!(
             "This node was removed from the {}'s group, as node {by} says: stop it. To bring the machine back, start it with \
@@ -74,8 +80,33 @@ pub(super) async fn add(peers: &Peers, clock: &dyn Clock, status: &mut v1::Statu
             group.name
         ))
     });
-    let removed: Vec<String> = removed.collect();
     status.problems.extend(removed);
+}
+
+/// Whom else to ask about groups that this node is no member of.
+fn beyond(peers: &Peers, members: &BTreeMap<u64, String>, status: &v1::StatusReply) -> BTreeSet<String> {
+    let node = peers.node().0;
+    match status.groups.iter().all(|group| is_member(node, group)) {
+        true => BTreeSet::new(),
+        false => peers.asked().into_iter().filter(|asked| !members.values().any(|known| known == asked)).collect(),
+    }
+}
+
+/// A group that this node is no member of (any more) is shown as its members show it.
+fn as_members_say(node: u64, status: &mut v1::StatusReply, said: &[v1::StatusReply]) {
+    for group in &mut status.groups {
+        if is_member(node, group) && removed_by(node, group, said).is_none() {
+            continue;
+        }
+        if let Some(there) = latest(group.group, said) {
+            let v1::GroupStatus { leader, members, .. } = there.clone();
+            *group = v1::GroupStatus { leader, members, ..std::mem::take(group) };
+        }
+    }
+}
+
+fn is_member(node: u64, group: &v1::GroupStatus) -> bool {
+    group.members.iter().any(|member| member.node == node)
 }
 
 /// What a member says of itself, beside this node.
@@ -116,15 +147,14 @@ async fn call(peers: &Peers, clock: &dyn Clock, addresses: impl Iterator<Item = 
 /// Who knows at least as much as this node, and does not know it as a member; it may even know so itself. One that knows no
 /// members was not added yet.
 fn removed_by(node: u64, group: &v1::GroupStatus, said: &[v1::StatusReply]) -> Option<u64> {
-    let has = |group: &v1::GroupStatus| group.members.iter().any(|member| member.node == node);
-    match (group.members.is_empty(), has(group)) {
+    match (group.members.is_empty(), is_member(node, group)) {
         (true, _) => return None,
         (false, false) => return Some(node),
         (false, true) => {}
     }
     let denies = |there: &&v1::StatusReply| {
         let same = there.groups.iter().find(|of| of.group == group.group);
-        same.is_some_and(|of| !of.members.is_empty() && of.committed >= group.committed && !has(of))
+        same.is_some_and(|of| !of.members.is_empty() && of.committed >= group.committed && !is_member(node, of))
     };
     said.iter().find(denies).map(|there| there.node)
 }
@@ -143,10 +173,15 @@ fn of_cluster(cluster: &str, said: Vec<Option<v1::StatusReply>>) -> Vec<v1::Stat
     }
 }
 
-/// What the members say of a group to one who is none of them: the one of them who has seen the latest leadership.
-fn outside(group: u32, said: &[v1::StatusReply]) -> Option<Outside> {
+/// What the one says of a group who has seen the latest leadership, and the most of it.
+fn latest(group: u32, said: &[v1::StatusReply]) -> Option<&v1::GroupStatus> {
     let same = said.iter().filter_map(|there| there.groups.iter().find(|of| of.group == group));
-    let latest = same.filter(|of| !of.members.is_empty()).max_by_key(|of| (of.epoch, of.leader))?;
+    same.filter(|of| !of.members.is_empty()).max_by_key(|of| (of.epoch, of.leader, of.committed))
+}
+
+/// What the members say of a group to one who is none of them.
+fn outside(group: u32, said: &[v1::StatusReply]) -> Option<Outside> {
+    let latest = latest(group, said)?;
     let member = |member: &v1::MemberStatus| Member { node: NodeId(member.node), address: member.address.clone() };
     let leader = Some(NodeId(latest.leader)).filter(|leader| leader.0 != 0);
     Some(Outside { leader, members: latest.members.iter().map(member).collect() })
@@ -171,7 +206,8 @@ pub(super) async fn watch(logs: [Group; 2], peers: Arc<Peers>, clock: Arc<dyn Cl
             continue;
         }
         let status = admin::status(&lost);
-        let members = others(peers.node().0, &status);
+        // A node that is in one group only knows of the other by the members of that one.
+        let members = others(peers.node().0, &admin::status(&logs.each_ref()));
         let asked: BTreeSet<&String> = members.values().chain(peers.contacts()).chain(&named).collect();
         let said = call(&peers, &*clock, asked.into_iter()).await.into_iter().map(|met| Some(met?.status));
         let said = of_cluster(&status.cluster, said.collect());
@@ -218,6 +254,33 @@ mod tests {
         assert_eq!(removed_by(3, &here, &said(group(&[], 12))), None);
         assert_eq!(removed_by(3, &here, &said(group(&[1, 2, 3], 12))), None);
         assert_eq!(removed_by(4, &group(&[], 0), &said(group(&[1, 2], 12))), None);
+    }
+
+    #[test]
+    fn who_is_no_member_shows_the_members_that_there_are() {
+        let group = |number, epoch, leader, nodes: &[u64]| {
+            let member = |node: &u64| v1::MemberStatus { node: *node, voter: true, ..Default::default() };
+            let members = nodes.iter().map(member).collect();
+            v1::GroupStatus { group: number, epoch, leader, members, ..Default::default() }
+        };
+        let of = |groups: Vec<v1::GroupStatus>| v1::StatusReply { groups, ..Default::default() };
+        let nodes = |status: &v1::StatusReply, at: usize| -> Vec<u64> {
+            status.groups[at].members.iter().map(|member| member.node).collect()
+        };
+        // Just added to the cell, and not to the store yet; the other has been removed from the store since.
+        let said =
+            [of(vec![group(0, 3, 4, &[1, 2, 4]), group(1, 2, 0, &[1, 2, 3])]), of(vec![group(1, 5, 1, &[1, 2])])];
+        let mut joined = of(vec![group(0, 3, 4, &[1, 2, 4]), group(1, 0, 0, &[])]);
+        as_members_say(4, &mut joined, &said);
+        assert_eq!((nodes(&joined, 0), nodes(&joined, 1)), (vec![1, 2, 4], vec![1, 2]));
+        assert_eq!((joined.groups[1].leader, joined.groups[1].members[0].voter), (1, true));
+        let mut removed = of(vec![group(1, 2, 0, &[1, 2, 3])]);
+        as_members_say(3, &mut removed, &said);
+        assert_eq!(nodes(&removed, 0), [1, 2]);
+        // Whom nobody answers shows what it knows.
+        let mut alone = of(vec![group(1, 2, 1, &[1, 2, 3])]);
+        as_members_say(4, &mut alone, &[]);
+        assert_eq!(nodes(&alone, 0), [1, 2, 3]);
     }
 
     #[test]

@@ -131,9 +131,6 @@ pub struct Remote {
     /// For operators: act in this application rather than in `default`
     #[arg(long, value_name = "NAME")]
     pub app: Option<String>,
-    /// The application need not be there: Notify's begin with their first publication
-    #[arg(skip)]
-    pub any_app: bool,
     /// The certificate authority to trust, as a PEM file
     #[arg(long, env = "TIDINGS_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,

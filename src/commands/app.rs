@@ -1,10 +1,10 @@
 //! `tidings app create|keys|ls`: applications and their API keys.
 
-use super::remote::{Asked, ask, no_app};
+use super::remote::{Asked, ask};
 use crate::cli::{App, Remote};
 use crate::output;
 use serde::Serialize;
-use tidings_base::Error;
+use tidings_base::{Class, Error};
 use tidings_wire::v1::admin_message::Message;
 use tidings_wire::v1::{AppCreate, AppInfo, AppList, KeyCreate, KeyCreated, KeyRevoke};
 
@@ -109,4 +109,9 @@ fn list(remote: &Remote) -> Result<(), Error> {
         output::table(["APPLICATION", "VALID KEYS"], rows.into_iter().map(|row| [row.app, row.keys.to_string()]));
     }
     Ok(())
+}
+
+fn no_app(app: &str) -> Error {
+    Error::new("admin.no_app", Class::NotFound, format!("there is no application `{app}`"))
+        .hint("`tidings app ls` lists them; `tidings app create NAME` makes one.")
 }

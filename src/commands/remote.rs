@@ -14,15 +14,12 @@ use tidings_base::{Class, Error};
 use tidings_client::{Answers, Client, ClientConfig, ConnectionEvent, Request, Tls};
 use tidings_wire::v1::frame::Body;
 use tidings_wire::v1::{
-    AdminMessage, AppList, CellMessage, FeedMessage, NotifyMessage, StoreMessage, admin_message, cell_message,
-    feed_message, notify_message, store_message,
+    AdminMessage, CellMessage, FeedMessage, NotifyMessage, StoreMessage, admin_message, cell_message, feed_message,
+    notify_message, store_message,
 };
 
 /// The most that `-` or `@FILE` may bring: more than the largest command of the agreed log would be refused anyway.
 const MAX_CONTENT: u64 = 4 << 20;
-
-/// The application that operators act in unless they name another, which is always there.
-const DEFAULT_APP: &str = "default";
 
 /// A message of one of the parts that the command line speaks to.
 #[derive(Clone, Debug)]
@@ -137,35 +134,9 @@ pub fn with_client<T>(remote: &Remote, work: impl AsyncFnOnce(&Caller) -> Result
     })
 }
 
-/// Connects as the flags say. An application that is named and not there is an error: it would look like an empty one.
+/// Connects as the flags say.
 pub async fn connect(remote: &Remote) -> Result<Client, Error> {
-    let client = Client::connect(config(remote)?).await?;
-    if let Some(app) = remote.app.as_deref().filter(|app| *app != DEFAULT_APP && !remote.any_app) {
-        require_app(&client, app).await?;
-    }
-    Ok(client)
-}
-
-async fn require_app(client: &Client, app: &str) -> Result<(), Error> {
-    let list = Asked::Admin(admin_message::Message::AppList(AppList {}));
-    let apps = match client.call(Body::from(list)).await {
-        // Who may not list them is held to its own, which is there.
-        Err(error) if error.code == "control.forbidden" => return Ok(()),
-        answer => picked(answer?, |answer| match answer {
-            Asked::Admin(admin_message::Message::AppListReply(reply)) => Some(reply.apps),
-            _ => None,
-        })?,
-    };
-    match apps.iter().any(|known| known.app == app) {
-        true => Ok(()),
-        false => Err(no_app(app)),
-    }
-}
-
-/// There is no such application.
-pub fn no_app(app: &str) -> Error {
-    Error::new("admin.no_app", Class::NotFound, format!("there is no application `{app}`"))
-        .hint("`tidings app ls` lists them; `tidings app create NAME` makes one.")
+    Client::connect(config(remote)?).await
 }
 
 /// How to connect as the flags say.

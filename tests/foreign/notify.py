@@ -20,7 +20,7 @@ import tempfile
 import websockets
 import xxhash
 
-APP = "shop"
+APP = "default"
 PATIENCE = 60
 
 

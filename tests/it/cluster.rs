@@ -421,8 +421,8 @@ fn a_node_without_a_majority_says_so() {
         &["cell", "cat", "/f"],
         &["cell", "put", "/f", "x"],
         &["place", "namespaces"],
-        &["notify", "publish", "shop", "prices", "1"],
-        &["notify", "reset", "shop", "--yes"],
+        &["notify", "publish", "default", "prices", "1"],
+        &["notify", "reset", "default", "--yes"],
     ];
     for asked in asked {
         // It takes some leases until it knows who is missed. From then on nobody waits for what cannot be.

@@ -143,6 +143,14 @@ impl Server {
         output.expect("the binary runs").into()
     }
 
+    /// Makes an application, unless it is there from an earlier start.
+    pub fn make_app(&self, app: &str) {
+        until("the application is made", || {
+            let said = self.run(&["app", "create", app]);
+            (said.code == 0 || said.err.contains("admin.app_exists")).then_some(())
+        });
+    }
+
     /// Starts a client command that goes on beside the test.
     pub fn start_command(&self, args: &[&str]) -> Running {
         Running::start(tidings().args(before_dashes(args, &["--server", &self.url()])))

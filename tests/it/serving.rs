@@ -257,7 +257,7 @@ fn after_sigkill_every_part_answers_and_nothing_of_the_dead_process_is_waited_fo
             &["store", "put", "g", "r", "c", "v"][..],
             &["cell", "put", "/f", "v"],
             &["place", "namespaces"],
-            &["notify", "publish", "shop", "prices", "1"],
+            &["notify", "publish", "default", "prices", "1"],
         ] {
             let said = server.run(args);
             assert_eq!(said.code, 0, "{args:?}: {said:?}");

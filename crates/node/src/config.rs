@@ -16,6 +16,7 @@ pub use notify::{Gather, Notify};
 pub use placement::Placement;
 
 use crate::authorize::Action;
+use crate::principal::AppName;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -400,6 +401,14 @@ impl Config {
         NodeId(self.node)
     }
 
+    /// The applications that it names: those of issuers, hooks and formats are there without having been made.
+    pub fn named_apps(&self) -> impl Iterator<Item = AppName> {
+        let issuers = self.auth.issuers.iter().map(|issuer| issuer.app.as_str());
+        let notify = self.notify.hooks.keys().chain(self.notify.formats.keys()).map(String::as_str);
+        // Names that are none were refused by `validate`.
+        issuers.chain(notify).filter_map(|app| AppName::parse(app).ok())
+    }
+
     /// The address that others reach this node by, once it listens on `bound`.
     pub fn advertised(&self, bound: SocketAddr) -> String {
         let own = self.members.iter().find(|member| member.node == self.node);
@@ -519,7 +528,7 @@ impl Config {
         use jsonwebtoken::Algorithm::{HS256, HS384, HS512};
         for (i, issuer) in self.auth.issuers.iter().enumerate() {
             let name = crate::principal::clip(&issuer.issuer);
-            crate::principal::AppName::parse(&issuer.app)?;
+            AppName::parse(&issuer.app)?;
             if issuer.issuer.is_empty() || issuer.audience.is_empty() {
                 return Err(bad(format!("issuer `{name}` needs both `issuer` and `audience`")));
             }

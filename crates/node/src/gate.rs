@@ -18,7 +18,7 @@ use crate::authorize::{Action, Resource, authorize};
 use crate::connection::{Requests, Responder};
 use crate::load::Load;
 use crate::notify::Seat;
-use crate::principal::{AppName, OperatorBy, Principal};
+use crate::principal::{AppName, Principal};
 use crate::tables::Watching;
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -184,6 +184,7 @@ impl Gate {
     /// Answers one request with as many messages as it takes.
     pub async fn stream(&self, caller: &Principal, mut request: Body) -> Result<Answers, Error> {
         let scope = self.admit(caller, &mut request)?;
+        self.named_app(caller, &request).await?;
         let answers = self.services.stream(caller, request).await?;
         let gate = self.clone();
         Ok(answers
@@ -203,16 +204,12 @@ impl Gate {
         mut request: v1::CellMessage,
         responder: Responder,
     ) -> Option<BoxFuture<'static, ()>> {
-        match cell::admit(caller, &mut request) {
-            Ok(()) => {
-                self.load.asked(caller, Part::Cell);
-                self.services.cell(request, responder)
-            }
-            Err(error) => {
-                responder.fail(error);
-                None
-            }
+        if let Err(error) = cell::admit(caller, &mut request) {
+            responder.fail(error);
+            return None;
         }
+        self.load.asked(caller, Part::Cell);
+        self.begin_in_app(caller, responder, |services, responder| services.cell(request, responder))
     }
 
     /// Begins to answer a request of Notify.
@@ -274,17 +271,16 @@ impl Gate {
         let mut request = v1::TablesMessage { message: watch, ..Default::default() };
         tables::admit(caller, &mut request)?;
         self.load.asked(caller, Part::Tables);
-        if let Some(app) = named_by_operator(caller) {
-            self.services.app_exists(&app).await?;
-        }
+        self.in_app(caller).await?;
         self.services.tables_watch(request.caller.unwrap_or_default(), query).await
     }
 
-    /// Refuses an application that an operator has named and nobody has made, where it would be made by being named.
+    /// Refuses an application that an operator has named and nobody has made: it would look like an empty one, and be made
+    /// by being written to. What is about the cluster is in none.
     async fn named_app(&self, caller: &Principal, request: &Body) -> Result<(), Error> {
-        match named_by_operator(caller).filter(|_| matches!(request, Body::Notify(_) | Body::Tables(_))) {
-            Some(app) => self.services.app_exists(&app).await,
-            None => Ok(()),
+        match request {
+            Body::Admin(_) | Body::Raft(_) => Ok(()),
+            _ => self.in_app(caller).await,
         }
     }
 
@@ -298,10 +294,16 @@ impl Gate {
 
     /// A place for a channel of Notify of somebody who may listen.
     pub async fn notify_channel(&self, caller: &Principal, listener: v1::NotifyCaller) -> Result<Seat, Error> {
-        if let Some(app) = named_by_operator(caller) {
-            self.services.app_exists(&app).await?;
-        }
+        self.in_app(caller).await?;
         self.services.notify_channel(listener)
+    }
+
+    /// Refuses a caller that acts in an application which nobody has made.
+    pub async fn in_app(&self, caller: &Principal) -> Result<(), Error> {
+        match named_by_operator(caller) {
+            Some(app) => self.services.app_exists(&app).await,
+            None => Ok(()),
+        }
     }
 
     /// The full name of a namespace of placement, if the caller may do so much there: for what is asked of the node
@@ -341,11 +343,11 @@ impl Gate {
     }
 }
 
-/// The application that an operator has named, if he may have mistyped it. Everybody else is of one; where nobody has to
-/// authenticate, applications need not be made.
+/// The application that an operator has named, if he may have mistyped it: all but the one that is always there. Everybody
+/// else is of one that somebody has made.
 fn named_by_operator(caller: &Principal) -> Option<AppName> {
     match caller {
-        Principal::Operator { by: OperatorBy::Key, app } if *app != AppName::default_app() => Some(app.clone()),
+        Principal::Operator { app, .. } if *app != AppName::default_app() => Some(app.clone()),
         _ => None,
     }
 }
@@ -534,6 +536,7 @@ fn unsupported(what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::principal::OperatorBy;
 
     fn store(message: store_message::Message) -> Body {
         Body::Store(v1::StoreMessage { message: Some(message) })

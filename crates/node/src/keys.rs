@@ -181,7 +181,7 @@ pub mod refuse {
     /// There is no such application.
     pub fn no_app(app: &str) -> Error {
         Error::new("admin.no_app", Class::NotFound, format!("there is no application `{}`", clip(app)))
-            .hint("`tidings app create NAME` makes one.")
+            .hint("`tidings app ls` lists them; `tidings app create NAME` makes one.")
     }
 
     /// The application has no such key.

@@ -360,6 +360,7 @@ async fn start_services(
         renew_ms: millis(config.notify.renew.into()),
     };
     let services = NodeServices::new(cell, store, peers, clock.clone()).hindered(hindrance);
+    let services = services.with_apps(config.named_apps());
     let services = services.with_placement(told)?.with_notify(notify)?.with_tables(tables)?;
     let services = services.leaving_with_membership();
     Ok(services.with_spares(spares, config.cell.replace_after.into(), clock))

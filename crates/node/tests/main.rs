@@ -1,6 +1,7 @@
 //! The node's public surface: real sockets on loopback, in front of services in memory.
 
 mod admission;
+mod apps;
 mod carriers;
 mod cell;
 #[path = "../../../tests/shared/cell_load.rs"]

@@ -16,7 +16,7 @@ use tidings_node::authorize::Action;
 use tidings_node::config::{Grant, Time};
 use tidings_node::notify::Hook;
 use tidings_node::{Config, Node};
-use tidings_wire::Part;
+use tidings_wire::{Body, Part, v1};
 use tokio::net::TcpStream;
 
 async fn ask(address: SocketAddr, token: &str, method: Method, path: &str, body: Option<Value>) -> Answer {
@@ -41,8 +41,20 @@ async fn start(issuer: &TestIssuer, data: &Path) -> Node {
     Node::start(config).await.expect("the node starts")
 }
 
+/// Makes the application `shop`, unless it is there.
+async fn make_shop(node: &Node) {
+    let create = v1::admin_message::Message::AppCreate(v1::AppCreate { app: "shop".into() });
+    let body = Body::Admin(v1::AdminMessage { message: Some(create) });
+    let operator = Client::connect(ClientConfig::in_process(node.door())).await.expect("the door is open");
+    match operator.call(body).await {
+        Err(error) => assert_eq!(error.code, "admin.app_exists"),
+        Ok(_) => {}
+    }
+}
+
 /// A client of the process that runs the node, in the application `shop`.
 async fn publishing(node: &Node) -> Client {
+    make_shop(node).await;
     let config = ClientConfig { app: Some("shop".into()), ..ClientConfig::in_process(node.door()) };
     Client::connect(config).await.expect("the door is open")
 }

@@ -54,7 +54,7 @@ fn within(application: String, remote: Remote) -> Result<Remote, Error> {
             Err(output::usage(format_args!("`{application}` and --app {app} name two applications"))
                 .hint("Commands of Notify take the application as their first argument; leave --app out."))
         }
-        _ => Ok(Remote { app: Some(application), any_app: true, ..remote }),
+        _ => Ok(Remote { app: Some(application), ..remote }),
     }
 }
 

@@ -6,10 +6,18 @@ use crate::process::{Deadline, Running, http, http_get, tidings, turn, until, un
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 /// How long a crowd may take to be registered, and to be fresh again: it is large, and machines can be busy.
 const CROWD_PATIENCE: Duration = Duration::from_secs(240);
+
+/// Three nodes with the application `shop`.
+fn start(dir: &Path, config: &str) -> Cluster {
+    let cluster = Cluster::start_with(dir, config);
+    cluster.node(0).make_app("shop");
+    cluster
+}
 
 /// Watchers of an object of its own each, and one that they share.
 fn watchers(cluster: &Cluster, count: usize) -> Vec<(Running, String)> {
@@ -40,7 +48,7 @@ fn kill_and_hear(cluster: &mut Cluster, place: usize, watchers: &[(Running, Stri
 fn clients_of_every_node_hear_through_the_death_of_one() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start_with(dir.path(), FAST);
+    let mut cluster = start(dir.path(), FAST);
     let watchers = watchers(&cluster, 3);
     registered(cluster.node(0), "all", 3);
     publish(cluster.node(1), "all", 1);
@@ -53,7 +61,7 @@ fn clients_of_every_node_hear_through_the_death_of_one() {
 fn a_publication_outlives_the_leader_of_the_store() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start_with(dir.path(), FAST);
+    let mut cluster = start(dir.path(), FAST);
     let leader = cluster.leader();
     let alive = (leader + 1) % 3;
     let watcher = cluster.node(alive).start_command(&["notify", "watch", "shop", "prices", "--json"]);
@@ -75,7 +83,7 @@ const LONG: &str = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_
 fn a_node_that_stops_hands_its_ranges_over_and_its_clients_go_elsewhere() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start_with(dir.path(), LONG);
+    let mut cluster = start(dir.path(), LONG);
     let watchers = watchers(&cluster, 3);
     registered(cluster.node(0), "all", 3);
     publish(cluster.node(1), "all", 1);
@@ -96,7 +104,7 @@ fn a_node_that_stops_hands_its_ranges_over_and_its_clients_go_elsewhere() {
 fn kill_loop_of_three_nodes_under_listeners() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start_with(dir.path(), FAST);
+    let mut cluster = start(dir.path(), FAST);
     let watchers = watchers(&cluster, 20);
     registered(cluster.node(0), "all", 20);
     let deadline = Deadline::from_environment();
@@ -153,7 +161,7 @@ fn kill_under_a_crowd(cluster: &mut Cluster, place: usize) {
 fn a_crowd_of_clients_converges_through_the_death_of_a_node() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start_with(dir.path(), FAST);
+    let mut cluster = start(dir.path(), FAST);
     let crowd = Crowd::start(&cluster, 36, 6);
     let leader = cluster.leader();
     kill_under_a_crowd(&mut cluster, leader);
@@ -168,7 +176,7 @@ fn kill_crowd_of_clients_of_three_nodes() {
     let dir = tempfile::tempdir().unwrap();
     let clients = std::env::var("KILL_CLIENTS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
     let limits = format!("{FAST}ids = {clients}\n[limits]\nconnections_per_address = 20000\nrequests_per_second = 0\n");
-    let mut cluster = Cluster::start_with(dir.path(), &limits);
+    let mut cluster = start(dir.path(), &limits);
     let crowd = Crowd::start(&cluster, clients, 20);
     // The time counts from the first kill: a crowd takes a while to come together.
     let (deadline, mut kills) = (Deadline::from_environment(), 0);
@@ -185,7 +193,7 @@ fn kill_crowd_of_clients_of_three_nodes() {
 fn a_node_that_was_removed_hands_its_ranges_over() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start_with(dir.path(), LONG);
+    let cluster = start(dir.path(), LONG);
     let owners = |at: usize| -> Option<Vec<String>> {
         let (status, said) = http_get(cluster.node(at).address, "/v1/notify-load")?;
         let load: Value = serde_json::from_str(&said).ok().filter(|_| status == 200)?;

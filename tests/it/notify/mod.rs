@@ -21,7 +21,7 @@ use std::path::Path;
 const FAST: &str = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_trip = \"100ms\"\n\
                     [notify]\nlease = \"2500ms\"\nrenew = \"400ms\"\n";
 
-/// A node with fast times, in its directory.
+/// A node with fast times and the applications `shop` and `blog`, in its directory.
 pub fn start(dir: &Path) -> Server {
     start_with(dir, "")
 }
@@ -31,7 +31,9 @@ pub fn start_with(dir: &Path, notify: &str) -> Server {
     let config = dir.join("node.toml");
     std::fs::write(&config, format!("{FAST}{notify}")).unwrap();
     let (config, data) = (config.to_str().unwrap().to_owned(), dir.join("data"));
-    Server::start(&["--config", &config, "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"])
+    let server = Server::start(&["--config", &config, "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    ["shop", "blog"].iter().for_each(|app| server.make_app(app));
+    server
 }
 
 /// Publishes, as soon as the node can.

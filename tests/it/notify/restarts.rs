@@ -8,7 +8,9 @@ fn start_at(dir: &std::path::Path, port: u16) -> Server {
     let config = dir.join("node.toml");
     std::fs::write(&config, super::FAST).unwrap();
     let (config, data, listen) = (config.to_str().unwrap().to_owned(), dir.join("data"), format!("127.0.0.1:{port}"));
-    Server::start(&["--config", &config, "--data", data.to_str().unwrap(), "--listen", &listen])
+    let server = Server::start(&["--config", &config, "--data", data.to_str().unwrap(), "--listen", &listen]);
+    server.make_app("shop");
+    server
 }
 
 #[test]

@@ -188,6 +188,7 @@ impl Sidecar {
         within: Duration,
     ) -> Result<Lookup, Error> {
         let full = self.gate.namespace(caller, namespace, Action::Read)?;
+        self.gate.in_app(caller).await?;
         let found = self.tables.lookup(Arc::downgrade(self), &full, within).await;
         found.map_err(|error| crate::gate::own_words(caller, error))
     }
@@ -201,6 +202,7 @@ impl Sidecar {
         new: Registration,
     ) -> Result<(InUse, bool), Error> {
         let place = self.place(caller, namespace, name, &new.instance)?;
+        self.gate.in_app(caller).await?;
         check_address(&new.address)?;
         let (owner, begun) = self.begin(caller, namespace, place.clone(), new)?;
         let owner = self.in_use(owner);

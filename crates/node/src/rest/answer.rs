@@ -46,6 +46,20 @@ impl From<Error> for ErrorBody {
     }
 }
 
+/// Hints in the words of those who ask by HTTP, where those of the parts are of the command line.
+const IN_HTTP_WORDS: [(&str, &str); 10] = [
+    ("admin.no_app", "`GET /v1/admin/apps` lists them; `POST /v1/admin/apps` with `{\"app\": \"NAME\"}` makes one."),
+    ("admin.app_exists", "`POST /v1/admin/apps/{app}/keys` makes further keys for it."),
+    ("admin.no_key", "`GET /v1/admin/apps` lists its keys."),
+    ("admin.too_many_keys", "Revoke one that is not used any more: `DELETE /v1/admin/apps/{app}/keys/{id}`."),
+    ("admin.no_group", "`GET /v1/admin/status` lists the groups: 0 is the cell's, 1 the store's."),
+    ("tables.unknown_table", "`GET /v1/tables` lists them; `PUT /v1/tables/{table}` with `{}` makes one."),
+    ("placement.no_namespace", "`GET /v1/placement` lists them; `PUT /v1/placement/{namespace}` with `{}` makes one."),
+    ("placement.namespace_exists", "`GET /v1/placement` lists them."),
+    ("placement.no_owner", "`GET /v1/placement/{namespace}/owners` lists them."),
+    ("notify.no_object", "`GET /v1/notify/{app}` lists those that are known."),
+];
+
 /// An error on its way out of a handler.
 #[derive(Debug)]
 pub(crate) struct Refusal(pub Error);
@@ -57,7 +71,10 @@ impl From<Error> for Refusal {
 }
 
 impl IntoResponse for Refusal {
-    fn into_response(self) -> Response<Body> {
+    fn into_response(mut self) -> Response<Body> {
+        if let Some((_, hint)) = IN_HTTP_WORDS.iter().find(|(code, _)| *code == self.0.code) {
+            self.0.hint = (*hint).to_owned();
+        }
         let code = self.0.http_status();
         let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(ErrorBody::from(self.0))).into_response();

@@ -65,7 +65,7 @@ pub struct NodeServices {
     stored: Stored,
     cells: Cells,
     apps: Apps,
-    /// Applications that were found to be there.
+    /// Applications that were found to be there, and those that the configuration names.
     made: Mutex<BTreeSet<AppName>>,
     clock: Arc<dyn Clock>,
     /// Absent where the shell is tested without it.
@@ -99,6 +99,12 @@ impl NodeServices {
         let watching = tokio::spawn(roll_call::watch(logs, services.stored.peers.clone(), services.clock.clone()));
         services.watchers.push(AbortOnDrop(watching.abort_handle()));
         services
+    }
+
+    /// The same services, to which these applications are there without having been made: the configuration names them.
+    pub(crate) fn with_apps(self, apps: impl IntoIterator<Item = AppName>) -> NodeServices {
+        self.made.lock().extend(apps);
+        self
     }
 
     /// The same services, whose rows go wrong as planned.

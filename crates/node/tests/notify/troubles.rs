@@ -1,6 +1,6 @@
 //! Somebody else's token, and rows that fail: those whom it concerns hear so, and everybody else hears as before.
 
-use super::{ask, fast, opened, publishing, start, token_of};
+use super::{ask, fast, make_shop, opened, publishing, start, token_of};
 use crate::support::TestIssuer;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -78,6 +78,7 @@ fn object(fails: bool) -> Bytes {
 
 /// A client of another process, as far as the node can tell.
 async fn connected(node: &Node) -> Client {
+    make_shop(node).await;
     let config = ClientConfig { app: Some("shop".into()), ..ClientConfig::new([format!("http://{}", node.address())]) };
     Client::connect(config).await.expect("the node is there")
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_client::notify::{Event, Events, Listener, ListenerOptions, Publication, publish};
 use tidings_client::{Carrier, Client, ClientConfig};
+use tidings_wire::v1::{self, admin_message, frame::Body};
 
 /// Clients that connect at once.
 const CONNECTING: usize = 50;
@@ -64,6 +65,9 @@ pub fn run(args: BenchCrowd) -> Result<(), Error> {
         let objects: Vec<Arc<Object>> = (0..args.clients).map(|_| Arc::default()).collect();
         let config = remote::config(&args.remote)?;
         let application = |client: usize| format!("crowd-{}", client % args.applications.max(1));
+        for of in 0..args.applications.max(1) {
+            make(&config, application(of)).await?;
+        }
         let connecting = objects.iter().enumerate().map(|(client, object)| {
             let config = spread(&config, client, application(client), Carrier::WebSocket);
             listen(config, client, object.clone())
@@ -106,6 +110,16 @@ fn spread(config: &ClientConfig, at: usize, app: String, carrier: Carrier) -> Cl
     let first = at % servers.len().max(1);
     servers.rotate_left(first);
     ClientConfig { servers, app: Some(app), carrier, ..config.clone() }
+}
+
+/// Makes an application, unless an earlier crowd has.
+async fn make(config: &ClientConfig, app: String) -> Result<(), Error> {
+    let create = admin_message::Message::AppCreate(v1::AppCreate { app });
+    let body = Body::Admin(v1::AdminMessage { message: Some(create) });
+    match Client::connect(config.clone()).await?.call(body).await {
+        Err(error) if error.code != "admin.app_exists" => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn name(client: usize) -> String {

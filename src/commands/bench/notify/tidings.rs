@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 /// The application that everything happens in.
-pub const APP: &str = "bench";
+pub const APP: &str = "default";
 /// How long registrations may take: far above anything measured.
 const PATIENCE: Duration = Duration::from_secs(120);
 

@@ -113,6 +113,11 @@ const MEMBER_HELP: &str = "A member is in two groups, the cell's and that of sto
 and can be run again when they were broken off.\n\n\
 Examples:\n  tidings member list\n  tidings member add 4 10.0.0.4:7400\n  tidings member replace 2 4 10.0.0.4:7400";
 
+/// An address to listen on: of an interface, so that nobody has to look up a name.
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "expected an IP address and a port, such as 127.0.0.1:7400 or [::1]:7400".to_owned())
+}
+
 /// Where the server is and who asks.
 #[derive(Args, Clone)]
 pub struct Remote {
@@ -148,7 +153,7 @@ pub struct Serve {
     #[arg(long, env = "TIDINGS_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// The address to listen on [default: 127.0.0.1:7400]
-    #[arg(long, env = "TIDINGS_LISTEN", value_name = "ADDR")]
+    #[arg(long, env = "TIDINGS_LISTEN", value_name = "ADDR", value_parser = parse_listen)]
     pub listen: Option<SocketAddr>,
     /// A configuration file; flags win over it
     #[arg(long, env = "TIDINGS_CONFIG", value_name = "FILE")]
@@ -185,7 +190,7 @@ pub struct Doctor {
     #[arg(long, env = "TIDINGS_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// The address that `serve` would listen on [default: 127.0.0.1:7400]
-    #[arg(long, env = "TIDINGS_LISTEN", value_name = "ADDR")]
+    #[arg(long, env = "TIDINGS_LISTEN", value_name = "ADDR", value_parser = parse_listen)]
     pub listen: Option<SocketAddr>,
     /// The configuration file to check
     #[arg(long, env = "TIDINGS_CONFIG", value_name = "FILE")]

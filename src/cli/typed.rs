@@ -19,7 +19,7 @@ pub struct Typed {
 /// Reads the command line. Help, the version and mistakes in plain form end the program here; an error is one for
 /// [`Typed::JSON`].
 pub fn parse() -> Result<(Command, Typed), Error> {
-    let parsed = Cli::command().try_get_matches().and_then(|matches| {
+    let parsed = numbers_may_be_negative(Cli::command()).try_get_matches().and_then(|matches| {
         let typed = Typed::of(&matches);
         Ok((Cli::from_arg_matches(&matches)?.command, typed))
     });
@@ -30,6 +30,21 @@ pub fn parse() -> Result<(Command, Typed), Error> {
         }
         misuse(&mistake)
     })
+}
+
+/// The same commands, to which a negative number or duration is a value that does not fit, and not a flag that nobody knows.
+fn numbers_may_be_negative(command: clap::Command) -> clap::Command {
+    let below: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    let command = command.mut_args(|arg| {
+        let is_duration =
+            arg.get_value_names().is_some_and(|names| names.iter().any(|name| name.as_str() == "DURATION"));
+        match arg.get_action().takes_values() && !arg.is_last_set() {
+            true if is_duration => arg.allow_hyphen_values(true),
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        }
+    });
+    below.into_iter().fold(command, |command, name| command.mut_subcommand(name, numbers_may_be_negative))
 }
 
 fn is_help(kind: ErrorKind) -> bool {

@@ -110,6 +110,8 @@ fn listening_beyond_loopback_needs_tls_and_auth_or_the_flag() {
     let data = data.path().to_str().unwrap();
     let everywhere = format!("0.0.0.0:{}", free_port());
     run(&["serve", "--data", data, "--listen", &everywhere]).failed(4, "beyond loopback");
+    let named = run(&["serve", "--data", data, "--listen", "localhost:7400"]);
+    assert!(named.code == 2 && named.err.contains("an IP address and a port"), "{named:?}");
     let server = Server::spawn(&["--data", data, "--listen", &everywhere, "--insecure-listen"]);
     assert!(server.said().contains("insecure"), "{}", server.said());
 }

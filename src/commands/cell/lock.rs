@@ -68,6 +68,19 @@ fn no_lock(path: &str, error: Error) -> Error {
     }
 }
 
+/// Nor can anybody be elected at one.
+fn no_election(path: &str, error: Error) -> Error {
+    match error.code.as_ref() {
+        "cell.is_a_directory" => {
+            let file = format!("{}/leader", path.trim_end_matches('/'));
+            error.hint(format!(
+                "An election is a file: name one of its own, such as `tidings cell elect {file} --as NAME`."
+            ))
+        }
+        _ => error,
+    }
+}
+
 /// Stands for election, or says who is elected.
 pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
     let Some(name) = args.name.as_deref().filter(|_| !args.who) else { return who(&args.path, &args.remote) };
@@ -107,16 +120,17 @@ pub fn elect(args: &Elect) -> Result<ExitCode, Error> {
 
 async fn campaign(cell: &Cell, name: &str, path: &str) -> Result<Leadership, Error> {
     let election = Election::new(cell, path);
-    if let Some(leader) = election.leader().await? {
+    if let Some(leader) = election.leader().await.map_err(|error| no_election(path, error))? {
         output::note(format_args!("waiting: {} is elected", leader.identity));
     }
-    match election.campaign(name).await {
+    let elected = match election.campaign(name).await {
         Err(error) if error.code == "cell.no_parent" => {
             make_parents(cell, path).await?;
             election.campaign(name).await
         }
         elected => elected,
-    }
+    };
+    elected.map_err(|error| no_election(path, error))
 }
 
 /// Without a command, this process is the winner for as long as it runs.

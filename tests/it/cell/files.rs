@@ -171,6 +171,8 @@ fn every_mistake_has_its_name_and_changes_nothing() {
         (&["put", "/acl/new", "nobody", "--create-only"], 2, "line 1 of the access list"),
         (&["cat", "/acl/new"], 3, "cell.no_node"),
         (&["quota", "set", "/d"], 2, "nothing to set"),
+        (&["quota", "set", "/d/f", "--nodes", "3"], 4, "cell.not_a_directory"),
+        (&["member", "add", "1", "127.0.0.1:1"], 4, "node 1 is a voting member already"),
         (&["elect", "/d/f", "--who"], 3, "nobody is elected"),
         (&["sessions", "end", "999999"], 4, "cell.no_session"),
         (&["sequencer", "check", "seq1.AAAA"], 2, "cell.bad_sequencer"),
@@ -194,7 +196,11 @@ fn every_mistake_has_its_name_and_changes_nothing() {
     for (args, hint) in [
         (&["sessions", "end", "999999"][..], "`tidings cell sessions` lists"),
         (&["lock", "/d", "--", "true"], "tidings cell lock /d/lock -- CMD"),
+        (&["elect", "/d", "--as", "a", "--", "true"], "tidings cell elect /d/leader --as NAME"),
         (&["watch", "/nothing"], "`tidings cell put` makes a file"),
+        // A value that does not fit is no flag that nobody knows.
+        (&["put", "/d/f", "x", "--if-generation", "-1"], "invalid value '-1'"),
+        (&["lock", "/l", "--lease", "-5s", "--", "true"], "expected a duration such as"),
     ] {
         let said = server.run(&[&["cell"], args].concat());
         assert!(said.code != 0 && said.err.contains(hint), "{args:?}: {said:?}");

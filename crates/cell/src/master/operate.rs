@@ -60,7 +60,10 @@ impl Reign {
             Message::GetQuota(get) => {
                 let place = Place { app: caller.app.as_str().into(), path: NodePath::parse(&get.path)? };
                 t.state.may(caller, &place, Right::Read)?;
-                Message::Quota(t.state.quota(&place).ok_or_else(|| error::no_node(&place.path))?)
+                Message::Quota(t.state.quota(&place).ok_or_else(|| match t.state.stat(&place) {
+                    Some(_) => error::not_a_directory(&place.path),
+                    None => error::no_node(&place.path),
+                })?)
             }
             Message::Keys(_) => Message::KeysReply(v1::CellKeysReply {
                 keys: t.state.keys().public().to_wire(),

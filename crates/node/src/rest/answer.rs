@@ -47,11 +47,21 @@ impl From<Error> for ErrorBody {
 }
 
 /// Hints in the words of those who ask by HTTP, where those of the parts are of the command line.
-const IN_HTTP_WORDS: [(&str, &str); 10] = [
+const IN_HTTP_WORDS: [(&str, &str); 14] = [
     ("admin.no_app", "`GET /v1/admin/apps` lists them; `POST /v1/admin/apps` with `{\"app\": \"NAME\"}` makes one."),
     ("admin.app_exists", "`POST /v1/admin/apps/{app}/keys` makes further keys for it."),
     ("admin.no_key", "`GET /v1/admin/apps` lists its keys."),
     ("admin.too_many_keys", "Revoke one that is not used any more: `DELETE /v1/admin/apps/{app}/keys/{id}`."),
+    (
+        "raft.no_answer",
+        "Start it with `tidings serve --join`, or correct the address. `\"force\": true` adds it all the same.",
+    ),
+    (
+        "cell.no_node",
+        "`GET /v1/cell/files/{directory}?list` shows what is there; `PUT /v1/cell/files/{path}` makes a file.",
+    ),
+    ("cell.no_parent", "`PUT /v1/cell/files/{path}?directory` makes a directory."),
+    ("cell.no_session", "It may have ended by itself; `GET /v1/cell/sessions` lists those that are there."),
     ("admin.no_group", "`GET /v1/admin/status` lists the groups: 0 is the cell's, 1 the store's."),
     ("tables.unknown_table", "`GET /v1/tables` lists them; `PUT /v1/tables/{table}` with `{}` makes one."),
     ("placement.no_namespace", "`GET /v1/placement` lists them; `PUT /v1/placement/{namespace}` with `{}` makes one."),

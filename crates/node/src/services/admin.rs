@@ -115,11 +115,16 @@ async fn member_change(log: &Group, stored: &Stored, change: v1::MemberChange) -
     let changed = match change.change {
         Some(Change::Add(member)) => {
             let node = NodeId(member.node);
-            if leads {
-                stored.refuse_old_number(log, node).await?;
+            if member.node == 0 {
+                return Err(Error::new("raft.bad_number", Class::Invalid, "0 means nobody, and is no node's number")
+                    .hint("Number nodes from 1."));
             }
-            if leads && !change.force {
-                answers(&stored.peers, &member).await?;
+            let votes = log.status().members.iter().any(|member| member.node == node && member.voter);
+            if leads && !votes {
+                stored.refuse_old_number(log, node).await?;
+                if !change.force {
+                    answers(&stored.peers, &member).await?;
+                }
             }
             log.add_member(node, &member.address).await
         }

@@ -65,7 +65,8 @@ pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, Error> {
                 .hint("Use the `ETag` of an answer, or the contents' generation as a number.")
         }),
         (None, Some("*")) => Ok(Expected::Nothing),
-        _ => Err(bad("`If-None-Match` can only be `*` here, and not beside `If-Match`")),
+        _ => Err(bad("`If-None-Match` can only be `*` here, and not beside `If-Match`")
+            .hint("`If-None-Match: *` writes what is not there yet, `If-Match` what is still of that version.")),
     }
 }
 

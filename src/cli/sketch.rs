@@ -12,7 +12,7 @@ pub enum Sketch {
     /// Show what a running proxy has counted, and what it thinks of its origins
     #[command(after_help = "Example:\n  tidings sketch stats --admin 127.0.0.1:9090")]
     Stats(Stats),
-    /// See how static recorded traffic is, and what a sketcher would gain by it
+    /// See how static traffic is, recorded or seen by a running proxy, and what a sketcher gains by it
     #[command(after_help = SURVEY_HELP)]
     Survey(Survey),
 }
@@ -20,8 +20,11 @@ pub enum Sketch {
 #[derive(Args)]
 pub struct Survey {
     /// A HAR file with content, as browsers save it; several are one record, in this order
-    #[arg(long = "har", value_name = "FILE", required = true)]
+    #[arg(long = "har", value_name = "FILE", required_unless_present = "admin")]
     pub hars: Vec<PathBuf>,
+    /// Instead, what a running proxy has seen: what it was given as --admin, beside --survey
+    #[arg(long, value_name = "ADDR", conflicts_with = "hars")]
+    pub admin: Option<SocketAddr>,
     /// Count URLs with at least so many requests
     #[arg(long, default_value_t = 25, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     pub least: u64,
@@ -34,8 +37,10 @@ pub struct Survey {
 }
 
 const SURVEY_HELP: &str = "Two answers are the same if their bodies are. Access logs hold no bodies and say nothing of that: \
-record with a browser (network panel, \"Save all as HAR with content\") or a proxy that writes HAR.\n\n\
-Example:\n  tidings sketch survey --har monday.har --har tuesday.har --svg static.svg";
+record with a browser (network panel, \"Save all as HAR with content\") or a proxy that writes HAR, or let `sketch run --survey` \
+look.\n\n\
+Examples:\n  tidings sketch survey --har monday.har --har tuesday.har --svg static.svg\n  \
+tidings sketch survey --admin 127.0.0.1:9090 --svg static.svg";
 
 #[derive(Args)]
 pub struct Stats {
@@ -67,6 +72,27 @@ pub struct Run {
     /// Tell metrics and statistics here, on an address of this machine alone
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
+    /// Note how static pages are, for `sketch survey --admin`; takes up to 64 MiB
+    #[arg(long, requires = "admin")]
+    pub survey: bool,
+    /// Check each origin by this path, and leave out those that are down; anything below 400 passes
+    #[arg(long, value_name = "PATH")]
+    pub health_path: Option<String>,
+    /// From one health check to the next, in milliseconds
+    #[arg(long, default_value_t = 2_000, value_name = "MS", requires = "health_path", value_parser = clap::value_parser!(u64).range(1..))]
+    pub health_interval: u64,
+    /// How long an origin has for a health check, in milliseconds
+    #[arg(long, default_value_t = 1_000, value_name = "MS", requires = "health_path", value_parser = clap::value_parser!(u64).range(1..))]
+    pub health_patience: u64,
+    /// So many failed health checks in a row, and an origin is down
+    #[arg(long, default_value_t = 3, value_name = "N", requires = "health_path", value_parser = clap::value_parser!(u32).range(1..))]
+    pub health_down: u32,
+    /// So many passed health checks in a row, and it is up again
+    #[arg(long, default_value_t = 2, value_name = "N", requires = "health_path", value_parser = clap::value_parser!(u32).range(1..))]
+    pub health_up: u32,
+    /// What one client address may ask for that nothing is remembered of: so many pages at once, and then so many a second; or `any`
+    #[arg(long, default_value = "256/50", value_name = "BURST/RATE", value_parser = parse_new_pages)]
+    pub new_pages: NewPages,
     /// A file of rules, read again at SIGHUP and when it changes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["unverified_paths", "agreed_paths"])]
     pub rules: Option<PathBuf>,
@@ -117,6 +143,24 @@ pub struct Run {
 const RUN_HELP: &str = "A page is served once a quorum of origins has agreed on it, and from then on from any one of them \
 whose page is the same. The header Tidings-Verified says how: agreed, fast, or no.\n\n\
 Example:\n  tidings sketch run --origin http://10.0.0.1 --origin http://10.0.0.2 --origin http://10.0.0.3 --listen :8080";
+
+/// What one client address may cause in pages that nothing is remembered of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewPages {
+    Any,
+    Limited { burst: u32, a_second: u32 },
+}
+
+fn parse_new_pages(text: &str) -> Result<NewPages, String> {
+    let expected = || format!("expected a number at once and one a second such as 256/50, or `any`, got `{text}`");
+    if text == "any" {
+        return Ok(NewPages::Any);
+    }
+    let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0);
+    let (burst, a_second) = text.split_once('/').ok_or_else(expected)?;
+    let (burst, a_second) = number(burst).zip(number(a_second)).ok_or_else(expected)?;
+    Ok(NewPages::Limited { burst, a_second })
+}
 
 fn parse_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
     match text.strip_prefix(':') {

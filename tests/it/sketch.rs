@@ -119,7 +119,7 @@ fn rules_are_read_again_and_bad_ones_refused() {
         said.code == 0 && said.err.contains("rules.toml:1: ") && said.err.contains("the old rules stay"),
         "{said:?}"
     );
-    run(&["sketch", "stats", "--admin", &admin]).failed(5, "no proxy tells statistics");
+    run(&["sketch", "stats", "--admin", &admin]).failed(5, "no proxy tells of itself");
 }
 
 #[test]
@@ -145,4 +145,35 @@ fn recorded_traffic_is_surveyed() {
     assert!(told.code == 0 && told.out.contains("50.0 % never changed") && told.out.contains("b.net"), "{told:?}");
     run(&["sketch", "survey", "--har", har, "--least", "31"]).failed(2, "no URL was asked for 31 times");
     run(&["sketch", "survey", "--har", svg]).failed(2, "not a HAR file");
+}
+
+#[test]
+fn a_running_proxy_is_surveyed_and_its_origins_are_checked() {
+    let _turn = turn();
+    let place = tempfile::tempdir().unwrap();
+    let proxy = proxy(&["--admin", "127.0.0.1:0", "--survey", "--health-path", "/healthz", "--health-interval", "50"]);
+    let (address, admin) = (address(&proxy.line(1)), address(&proxy.line(2)).to_string());
+    for _ in 0..30 {
+        assert_eq!(until("it answers", || http_get(address, "/page")).0, 200);
+    }
+    let svg = place.path().join("static.svg");
+    let svg = svg.to_str().unwrap();
+    let survey = ["sketch", "survey", "--admin", &admin, "--svg", svg];
+    let json = || run(&[&survey[..], &["--json"]].concat()).json();
+    // What is new is looked at beside.
+    until("all are counted", || (json()["requests"] == 30).then_some(()));
+    let told = run(&survey);
+    assert!(told.code == 0 && told.out.contains("100.0 % never changed"), "{told:?}");
+    assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
+    let all = json();
+    assert_eq!((&all["counted"], &all["requests"], &all["transitions"]), (&1.into(), &30.into(), &0.into()));
+    run(&["sketch", "survey", "--admin", &admin, "--har", "x.har"]).failed(2, "cannot be used with");
+
+    let stats = || run(&["sketch", "stats", "--admin", &admin, "--json"]).json();
+    let up = |stats: &serde_json::Value| (0..3).all(|origin| stats["origins"][origin]["up"] == true);
+    until("all are found up", || up(&stats()).then_some(()));
+    let told = run(&["sketch", "stats", "--admin", &admin]);
+    assert!(told.out.contains("HEALTH") && told.out.contains("up (0 of "), "{told:?}");
+    run(&["sketch", "run", "--origin", "http://a", "--health-path", "healthz"]).failed(2, "not a path");
+    run(&["sketch", "run", "--origin", "http://a", "--new-pages", "5"]).failed(2, "256/50");
 }

@@ -1,15 +1,17 @@
-//! Metrics and statistics, told to this machine alone: `/metrics`, `/stats`, `/healthz`.
+//! Metrics and statistics, told to this machine alone: `/metrics`, `/stats`, `/survey`, `/survey.svg`, `/healthz`.
 
 use crate::engine::Engine;
 use crate::metrics::{self, Metrics};
+use crate::survey::{LEAST_REQUESTS, svg};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ use tokio::sync::Semaphore;
 const MOST: usize = 16;
 /// How long a request's head may take.
 const SLOW: Duration = Duration::from_secs(10);
+const WHAT: &str = "there are /metrics, /stats, /survey, /survey.svg and /healthz here, to GET\n";
+const UNSURVEYED: &str = "this proxy does not note how static its pages are\n";
 
 /// Listens, on this machine alone: nobody is asked who he is.
 pub(crate) async fn listen(at: SocketAddr) -> Result<TcpListener, Error> {
@@ -61,24 +65,35 @@ pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, metrics: A
 }
 
 fn answer(request: &Request<Incoming>, engine: &Engine, metrics: &Metrics) -> Response<Full<Bytes>> {
-    let page = |kind: &'static str, text: String| {
-        let mut page = Response::new(Full::new(Bytes::from(text)));
-        page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        page
-    };
-    let refusal = |status| {
-        let mut refusal = page("text/plain", "there are /metrics, /stats and /healthz here, to GET\n".to_owned());
-        *refusal.status_mut() = status;
-        refusal
-    };
-    match (request.method() == Method::GET, request.uri().path()) {
-        (true, "/metrics") => page("text/plain; version=0.0.4", metrics::text(engine, metrics)),
-        (true, "/stats") => match serde_json::to_string(&metrics::stats(engine, metrics)) {
-            Ok(text) => page("application/json", text),
-            Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR),
-        },
-        (true, "/healthz") => page("text/plain", "ok\n".to_owned()),
-        (true, _) => refusal(StatusCode::NOT_FOUND),
-        (false, _) => refusal(StatusCode::METHOD_NOT_ALLOWED),
+    let (path, least) = (request.uri().path(), least(request.uri()));
+    match (request.method() == Method::GET, path, &engine.survey) {
+        (false, ..) => page(StatusCode::METHOD_NOT_ALLOWED, "text/plain", WHAT.to_owned()),
+        (_, "/metrics", _) => page(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(engine, metrics)),
+        (_, "/stats", _) => json(&metrics::stats(engine, metrics)),
+        (_, "/survey" | "/survey.svg", None) => page(StatusCode::NOT_FOUND, "text/plain", UNSURVEYED.to_owned()),
+        (_, "/survey", Some(live)) => json(&live.survey(least)),
+        (_, "/survey.svg", Some(live)) => page(StatusCode::OK, "image/svg+xml", svg(&live.survey(least))),
+        (_, "/healthz", _) => page(StatusCode::OK, "text/plain", "ok\n".to_owned()),
+        _ => page(StatusCode::NOT_FOUND, "text/plain", WHAT.to_owned()),
     }
+}
+
+/// From how many requests on a URL is counted: `?least=N`.
+fn least(uri: &Uri) -> u64 {
+    let said = uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("least=")));
+    said.and_then(|number| number.parse().ok()).unwrap_or(LEAST_REQUESTS).max(2)
+}
+
+fn json(told: &impl Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_string(told) {
+        Ok(text) => page(StatusCode::OK, "application/json", text),
+        Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
+    }
+}
+
+fn page(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut page = Response::new(Full::new(Bytes::from(text)));
+    *page.status_mut() = status;
+    page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    page
 }

@@ -2,7 +2,7 @@
 
 use crate::tls::Identity;
 use http::Uri;
-use http::uri::{Authority, Scheme};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,6 +27,33 @@ impl fmt::Display for Origin {
     }
 }
 
+/// How origins are checked, whether or not anybody asks for anything.
+#[derive(Clone, Debug)]
+pub struct Checks {
+    /// What is asked for; anything below 400 passes.
+    pub path: PathAndQuery,
+    /// From a check's end to the next one. 2 s: a restart is noticed before most clients are.
+    pub interval: Duration,
+    /// How long an origin has for a check. 1 s, like a fast read.
+    pub patience: Duration,
+    /// So many failures in a row, and it is not asked alone. 3: one or two are a restart.
+    pub down: u32,
+    /// So many passes in a row, and it is again. 2: one may be luck.
+    pub up: u32,
+}
+
+impl Checks {
+    /// The defaults for this path.
+    pub fn of(path: &str) -> Result<Checks, Error> {
+        let seconds = Duration::from_secs;
+        let path = path.parse::<PathAndQuery>().ok().filter(|_| path.starts_with('/')).ok_or_else(|| {
+            Error::new("sketch.bad_path", Class::Invalid, format!("`{path}` is not a path"))
+                .hint("Name what origins are checked by like /healthz.")
+        })?;
+        Ok(Checks { path, interval: seconds(2), patience: seconds(1), down: 3, up: 2 })
+    }
+}
+
 /// How a proxy runs.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -40,6 +67,11 @@ pub struct Config {
     pub tls: Option<Identity>,
     /// Where metrics and statistics are told, to this machine alone. Nowhere by default.
     pub admin: Option<SocketAddr>,
+    /// How they are checked. Not by default: whoever is away is noticed by requests, too, and what may be asked for is the
+    /// origins' business.
+    pub checks: Option<Checks>,
+    /// Whether it is noted how static pages are, for `sketch survey`. Not by default: it takes up to 64 MiB.
+    pub survey: bool,
     /// How many of them may be wrong. By default as many as a quorum of more than half bears: (N − 1) / 2.
     pub faults: u16,
     /// How many must say the same. By default f + 1.
@@ -89,6 +121,8 @@ impl Config {
             origin_ca: None,
             tls: None,
             admin: None,
+            checks: None,
+            survey: false,
             faults,
             quorum: faults + 1,
             writes: Writes::Refused,
@@ -143,6 +177,11 @@ mod tests {
         assert_eq!((five.faults, five.quorum), (2, 3));
         assert_eq!(five.origins[1].to_string(), "http://b:1");
         assert_eq!(five.origins[2].to_string(), "https://c");
+        assert_eq!(Checks::of("/healthz?deep").unwrap().path, "/healthz?deep");
+        assert_eq!(
+            ["", "healthz", "/a b", "*"].map(|wrong| Checks::of(wrong).unwrap_err().code),
+            ["sketch.bad_path"; 4]
+        );
         for wrong in ["a:80", "http://a/path", "ftp://a", ""] {
             assert_eq!(of(&[wrong]).unwrap_err().code, "sketch.bad_origin", "{wrong}");
         }

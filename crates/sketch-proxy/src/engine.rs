@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::held::Held;
+use crate::survey::Live;
 use crate::upstream::Upstream;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Wall};
 use tidings_sketch::group::{self, Group};
+use tidings_sketch::health::{self, Checked, Found, Health};
 use tidings_sketch::history::{self, History};
 use tidings_sketch::http::{Forwarded, Page, Rules};
 use tidings_sketch::sketch::{Sketch, Sketching};
@@ -35,8 +37,16 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 struct Machines {
     sketcher: Sketcher<Question, Sheet>,
     group: Group<Question, Sheet>,
+    health: Option<Health>,
     waiting: BTreeMap<RequestId, oneshot::Sender<End>>,
     last_id: u64,
+}
+
+/// What the machines want of origins.
+#[derive(Default)]
+struct Errands {
+    fetches: Vec<Fetch>,
+    checks: Vec<ReplicaId>,
 }
 
 /// One origin is asked.
@@ -53,6 +63,8 @@ pub(crate) struct Engine {
     pub(crate) upstream: Upstream,
     pub(crate) sketching: Sketching,
     history: Arc<History>,
+    /// How static pages are, if that is noted.
+    pub(crate) survey: Option<Live>,
     rules: RwLock<Arc<Rules>>,
     start: Instant,
     alarm: Notify,
@@ -83,14 +95,23 @@ impl Engine {
             allowance: config.allowance,
             ..sketcher::Options::of(replicas, config.faults, secret()?)
         };
+        let health = config.checks.as_ref().map(|checks| {
+            Health::new(health::Options {
+                replicas,
+                interval: checks.interval,
+                down: checks.down.max(1),
+                up: checks.up.max(1),
+            })
+        });
         let history = Arc::new(History::new(&history::Options::of(config.entries)));
         let sketcher = Sketcher::new(options, Arc::clone(&history), Arc::new(Alone));
         let sketching = Sketching::new(secret()?);
         Ok(Engine {
-            machines: Mutex::new(Machines { sketcher, group, waiting: BTreeMap::new(), last_id: 0 }),
+            machines: Mutex::new(Machines { sketcher, group, health, waiting: BTreeMap::new(), last_id: 0 }),
             upstream: Upstream::new(config, sketching.clone())?,
             sketching,
             history,
+            survey: config.survey.then(Live::default),
             rules: RwLock::new(Arc::new(config.rules.clone())),
             start: Instant::now(),
             alarm: Notify::new(),
@@ -125,6 +146,11 @@ impl Engine {
         machines.sketcher.standing(now).into_iter().zip(differed).collect()
     }
 
+    /// What health checks found of each origin; of none if there are no checks.
+    pub(crate) fn health(&self) -> Vec<Found> {
+        self.machines.lock().health.as_ref().map(Health::found).unwrap_or_default()
+    }
+
     /// Asks the machines; the answer comes when it comes.
     pub(crate) async fn ask(self: &Arc<Self>, question: Question, kind: Kind, client: u64) -> End {
         let (sender, receiver) = oneshot::channel();
@@ -143,9 +169,7 @@ impl Engine {
     pub(crate) async fn keep_time(self: Arc<Self>) {
         loop {
             let pause = {
-                let machines = self.machines.lock();
-                let deadlines = [machines.sketcher.deadline(), machines.group.deadline()];
-                let earliest = deadlines.into_iter().flatten().min();
+                let earliest = self.machines.lock().deadline();
                 earliest.map_or(LONGEST_SLEEP, |at| at.since(self.now().mono))
             };
             tokio::select! {
@@ -162,16 +186,19 @@ impl Engine {
 
     /// Lets the machines take one input, or what is due, and does what they want. Nothing is awaited under the lock.
     fn step(self: &Arc<Self>, input: impl FnOnce(&mut Machines) -> Option<Turn>) {
-        let mut fetches = Vec::new();
+        let mut errands = Errands::default();
         let moved = {
             let mut machines = self.machines.lock();
             let before = machines.deadline();
             let turn = input(&mut machines);
-            machines.take(self.now(), turn, &mut fetches);
+            machines.take(self.now(), turn, &mut errands);
             machines.deadline() < before || before.is_none()
         };
-        for fetch in fetches {
+        for fetch in errands.fetches {
             tokio::spawn(Arc::clone(self).fetch(fetch));
+        }
+        for origin in errands.checks {
+            tokio::spawn(Arc::clone(self).check(origin));
         }
         if moved {
             self.alarm.notify_one();
@@ -190,6 +217,20 @@ impl Engine {
             })
         });
     }
+
+    async fn check(self: Arc<Self>, origin: ReplicaId) {
+        let checked = self.upstream.check(origin).await;
+        let passed =
+            checked.inspect_err(|why| tracing::debug!(origin = origin.0, %why, "a health check failed")).is_ok();
+        self.step(|_| Some(Turn::Health(Checked(origin, passed))));
+    }
+}
+
+fn told(origin: ReplicaId, up: bool) {
+    match up {
+        true => tracing::info!(origin = origin.0, "an origin is up"),
+        false => tracing::warn!(origin = origin.0, "an origin is down: it is not asked alone"),
+    }
 }
 
 fn reply(from: ReplicaId, nonce: u64, answer: Answer<Sheet>) -> group::Reply<Sheet> {
@@ -201,29 +242,48 @@ fn reply(from: ReplicaId, nonce: u64, answer: Answer<Sheet>) -> group::Reply<She
 enum Turn {
     Sketcher(sketcher::Input<Question, Sheet>),
     Group(group::Input<Question, Sheet>),
+    Health(Checked),
 }
 
 impl Machines {
     fn deadline(&self) -> Option<Mono> {
-        [self.sketcher.deadline(), self.group.deadline()].into_iter().flatten().min()
+        let health = self.health.as_ref().and_then(Health::deadline);
+        [self.sketcher.deadline(), self.group.deadline(), health].into_iter().flatten().min()
     }
 
     /// Gives the input to its machine, and each machine what the other one wants of it, until both are content.
-    fn take(&mut self, now: Now, turn: Option<Turn>, fetches: &mut Vec<Fetch>) {
-        let (mut asked, mut voted) = (Outbox::new(), Outbox::new());
+    fn take(&mut self, now: Now, turn: Option<Turn>, errands: &mut Errands) {
+        let (mut asked, mut voted, mut checked) = (Outbox::new(), Outbox::new(), Outbox::new());
         match turn {
             Some(Turn::Sketcher(input)) => self.sketcher.handle(now, input, &mut asked),
             Some(Turn::Group(input)) => self.group.handle(now, input, &mut voted),
+            Some(Turn::Health(input)) => {
+                if let Some(health) = &mut self.health {
+                    health.handle(now, input, &mut checked);
+                }
+            }
             None => {
                 self.sketcher.wake(now, &mut asked);
                 self.group.wake(now, &mut voted);
+                if let Some(health) = &mut self.health {
+                    health.wake(now, &mut checked);
+                }
+            }
+        }
+        for output in checked {
+            match output {
+                health::Output::Check(origin) => errands.checks.push(origin),
+                health::Output::Turned(origin, up) => {
+                    told(origin, up);
+                    self.sketcher.handle(now, sketcher::Input::Health(origin, up), &mut asked);
+                }
             }
         }
         while !asked.is_empty() || !voted.is_empty() {
             for output in std::mem::take(&mut asked) {
                 match output {
                     sketcher::Output::Fast(call, from, question) => {
-                        fetches.push(Fetch { from, call, vote: None, question });
+                        errands.fetches.push(Fetch { from, call, vote: None, question });
                     }
                     sketcher::Output::Replicate(call, _, question) => {
                         self.group.handle(now, group::Input::Ask(call, question), &mut voted);
@@ -235,7 +295,7 @@ impl Machines {
             for output in std::mem::take(&mut voted) {
                 let input = match output {
                     group::Output::Send { to, call, nonce, request, .. } => {
-                        fetches.push(Fetch { from: to, call, vote: Some(nonce), question: request });
+                        errands.fetches.push(Fetch { from: to, call, vote: Some(nonce), question: request });
                         continue;
                     }
                     group::Output::Done(call, answer, sigma) => sketcher::Input::Replicated(call, answer, sigma),

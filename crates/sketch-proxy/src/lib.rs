@@ -9,13 +9,13 @@
 //! - `serve`: connections, limits, what a client asked for of a verified page.
 //! - `engine`: the machines, and what they want done.
 //! - `upstream`: a pool of connections to the origins (`line`), and answers as the machines take them.
-//! - `held`: bodies in memory, on disk, or on their way past (rule L).
+//! - `held`: bodies in memory, on disk, or on their way past (rule L); `multipart`: several ranges of one.
 //! - `rules_file`: rules as a file says them; `tls`; `metrics` and `admin`: what it tells of itself.
-//! - [`survey`]: how static traffic is, from recorded answers.
+//! - [`survey`]: how static traffic is, from recorded answers or from what it sees.
 //!
 //! What it promises: a verified answer was given by a quorum of origins, so by an honest one if at most f are wrong (rule E).
-//! What it deliberately does not do: promise delay-once (origins have no order), send a write to more than one origin, cache
-//! bodies, or answer several ranges at once.
+//! What it deliberately does not do: promise delay-once (origins have no order), send a write to more than one origin, or cache
+//! bodies.
 
 mod admin;
 pub mod config;
@@ -23,13 +23,14 @@ mod engine;
 mod held;
 mod line;
 mod metrics;
+mod multipart;
 mod rules_file;
 mod serve;
 pub mod survey;
 mod tls;
 mod upstream;
 
-pub use config::{Config, Origin};
+pub use config::{Checks, Config, Origin};
 pub use metrics::{OriginStats, Stats};
 pub use rules_file::parse as parse_rules;
 pub use tls::Identity;

@@ -26,6 +26,9 @@ const MISMATCHES: &str = "tidings_sketch_origin_mismatches_total";
 const SILENCES: &str = "tidings_sketch_origin_silences_total";
 const DIFFERED: &str = "tidings_sketch_origin_differed_total";
 const EJECTED: &str = "tidings_sketch_origin_ejected";
+const UP: &str = "tidings_sketch_origin_up";
+const CHECKS: &str = "tidings_sketch_origin_checks_total";
+const CHECKS_FAILED: &str = "tidings_sketch_origin_checks_failed_total";
 
 /// Bounds of the latency histogram in seconds: from a page of loopback to the longest vote.
 const BUCKETS: [f64; 10] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 10.0];
@@ -93,11 +96,18 @@ pub struct OriginStats {
     pub differed: u64,
     /// Whether it is not asked alone at present.
     pub ejected: bool,
+    /// Whether health checks find it up; nothing if there are none, or none has ended.
+    pub up: Option<bool>,
+    /// Health checks that have ended.
+    pub checks: u64,
+    /// Those that it failed.
+    pub checks_failed: u64,
 }
 
 pub(crate) fn stats(engine: &Engine, metrics: &Metrics) -> Stats {
     let counts = engine.counts();
     let known = engine.upstream.origins().iter().zip(engine.standing());
+    let health = engine.health();
     Stats {
         requests: counts.asked,
         fast: counts.fast,
@@ -110,12 +120,16 @@ pub(crate) fn stats(engine: &Engine, metrics: &Metrics) -> Stats {
         rules_generation: engine.rules().generation,
         rules_refused: metrics.rules_refused.load(Relaxed),
         origins: known
-            .map(|(origin, (standing, differed))| OriginStats {
+            .enumerate()
+            .map(|(at, (origin, (standing, differed)))| OriginStats {
                 origin: origin.to_string(),
                 mismatches: standing.mismatches,
                 silences: standing.silences,
                 differed,
                 ejected: standing.ejected,
+                up: health.get(at).and_then(|found| found.up),
+                checks: health.get(at).map_or(0, |found| found.checks),
+                checks_failed: health.get(at).map_or(0, |found| found.failed),
             })
             .collect(),
     }
@@ -143,13 +157,18 @@ pub(crate) fn text(engine: &Engine, metrics: &Metrics) -> String {
     page.one(GENERATION, "gauge", "How often the rules were replaced.", stats.rules_generation);
     page.one(RULES_REFUSED, "counter", "Files of rules that were refused.", stats.rules_refused);
     type OfOrigin = (&'static str, &'static str, &'static str, fn(&OriginStats) -> u64);
-    let by_origin: [OfOrigin; 4] = [
+    let by_origin: [OfOrigin; 7] = [
         (MISMATCHES, "counter", "Pages of an origin alone that differed though nothing had changed.", |of| {
             of.mismatches
         }),
         (SILENCES, "counter", "Reads that an origin alone did not answer in time.", |of| of.silences),
         (DIFFERED, "counter", "Votes in which an origin said something else than the quorum.", |of| of.differed),
         (EJECTED, "gauge", "Whether an origin is not asked alone.", |of| u64::from(of.ejected)),
+        (UP, "gauge", "Whether health checks find an origin up, or have not found otherwise.", |of| {
+            u64::from(of.up.unwrap_or(true))
+        }),
+        (CHECKS, "counter", "Health checks of an origin that have ended.", |of| of.checks),
+        (CHECKS_FAILED, "counter", "Health checks that an origin failed.", |of| of.checks_failed),
     ];
     for (name, kind, help, value) in by_origin {
         page.head(name, kind, help);

@@ -4,11 +4,13 @@ use crate::config::Config;
 use crate::engine::{Asked, Engine};
 use crate::held::{Held, Reading};
 use crate::metrics::Metrics;
+use crate::multipart::Multipart;
+use crate::survey::{Live, Seen};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -26,7 +28,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tidings_base::KeyHash;
 use tidings_sketch::group;
-use tidings_sketch::http::{BadRequest, Page, VERIFIED, Wanted, is_compressible};
+use tidings_sketch::http::{BadRequest, Forwarded, Page, Reply, VERIFIED, Wanted, is_compressible};
 use tidings_sketch::sketcher::{How, Refusal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -137,10 +139,27 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
         IpAddr::V6(peer) => KeyHash::of(&peer.octets()).0,
     };
     let question = Arc::new(Asked { forwarded: admitted.forwarded, key: admitted.key, rules });
-    match engine.ask(question, admitted.kind, client).await {
-        Ok((page, how)) => page_as_wanted(&page, how, &admitted.wanted, room).await,
+    match engine.ask(Arc::clone(&question), admitted.kind, client).await {
+        Ok((page, how)) => {
+            if let Some(survey) = engine.survey.as_ref().filter(|_| parts.method == Method::GET) {
+                note(survey, &question.forwarded, &parts.headers, &page);
+            }
+            page_as_wanted(&page, how, &admitted.wanted, room).await
+        }
         Err(why) => refused(why),
     }
+}
+
+/// For whoever wants to know how static these pages are.
+fn note(survey: &Live, asked: &Forwarded, headers: &HeaderMap, page: &Page<Held>) {
+    let body = match &page.body {
+        _ if page.status != StatusCode::OK => return,
+        Held::Passing(_) => return survey.passed_by(),
+        Held::Memory(body) => Some(body.clone()),
+        Held::Disk(_) => None,
+    };
+    let Forwarded { scheme, authority, target, .. } = asked;
+    survey.see(Seen { scheme, authority, target, headers, hash: page.hash, body });
 }
 
 fn bad_request(why: BadRequest) -> StatusCode {
@@ -186,7 +205,18 @@ async fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc
             let content = passing.map_or_else(|| full(Bytes::new()), BodyExt::boxed);
             return finished(page.status, headers, content, How::Unverified);
         }
+        // The page is there, and the answer is no page.
+        _ if page.status == StatusCode::OK && reply.status.is_client_error() => return unmet(&reply, how),
         _ if !reply.send => Ok((full(Bytes::new()), 0)),
+        _ if !reply.parts.is_empty() => match Multipart::new(page, &reply.parts) {
+            Some(parts) => {
+                insert(&mut headers, header::CONTENT_TYPE, &parts.content_type());
+                insert(&mut headers, header::CONTENT_LENGTH, &parts.length().to_string());
+                let in_memory = if matches!(page.body, Held::Memory(_)) { parts.length() as usize } else { 2 * PIECE };
+                Ok((parts.boxed(), in_memory))
+            }
+            None => Err(io::Error::other("its body has passed")),
+        },
         // Bodies in memory are shorter than memory is large, so these fit.
         Held::Memory(body) => match reply.gzip {
             true => gzip(body.clone()).await.map(|small| (full(small.clone()), small.len())),
@@ -204,16 +234,7 @@ async fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc
     let Ok(taken) = Arc::clone(room).try_acquire_many_owned(u32::try_from(in_memory).unwrap_or(u32::MAX)) else {
         return refused(Refusal::Busy);
     };
-    if page.status == StatusCode::OK {
-        insert(&mut headers, header::ETAG, &reply.etag);
-        insert(&mut headers, header::ACCEPT_RANGES, "bytes");
-        if is_compressible(page) {
-            headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
-        }
-    }
-    if let Some(range) = &reply.content_range {
-        insert(&mut headers, header::CONTENT_RANGE, range);
-    }
+    describe(&mut headers, page, &reply);
     if reply.gzip {
         insert(&mut headers, header::CONTENT_ENCODING, "gzip");
         if reply.send {
@@ -224,10 +245,54 @@ async fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc
         for (name, _) in &page.trailers {
             headers.append(header::TRAILER, HeaderValue::from_name(name.clone()));
         }
-    } else if has_length(reply.status) {
+    } else if has_length(reply.status) && reply.parts.is_empty() {
         insert(&mut headers, header::CONTENT_LENGTH, &length.to_string());
     }
     finished(reply.status, headers, Untaken { content, rest: Bytes::new(), _taken: taken }.boxed(), how)
+}
+
+/// What is said of a page beside what its origin said.
+fn describe(headers: &mut HeaderMap, page: &Page<Held>, reply: &Reply) {
+    if page.status == StatusCode::OK {
+        insert(headers, header::ETAG, &reply.etag);
+    }
+    match reply.status {
+        StatusCode::OK => insert(headers, header::ACCEPT_RANGES, "bytes"),
+        // RFC 9110 §15.4.5: whoever asked has the page, and with it what describes it.
+        StatusCode::NOT_MODIFIED => {
+            for name in [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE] {
+                headers.remove(name);
+            }
+        }
+        _ => {}
+    }
+    if is_compressible(page) && !varies(headers) {
+        headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    if let Some(range) = &reply.content_range {
+        insert(headers, header::CONTENT_RANGE, range);
+    }
+}
+
+/// Whether it is said already that a page comes in several codings.
+fn varies(headers: &HeaderMap) -> bool {
+    let said = |name: &str| name.trim() == "*" || name.trim().eq_ignore_ascii_case("accept-encoding");
+    let mut values = headers.get_all(header::VARY).iter().filter_map(|value| value.to_str().ok());
+    values.any(|value| value.split(',').any(said))
+}
+
+/// A condition that the page does not meet, or a range that it does not have: nothing of it is sent.
+fn unmet(reply: &Reply, how: How) -> Answer {
+    let why = match reply.status {
+        StatusCode::PRECONDITION_FAILED => "the page is not as the request demands",
+        _ => "the page has no such range",
+    };
+    let (parts, content) = refusal(reply.status, why).into_parts();
+    let mut headers = parts.headers;
+    if let Some(range) = &reply.content_range {
+        insert(&mut headers, header::CONTENT_RANGE, range);
+    }
+    finished(reply.status, headers, content, how)
 }
 
 fn finished(status: StatusCode, mut headers: HeaderMap, content: Content, how: How) -> Answer {

@@ -1,6 +1,6 @@
 //! A pool of connections to the origins, and their answers as the machines take them.
 
-use crate::config::{Config, Origin};
+use crate::config::{Checks, Config, Origin};
 use crate::engine::{Question, Sheet};
 use crate::held::{Held, Store};
 use crate::line::Connector;
@@ -26,6 +26,7 @@ pub(crate) struct Upstream {
     sketching: Sketching,
     store: Store,
     give_up: Duration,
+    checks: Option<Checks>,
 }
 
 /// Why an origin gave no answer.
@@ -52,6 +53,7 @@ impl Upstream {
             sketching,
             store: Store::new(config.bodies, config.spool.clone(), config.most_on_disk),
             give_up: config.give_up,
+            checks: config.checks.clone(),
         })
     }
 
@@ -65,6 +67,22 @@ impl Upstream {
         let request = self.request(from, &question.forwarded)?;
         let fetched = tokio::time::timeout(self.give_up, self.answer(request, question)).await;
         fetched.map_err(|_| no("it did not answer in time"))?
+    }
+
+    /// Asks an origin whether it is well. What it says is not looked at beyond its status.
+    pub(crate) async fn check(&self, origin: ReplicaId) -> Result<(), NoAnswer> {
+        let checks = self.checks.as_ref().ok_or_else(|| no("there are no checks"))?;
+        let origin = self.origins.get(usize::from(origin.0)).ok_or_else(|| no("nobody has this number"))?;
+        let uri = Uri::builder().scheme(origin.scheme.clone()).authority(origin.authority.clone());
+        let uri = uri.path_and_query(checks.path.clone()).build().map_err(no)?;
+        let request = Request::builder().uri(uri).header(header::USER_AGENT, "tidings-health");
+        let request = request.body(Full::default()).map_err(no)?;
+        let asked = tokio::time::timeout(checks.patience, self.client.request(request)).await;
+        let status = asked.map_err(|_| no("it did not answer in time"))?.map_err(no)?.status();
+        match status.is_success() || status.is_redirection() {
+            true => Ok(()),
+            false => Err(no(format_args!("it answered {status}"))),
+        }
     }
 
     fn request(&self, from: ReplicaId, what: &Forwarded) -> Result<Request<Full<Bytes>>, NoAnswer> {

@@ -13,6 +13,7 @@
 //! - [`sketcher`]: Algorithm 1 of the paper as a machine, with lists, uniform choice, ejection and limits (rules A, B, I–L).
 //! - [`history`]: what it remembers, in 28 bytes an entry, shared by threads (rule B).
 //! - [`group`]: how replicas are asked and when their replies count (rules E and F).
+//! - [`health`]: which replicas are known to be away.
 //! - [`replica`]: what a replica does with an agreed order (rule G), and the interface of whatever makes that order.
 //! - [`http`]: what is forwarded, and how that and nothing else is sketched (rules C and D).
 //! - [`sigma`]: the group's order; [`sketch`]: sketches; [`session`]: read your own writes (rule K).
@@ -22,6 +23,7 @@
 //! writes that pass it by, answer from memory (it remembers sketches, not bodies), or join reads that are under way.
 
 pub mod group;
+pub mod health;
 pub mod history;
 pub mod http;
 #[doc(hidden)]

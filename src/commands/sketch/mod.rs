@@ -1,20 +1,21 @@
 //! `tidings sketch …`: the sketcher in front of web servers, until it is told to stop; and what it tells of itself.
 
+mod asking;
 mod rules;
 mod stats;
 mod survey;
 
 use super::signals::Signals;
 use super::{probe, runtime};
-use crate::cli::sketch::{Run, Sketch};
+use crate::cli::sketch::{NewPages, Run, Sketch};
 use crate::output;
 use std::time::Duration;
 use tidings_base::Error;
 use tidings_node::config::Log;
 use tidings_node::logs;
 use tidings_sketch::http::{Bodies, PathRule};
-use tidings_sketch::sketcher::{Way, Writes};
-use tidings_sketch_proxy::{Config, Identity, Proxy};
+use tidings_sketch::sketcher::{Allowance, Way, Writes};
+use tidings_sketch_proxy::{Checks, Config, Identity, Proxy};
 
 /// Runs what was typed.
 pub fn run(command: Sketch) -> Result<(), Error> {
@@ -73,6 +74,19 @@ fn configured(args: Run) -> Result<Config, Error> {
     config.give_up = Duration::from_millis(args.give_up);
     config.origin_ca = args.origin_ca;
     config.admin = args.admin;
+    config.survey = args.survey;
+    config.checks = args.health_path.as_deref().map(Checks::of).transpose()?;
+    if let Some(checks) = &mut config.checks {
+        checks.interval = Duration::from_millis(args.health_interval);
+        checks.patience = Duration::from_millis(args.health_patience);
+        (checks.down, checks.up) = (args.health_down, args.health_up);
+    }
+    config.allowance = match args.new_pages {
+        NewPages::Any => None,
+        NewPages::Limited { burst, a_second } => {
+            Some(Allowance { burst, every: Duration::from_secs(1).checked_div(a_second).unwrap_or_default() })
+        }
+    };
     config.tls = args.certificate.zip(args.key).map(|(certificate, key)| Identity { certificate, key });
     if args.writes_to_one {
         config.writes = Writes::One;

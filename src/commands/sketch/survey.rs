@@ -1,5 +1,6 @@
 //! `tidings sketch survey`: how static is my traffic.
 
+use super::asking;
 use crate::cli::sketch::Survey as Args;
 use crate::output::{self, broken};
 use std::fs::File;
@@ -12,12 +13,10 @@ const RATIOS: [u32; 9] = [0, 1, 5, 10, 15, 25, 50, 75, 100];
 
 /// Reads, counts, prints.
 pub fn run(args: &Args) -> Result<(), Error> {
-    let mut study = Study::default();
-    for path in &args.hars {
-        let file = File::open(path).map_err(|error| broken(format_args!("cannot read {}", path.display()), error))?;
-        read_har(&path.display().to_string(), BufReader::new(file))?.into_iter().for_each(|one| study.add(one));
-    }
-    let survey = study.survey(args.least);
+    let survey = match args.admin {
+        Some(admin) => asking::ask(admin, &format!("/survey?least={}", args.least))?,
+        None => recorded(args)?,
+    };
     if survey.counted == 0 {
         let what = format!("no URL was asked for {} times with its body recorded", args.least);
         return Err(Error::new("sketch.nothing_to_survey", Class::Invalid, what)
@@ -34,14 +33,24 @@ pub fn run(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
+fn recorded(args: &Args) -> Result<Survey, Error> {
+    let mut study = Study::default();
+    for path in &args.hars {
+        let file = File::open(path).map_err(|error| broken(format_args!("cannot read {}", path.display()), error))?;
+        read_har(&path.display().to_string(), BufReader::new(file))?.into_iter().for_each(|one| study.add(one));
+    }
+    Ok(study.survey(args.least))
+}
+
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
 fn print(survey: &Survey) {
     output::line(format_args!(
-        "{} answers of {} URLs; {} more had no body recorded. {} URLs were asked for {} times or more:",
-        survey.requests, survey.urls, survey.without_body, survey.counted, survey.least_requests
+        "{} answers of {} URLs; {} more had no body recorded, {} were of more URLs than are followed. {} URLs were asked for \
+         {} times or more:",
+        survey.requests, survey.urls, survey.without_body, survey.not_followed, survey.counted, survey.least_requests
     ));
     output::line(format_args!(
         "{} never changed (the paper: 50 %), {} changed in less than 15 % of requests (the paper: 90 %)",
@@ -64,9 +73,10 @@ fn print(survey: &Survey) {
     });
     output::table(["SITE", "URLS", "REQUESTS", "NEVER CHANGED", "TRANSITIONS"], sites);
     output::line(format_args!(
-        "of {} transitions {} were one contiguous edit (the paper: 43 %), {} changed 30 % of chunks or more (50 %), {} all \
-         (13 %)",
+        "of {} transitions {} could be compared; of these {} were one contiguous edit (the paper: 43 %), {} changed 30 % of \
+         chunks or more (50 %), {} all (13 %)",
         survey.transitions,
+        survey.compared,
         percent(survey.one_edit),
         percent(survey.third_new),
         percent(survey.all_new)

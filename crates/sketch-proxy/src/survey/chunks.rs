@@ -61,31 +61,55 @@ fn cut(page: &[u8], aim: usize) -> Vec<[u8; 16]> {
     chunks
 }
 
-/// How a page differs from the one before.
-pub fn difference(before: &[u8], after: &[u8]) -> Difference {
-    let aim = aim(before.len());
-    let (old, new) = (cut(before, aim), cut(after, aim));
-    let mut had: BTreeMap<[u8; 16], usize> = BTreeMap::new();
-    old.iter().for_each(|chunk| *had.entry(*chunk).or_default() += 1);
-    let known = new.iter().filter(|chunk| match had.get_mut(*chunk) {
-        Some(left) if *left > 0 => {
-            *left -= 1;
-            true
+/// A page cut up, so that it need not be kept.
+#[derive(Clone, Debug, Default)]
+pub struct Chunks {
+    aim: usize,
+    chunks: Vec<[u8; 16]>,
+}
+
+impl Chunks {
+    /// Cuts a page up.
+    pub fn of(page: &[u8]) -> Chunks {
+        let aim = aim(page.len());
+        Chunks { aim, chunks: cut(page, aim) }
+    }
+
+    /// What they take in memory.
+    pub fn bytes(&self) -> usize {
+        self.chunks.len() * 16
+    }
+
+    /// How a page differs from this one before it.
+    pub fn difference(&self, after: &[u8]) -> Difference {
+        let (old, new) = (&self.chunks, cut(after, self.aim.max(SHORTEST)));
+        let mut had: BTreeMap<[u8; 16], usize> = BTreeMap::new();
+        old.iter().for_each(|chunk| *had.entry(*chunk).or_default() += 1);
+        let known = new.iter().filter(|chunk| match had.get_mut(*chunk) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        });
+        let known = known.count();
+        let head = old.iter().zip(&new).take_while(|(left, right)| left == right).count();
+        let tails = old[head..].iter().rev().zip(new[head..].iter().rev());
+        let tail = tails.take_while(|(left, right)| left == right).count();
+        Difference {
+            new_chunks: if new.is_empty() { 0.0 } else { 1.0 - known as f64 / new.len() as f64 },
+            one_edit: 2 * (head + tail) >= old.len() && new.len() <= 2 * old.len(),
         }
-        _ => false,
-    });
-    let known = known.count();
-    let head = old.iter().zip(&new).take_while(|(left, right)| left == right).count();
-    let tail = old[head..].iter().rev().zip(new[head..].iter().rev()).take_while(|(left, right)| left == right).count();
-    Difference {
-        new_chunks: if new.is_empty() { 0.0 } else { 1.0 - known as f64 / new.len() as f64 },
-        one_edit: 2 * (head + tail) >= old.len() && new.len() <= 2 * old.len(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn difference(before: &[u8], after: &[u8]) -> Difference {
+        Chunks::of(before).difference(after)
+    }
 
     fn page(seed: u64, length: usize) -> Vec<u8> {
         let mut rng = tidings_base::Seeded::new(seed);

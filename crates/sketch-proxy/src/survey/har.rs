@@ -82,7 +82,7 @@ pub fn read(name: &str, from: impl Read) -> Result<Vec<Fetched>, Error> {
 
 /// The site of a host: its last two labels, three where the second is as short as in `co.uk`. No list of public suffixes is
 /// consulted.
-fn site(host: &str) -> String {
+pub(super) fn site(host: &str) -> String {
     if host.parse::<std::net::IpAddr>().is_ok() || host.starts_with('[') {
         return host.to_owned();
     }

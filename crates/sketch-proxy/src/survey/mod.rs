@@ -5,14 +5,17 @@
 
 mod chunks;
 mod har;
+mod live;
 mod picture;
 
 pub use har::read as read_har;
+pub(crate) use live::{Live, Seen};
 pub use picture::svg;
 
-use chunks::{Difference, difference};
-use serde::Serialize;
+use chunks::{Chunks, Difference};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tidings_sketch::sketch::BodyHash;
 
 /// One answer.
 #[derive(Clone, Debug)]
@@ -34,8 +37,27 @@ struct Known {
     first_party: bool,
     requests: u64,
     transitions: u64,
-    last: Vec<u8>,
-    differences: Vec<Difference>,
+    /// The latest body, by its hash and, if it was seen, cut up.
+    last: Option<(BodyHash, Option<Chunks>)>,
+    differences: Differences,
+}
+
+/// Transitions of which both bodies were seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Differences {
+    compared: u64,
+    third_new: u64,
+    all_new: u64,
+    one_edit: u64,
+}
+
+impl Differences {
+    fn add(&mut self, one: Difference) {
+        self.compared += 1;
+        self.third_new += u64::from(one.new_chunks >= 0.3);
+        self.all_new += u64::from(one.new_chunks == 1.0);
+        self.one_edit += u64::from(one.one_edit);
+    }
 }
 
 impl Known {
@@ -43,22 +65,45 @@ impl Known {
         // The first answer has none before it.
         self.transitions as f64 / self.requests.saturating_sub(1).max(1) as f64
     }
+
+    fn chunk_bytes(&self) -> usize {
+        self.last.as_ref().and_then(|(_, chunks)| chunks.as_ref()).map_or(0, Chunks::bytes)
+    }
+}
+
+/// How much a study may remember.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    urls: usize,
+    chunk_bytes: usize,
 }
 
 /// The study.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Study {
     urls: BTreeMap<String, Known>,
     without_body: u64,
+    not_followed: u64,
+    chunk_bytes: usize,
+    bounds: Bounds,
+}
+
+impl Default for Study {
+    /// What was recorded is bounded already.
+    fn default() -> Study {
+        Study::within(Bounds { urls: usize::MAX, chunk_bytes: usize::MAX })
+    }
 }
 
 /// What came of it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Survey {
     /// Answers with a body.
     pub requests: u64,
     /// Answers whose bodies were not recorded: nothing can be said of them.
     pub without_body: u64,
+    /// Answers to URLs that there was no room to follow.
+    pub not_followed: u64,
     /// URLs.
     pub urls: u64,
     /// How many requests a URL needs to be counted.
@@ -79,7 +124,9 @@ pub struct Survey {
     pub sites: Vec<Site>,
     /// Transitions of the counted URLs.
     pub transitions: u64,
-    /// The share of transitions in which at least 30 % of chunks were new.
+    /// Those of which both bodies were there to be compared.
+    pub compared: u64,
+    /// The share of these in which at least 30 % of chunks were new.
     pub third_new: f64,
     /// In which all were.
     pub all_new: f64,
@@ -92,7 +139,7 @@ pub struct Survey {
 }
 
 /// A point of a distribution.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Transitions by request.
     pub ratio: f64,
@@ -101,7 +148,7 @@ pub struct Point {
 }
 
 /// What is known of a site.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Site {
     /// Its name.
     pub site: String,
@@ -116,7 +163,7 @@ pub struct Site {
 }
 
 /// The throughput that is predicted for a number of origins.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
     /// N.
     pub origins: u32,
@@ -124,25 +171,54 @@ pub struct Gain {
     pub times: f64,
 }
 
+/// How many requests a URL needs to be counted, unless somebody says otherwise: the paper's number.
+pub const LEAST_REQUESTS: u64 = 25;
 /// Sites that are listed.
 const MOST_SITES: usize = 50;
 
 impl Study {
+    fn within(bounds: Bounds) -> Study {
+        Study { urls: BTreeMap::new(), without_body: 0, not_followed: 0, chunk_bytes: 0, bounds }
+    }
+
     /// Takes an answer in, after those that came before it.
     pub fn add(&mut self, fetched: Fetched) {
         let Some(body) = fetched.body else {
             self.without_body += 1;
             return;
         };
-        let known = self.urls.entry(fetched.url).or_default();
-        known.requests += 1;
-        if known.requests == 1 {
-            (known.site, known.first_party) = (fetched.site, fetched.first_party);
-        } else if known.last != body {
-            known.transitions += 1;
-            known.differences.push(difference(&known.last, &body));
+        self.count(&fetched.url, (&fetched.site, fetched.first_party), BodyHash::of(&body), Some(&body));
+    }
+
+    /// Whether an answer is the first to its URL, or differs from the one before: only then its body is looked at.
+    fn is_news(&self, url: &str, hash: &BodyHash) -> bool {
+        self.urls.get(url).is_none_or(|known| known.last.as_ref().is_none_or(|(last, _)| last != hash))
+    }
+
+    fn count(&mut self, url: &str, (site, first_party): (&str, bool), hash: BodyHash, body: Option<&[u8]>) {
+        if !self.urls.contains_key(url) {
+            if self.urls.len() >= self.bounds.urls {
+                self.not_followed += 1;
+                return;
+            }
+            let known = Known { site: site.to_owned(), first_party, ..Known::default() };
+            self.urls.insert(url.to_owned(), known);
         }
-        known.last = body;
+        let Some(known) = self.urls.get_mut(url) else { return };
+        known.requests += 1;
+        if known.last.as_ref().is_some_and(|(last, _)| *last == hash) {
+            return;
+        }
+        if let Some((_, before)) = &known.last {
+            known.transitions += 1;
+            if let (Some(before), Some(body)) = (before, body) {
+                known.differences.add(before.difference(body));
+            }
+        }
+        self.chunk_bytes -= known.chunk_bytes();
+        let chunks = body.map(Chunks::of).filter(|new| self.chunk_bytes + new.bytes() <= self.bounds.chunk_bytes);
+        known.last = Some((hash, chunks));
+        self.chunk_bytes += known.chunk_bytes();
     }
 
     /// What it comes to, of URLs with at least so many requests.
@@ -154,16 +230,15 @@ impl Study {
             ratios
         };
         let all = ratios(&|_| true);
-        let differences: Vec<&Difference> = counted.iter().flat_map(|known| &known.differences).collect();
-        let of_transitions = |of: &dyn Fn(&Difference) -> bool| {
-            share(differences.iter().filter(|one| of(one)).count(), differences.len())
-        };
-        let requests: u64 = counted.iter().map(|known| known.requests).sum();
-        let votes: u64 = counted.iter().map(|known| known.transitions + 1).sum();
+        let sum = |of: fn(&Known) -> u64| counted.iter().map(|known| of(known)).sum::<u64>();
+        let compared = sum(|known| known.differences.compared);
+        let of_compared = |part: u64| if compared == 0 { 0.0 } else { part as f64 / compared as f64 };
+        let (requests, votes) = (sum(|known| known.requests), sum(|known| known.transitions + 1));
         let votes = if requests == 0 { 0.0 } else { votes as f64 / requests as f64 };
         Survey {
             requests: self.urls.values().map(|known| known.requests).sum(),
             without_body: self.without_body,
+            not_followed: self.not_followed,
             urls: self.urls.len() as u64,
             least_requests,
             counted: counted.len() as u64,
@@ -173,10 +248,11 @@ impl Study {
             third_party: distribution(&ratios(&|known| !known.first_party)),
             all: distribution(&all),
             sites: sites(&counted),
-            transitions: differences.len() as u64,
-            third_new: of_transitions(&|one| one.new_chunks >= 0.3),
-            all_new: of_transitions(&|one| one.new_chunks == 1.0),
-            one_edit: of_transitions(&|one| one.one_edit),
+            transitions: sum(|known| known.transitions),
+            compared,
+            third_new: of_compared(sum(|known| known.differences.third_new)),
+            all_new: of_compared(sum(|known| known.differences.all_new)),
+            one_edit: of_compared(sum(|known| known.differences.one_edit)),
             votes,
             gain: [4, 7, 10, 13]
                 .map(|origins| Gain { origins, times: f64::from(origins) / (1.0 + votes * f64::from(origins)) })
@@ -253,7 +329,7 @@ mod tests {
         assert_eq!((survey.urls, survey.counted, survey.requests, survey.without_body), (4, 3, 133, 41));
         assert!((survey.purely_static - 1.0 / 3.0).abs() < 1e-9, "{survey:?}");
         assert!((survey.below_15_percent - 2.0 / 3.0).abs() < 1e-9, "{survey:?}");
-        assert_eq!(survey.transitions, 44);
+        assert_eq!((survey.transitions, survey.compared), (44, 44));
         assert_eq!(share_at(&survey.third_party, 0.1), 1.0);
         assert_eq!(share_at(&survey.first_party, 0.5), 0.5);
         assert_eq!(survey.all.last().map(|point| (point.ratio, point.share)), Some((1.0, 1.0)));

@@ -1,6 +1,7 @@
 //! A real proxy before real small web servers, on loopback.
 
 mod bodies;
+mod health;
 mod origins;
 mod secure;
 mod serving;

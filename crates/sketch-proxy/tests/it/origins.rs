@@ -38,6 +38,8 @@ pub struct Origin {
     pages: Mutex<BTreeMap<String, Vec<Bytes>>>,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
+    /// Reads by path.
+    asked: Mutex<BTreeMap<String, u64>>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -55,6 +57,7 @@ impl Origin {
             pages: Mutex::default(),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
+            asked: Mutex::default(),
             task: Mutex::new(None),
         });
         let served = Arc::clone(&origin);
@@ -93,6 +96,15 @@ impl Origin {
         self.pages.lock().unwrap().entry(path.into()).or_default().push(Bytes::from(page.to_owned()));
     }
 
+    pub fn remove(&self, path: &str) {
+        self.pages.lock().unwrap().remove(path);
+    }
+
+    /// How often it was asked for a page.
+    pub fn asked(&self, path: &str) -> u64 {
+        self.asked.lock().unwrap().get(path).copied().unwrap_or(0)
+    }
+
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
         if self.sin == Sin::Mute {
             std::future::pending::<()>().await;
@@ -109,6 +121,7 @@ impl Origin {
             return Ok(Response::new(Full::new(body)));
         }
         self.reads.fetch_add(1, Ordering::SeqCst);
+        *self.asked.lock().unwrap().entry(path.clone()).or_default() += 1;
         let port = self.address.port().to_string();
         let builder = || Response::builder().header(header::SERVER, &port).header(header::ETAG, format!("\"{port}\""));
         let respond = |status, page: Bytes| {

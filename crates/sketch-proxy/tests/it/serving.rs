@@ -39,6 +39,53 @@ async fn a_page_is_served_as_it_was_asked_for() {
     assert_eq!(site.get("/partial").await.status, 502, "an origin that answers in part was not asked to");
 }
 
+/// The parts of a multipart message: what each says of itself, and its content.
+fn parts(got: &crate::origins::Got) -> Vec<(String, String)> {
+    let boundary = got.header("content-type").split_once("boundary=").expect("a boundary").1;
+    let text = String::from_utf8(got.body.to_vec()).unwrap();
+    let (inner, end) = text.split_once(&format!("\r\n--{boundary}--\r\n")).expect("an end");
+    assert!(end.is_empty());
+    let part = |part: &str| part.split_once("\r\n\r\n").map(|(head, body)| (head.trim().to_owned(), body.to_owned()));
+    inner.split(&format!("\r\n--{boundary}\r\n")).skip(1).map(|one| part(one).expect("a head and a body")).collect()
+}
+
+#[tokio::test]
+async fn several_ranges_are_served_in_one_answer() {
+    let site = Site::start(&[Sin::None; 3], |config| config.bodies.memory = 10).await;
+    let long = "0123456789".repeat(30_000);
+    for (path, page) in [("/page", "0123456789"), ("/on-disk", long.as_str())] {
+        site.put(path, page);
+        let last = page.len() - 1;
+        let got = site.ask("GET", path, &[("range", &format!("bytes=4-5, 0-0, {last}-"))], "").await;
+        assert_eq!((got.status, got.header("content-length")), (206, &got.body.len().to_string()[..]));
+        let head = |first: usize, last: usize| {
+            format!("Content-Type: text/plain\r\nContent-Range: bytes {first}-{last}/{}", page.len())
+        };
+        let expected = [(head(4, 5), "45"), (head(0, 0), "0"), (head(last, last), "9")];
+        assert_eq!(parts(&got), expected.map(|(head, body)| (head, body.to_owned())));
+    }
+    let got = site.ask("GET", "/page", &[("range", "bytes=0-8, 1-9")], "").await;
+    assert_eq!((got.status, &got.body[..]), (200, &b"0123456789"[..]), "the whole is shorter");
+}
+
+#[tokio::test]
+async fn what_describes_a_page_goes_with_it() {
+    let site = Site::start(&[Sin::None; 3], |_| {}).await;
+    site.put("/page", "0123456789");
+    let etag = site.get("/page").await.header("etag").to_owned();
+    let known = site.ask("GET", "/page", &[("if-none-match", &etag)], "").await;
+    assert_eq!((known.status, known.header("etag"), known.header("content-type")), (304, &etag[..], ""));
+    for (headers, status, range) in [
+        ([("if-match", "\"x\"")], 412, ""),
+        ([("range", "bytes=10-")], 416, "bytes */10"),
+        ([("range", "bytes=x")], 416, "bytes */10"),
+    ] {
+        let got = site.ask("GET", "/page", &headers, "").await;
+        assert_eq!((got.status, got.header("content-range"), got.header("etag")), (status, range, ""), "{headers:?}");
+        assert!(got.body.starts_with(b"the page ") && got.header("tidings-verified") == "fast", "{got:?}");
+    }
+}
+
 #[tokio::test]
 async fn headers_that_are_forwarded_tell_answers_apart() {
     let site = Site::start(&[Sin::None; 3], |_| {}).await;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tidings_sketch::http::{PathRule, Rules};
 use tidings_sketch::sketcher::Way;
+use tidings_sketch_proxy::survey::Survey;
 use tidings_sketch_proxy::{Config, Proxy, Stats};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -78,4 +79,42 @@ async fn nothing_is_told_to_other_machines() {
     config.admin = Some(SocketAddr::from(([0, 0, 0, 0], 0)));
     let error = Proxy::start(config).await.err().expect("it is refused");
     assert_eq!(error.code, "sketch.admin_exposed");
+}
+
+#[tokio::test]
+async fn what_passes_is_surveyed() {
+    let site = Site::start(&[Sin::None; 3], |config| {
+        config.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.survey = true;
+    })
+    .await;
+    let admin = site.proxy.admin().expect("it tells");
+    site.put("/still", "the same");
+    for time in 0..30 {
+        site.put("/clock", &format!("{time}"));
+        assert_eq!((site.get("/still").await.status, site.get("/clock").await.status), (200, 200));
+        assert_eq!(site.get("/missing").await.status, 404);
+        assert_eq!(site.ask("HEAD", "/still", &[], "").await.status, 200);
+    }
+    let survey =
+        |path: &'static str| async move { told(admin, path).await.split_once("\r\n\r\n").unwrap().1.to_owned() };
+    let patience = tokio::time::Instant::now() + Duration::from_secs(60);
+    let found: Survey = loop {
+        // What has changed is looked at beside.
+        let found: Survey = serde_json::from_str(&survey("GET /survey?least=25").await).unwrap();
+        if found.requests == 60 {
+            break found;
+        }
+        assert!(found.requests < 60 && tokio::time::Instant::now() < patience, "{found:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    // A stale page of a fast read may repeat the one before.
+    assert!((found.urls, found.counted, found.purely_static) == (2, 2, 0.5) && found.transitions > 0, "{found:?}");
+    assert_eq!((found.compared, found.without_body), (found.transitions, 0));
+    assert!(survey("GET /survey.svg?least=25").await.starts_with("<svg"));
+    let rare: Survey = serde_json::from_str(&survey("GET /survey?least=31").await).unwrap();
+    assert_eq!(rare.counted, 0);
+
+    let site = Site::start(&[Sin::None; 3], |config| config.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
+    assert!(told(site.proxy.admin().expect("it tells"), "GET /survey").await.starts_with("HTTP/1.1 404"));
 }

@@ -1,9 +1,11 @@
-//! What a client wants of a whole representation: conditions, one range, or the headers alone (rule D; RFC 9110 §13, §14).
+//! What a client wants of a whole representation: conditions, ranges, or the headers alone (rule D; RFC 9110 §13, §14).
 //!
 //! A replica that evaluated conditions could answer "not modified" for ever, and a sketch of a slice says nothing about
 //! another slice. So the sketcher verifies the whole and does this itself.
 
 use super::Page;
+use super::dates::date;
+use super::ranges::{Cut, Ranges};
 use ::http::header::{self, HeaderMap, HeaderName};
 use ::http::{Method, StatusCode, request};
 use std::ops::Range;
@@ -17,7 +19,7 @@ pub struct Wanted {
     if_modified_since: Option<u64>,
     if_unmodified_since: Option<u64>,
     if_range: Option<String>,
-    range: Option<Asked>,
+    ranges: Option<Ranges>,
     gzip: bool,
 }
 
@@ -25,13 +27,6 @@ pub struct Wanted {
 enum Tags {
     Any,
     These(Vec<String>),
-}
-
-/// One range of bytes as it was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    From(u64, Option<u64>),
-    Last(u64),
 }
 
 /// What is sent of a page.
@@ -45,6 +40,8 @@ pub struct Reply {
     pub send: bool,
     /// `Content-Range`, if there is one.
     pub content_range: Option<String>,
+    /// Where several ranges were asked for: these, instead of `content`, as the parts of a multipart message.
+    pub parts: Vec<Range<u64>>,
     /// Whether the content is compressed with gzip before it is sent.
     pub gzip: bool,
     /// The tag of what is sent: a compressed page is another representation.
@@ -60,7 +57,8 @@ pub fn is_compressible<B>(page: &Page<B>) -> bool {
     let kind = field(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let texts = ["application/json", "application/javascript", "application/xml", "image/svg+xml", "application/wasm"];
-    page.status == StatusCode::OK
+    let whole = matches!(page.status, StatusCode::OK | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND);
+    whole
         && COMPRESSED.contains(&page.length)
         && field(header::CONTENT_ENCODING).is_none()
         && page.trailers.is_empty()
@@ -97,7 +95,7 @@ impl Wanted {
             if_modified_since: single(headers, &header::IF_MODIFIED_SINCE).and_then(date),
             if_unmodified_since: single(headers, &header::IF_UNMODIFIED_SINCE).and_then(date),
             if_range: single(headers, &header::IF_RANGE).map(str::to_owned),
-            range: single(headers, &header::RANGE).and_then(range),
+            ranges: single(headers, &header::RANGE).and_then(Ranges::parse),
             gzip: takes_gzip(headers),
         }
     }
@@ -105,13 +103,14 @@ impl Wanted {
     /// What is sent of a verified page, in the order of evaluation that RFC 9110 §13.2.2 gives.
     pub fn of<B>(&self, page: &Page<B>) -> Reply {
         // A range is one of the page as it is.
-        let gzip = self.gzip && self.range.is_none() && is_compressible(page);
+        let gzip = self.gzip && self.ranges.is_none() && is_compressible(page);
         let etag = if gzip { page.etag().replacen('"', "\"gzip-", 1) } else { page.etag() };
         let whole = Reply {
             status: page.status,
             content: 0..page.length,
             send: !self.headers_only,
             content_range: None,
+            parts: Vec::new(),
             gzip,
             etag: etag.clone(),
         };
@@ -136,17 +135,18 @@ impl Wanted {
         if known {
             return none(StatusCode::NOT_MODIFIED);
         }
-        match self.range.filter(|_| !self.headers_only && self.range_applies(&etag, page)) {
-            Some(asked) => slice(asked, whole),
-            None => whole,
+        match &self.ranges {
+            // RFC 9110 §14.2: ranges are of GET alone.
+            Some(ranges) if !self.headers_only && self.range_applies(&etag, page) => slice(ranges, whole),
+            _ => whole,
         }
     }
 
     /// `If-Range`: the range counts only if the representation is still the one that the client has a part of.
     fn range_applies<B>(&self, etag: &str, page: &Page<B>) -> bool {
         let Some(condition) = &self.if_range else { return true };
-        let exact = page.fields.iter().any(|(name, value)| name == header::LAST_MODIFIED && value == condition);
-        condition == etag || exact
+        let dated = date(condition);
+        condition == etag || (dated.is_some() && dated == last_modified(page))
     }
 }
 
@@ -170,18 +170,30 @@ impl Tags {
     }
 }
 
-fn slice(asked: Asked, whole: Reply) -> Reply {
+fn slice(ranges: &Ranges, whole: Reply) -> Reply {
     let length = whole.content.end;
-    let content = match asked {
-        Asked::From(first, last) => first..last.map_or(length, |last| last.saturating_add(1)).min(length),
-        Asked::Last(count) => length.saturating_sub(count)..length,
+    let partial = |content: Range<u64>, content_range, parts| Reply {
+        status: StatusCode::PARTIAL_CONTENT,
+        content,
+        content_range,
+        parts,
+        ..whole.clone()
     };
-    if content.start >= content.end {
-        let content_range = Some(format!("bytes */{length}"));
-        return Reply { status: StatusCode::RANGE_NOT_SATISFIABLE, content: 0..0, send: false, content_range, ..whole };
+    match ranges.of(length) {
+        Cut::Whole => whole,
+        Cut::Part(part) => partial(part.clone(), Some(content_range(&part, length)), Vec::new()),
+        Cut::Parts(parts) => partial(0..0, None, parts),
+        Cut::Unsatisfiable => {
+            let content_range = Some(format!("bytes */{length}"));
+            let status = StatusCode::RANGE_NOT_SATISFIABLE;
+            Reply { status, content: 0..0, send: false, content_range, ..whole }
+        }
     }
-    let content_range = Some(format!("bytes {}-{}/{length}", content.start, content.end - 1));
-    Reply { status: StatusCode::PARTIAL_CONTENT, content, content_range, ..whole }
+}
+
+/// `Content-Range` of a part of a page.
+pub fn content_range(part: &Range<u64>, length: u64) -> String {
+    format!("bytes {}-{}/{length}", part.start, part.end.saturating_sub(1))
 }
 
 /// The value of a header that may come once; two of them are none.
@@ -214,67 +226,7 @@ fn tags(headers: &HeaderMap, name: &HeaderName) -> Option<Tags> {
     }
 }
 
-/// One range of bytes. Several are answered with the whole, as a server may.
-fn range(value: &str) -> Option<Asked> {
-    let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
-    match (first.trim(), last.trim()) {
-        ("", last) => Some(Asked::Last(last.parse().ok()?)),
-        (first, "") => Some(Asked::From(first.parse().ok()?, None)),
-        (first, last) => {
-            let (first, last) = (first.parse().ok()?, last.parse().ok()?);
-            (first <= last).then_some(Asked::From(first, Some(last)))
-        }
-    }
-}
-
 fn last_modified<B>(page: &Page<B>) -> Option<u64> {
     let value = page.fields.iter().find(|(name, _)| name == header::LAST_MODIFIED)?;
     date(value.1.to_str().ok()?)
-}
-
-/// Seconds since 1970 of a date like `Sun, 06 Nov 1994 08:49:37 GMT`; the two obsolete forms are not understood.
-fn date(value: &str) -> Option<u64> {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let mut words = value.split_once(", ")?.1.split(' ');
-    let day: u64 = words.next()?.parse().ok()?;
-    let month = words.next()?;
-    let month = MONTHS.iter().position(|name| *name == month)? as u64 + 1;
-    let year: u64 = words.next()?.parse().ok()?;
-    let mut clock = words.next()?.split(':').map(|part| part.parse::<u64>().ok());
-    let (hours, minutes, seconds) = (clock.next()??, clock.next()??, clock.next()??);
-    let proper = words.next() == Some("GMT") && (1970..=9_999).contains(&year) && (1..=31).contains(&day);
-    if !proper || hours > 23 || minutes > 59 || seconds > 60 {
-        return None;
-    }
-    // Years that begin in March put the leap day at the end.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468;
-    Some(days * 86_400 + hours * 3_600 + minutes * 60 + seconds)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_seconds_since_1970() {
-        assert_eq!(date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
-        assert_eq!(date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
-        assert_eq!(date("Tue, 29 Feb 2000 12:00:00 GMT"), Some(951_825_600));
-        for wrong in
-            ["", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:37", "Sun, 06 Nov 1994 24:00:00 GMT"]
-        {
-            assert_eq!(date(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn ranges_that_cannot_be_understood_are_none() {
-        assert_eq!(range("bytes=0-4"), Some(Asked::From(0, Some(4))));
-        assert_eq!(range("bytes=5-"), Some(Asked::From(5, None)));
-        assert_eq!(range("bytes=-5"), Some(Asked::Last(5)));
-        for wrong in ["bytes=4-0", "bytes=0-1,3-4", "bytes=x-", "lines=0-4", "bytes=-"] {
-            assert_eq!(range(wrong), None, "{wrong}");
-        }
-    }
 }

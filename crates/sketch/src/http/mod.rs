@@ -11,9 +11,11 @@
 //! what came through.
 
 mod conditions;
+mod dates;
+mod ranges;
 mod rules;
 
-pub use conditions::{Reply, Wanted, is_compressible};
+pub use conditions::{Reply, Wanted, content_range, is_compressible};
 pub use rules::{Bodies, Hold, PathRule, Rules};
 
 use crate::sketch::{BodyHash, Of, Sketch, Sketching};
@@ -156,10 +158,27 @@ fn passing(headers: &HeaderMap, passes: impl Fn(&HeaderName) -> bool) -> Fields 
     fields
 }
 
+/// Whether `Cache-Control` says how long a page lasts. `Expires` means nothing beside it (RFC 9111 §5.3), and servers that write
+/// both write another one each second.
+fn says_how_long((name, value): &(HeaderName, HeaderValue)) -> bool {
+    let says = |directive: &str| {
+        let name = directive.split('=').next().unwrap_or_default().trim();
+        ["max-age", "s-maxage", "no-cache", "no-store"].iter().any(|known| name.eq_ignore_ascii_case(known))
+    };
+    name == header::CACHE_CONTROL && value.to_str().is_ok_and(|value| value.split(',').any(says))
+}
+
 /// Headers that `Connection` declares to end here.
 fn connection_named(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
+}
+
+/// Whether whoever asks for another protocol can do without it: HTTP/2 and TLS are offers, WebSocket is what he came for.
+fn may_be_ignored(upgrade: &HeaderValue) -> bool {
+    let offered =
+        |protocol: &str| protocol.eq_ignore_ascii_case("h2c") || protocol.to_ascii_lowercase().starts_with("tls/");
+    upgrade.to_str().is_ok_and(|value| value.split(',').all(|protocol| offered(protocol.trim())))
 }
 
 /// Refuses what servers might understand differently from us, before anything is forwarded.
@@ -168,7 +187,7 @@ fn check(parts: &request::Parts) -> Result<String, BadRequest> {
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
         return Err(BadRequest::Method);
     }
-    if headers.contains_key(header::UPGRADE) {
+    if headers.get_all(header::UPGRADE).iter().any(|value| !may_be_ignored(value)) {
         return Err(BadRequest::Upgrade);
     }
     let lengths = headers.get_all(header::CONTENT_LENGTH).iter().count();
@@ -236,7 +255,10 @@ impl Rules {
         if matches!(status, StatusCode::NOT_MODIFIED | StatusCode::PARTIAL_CONTENT) || status.is_informational() {
             return Err(BadResponse::Status(status));
         }
-        let fields = passing(&parts.headers, |name| self.returns(name));
+        let mut fields = passing(&parts.headers, |name| self.returns(name));
+        if fields.iter().any(says_how_long) {
+            fields.retain(|(name, _)| name != header::EXPIRES);
+        }
         let own = fields.iter().any(|(name, _)| name == header::SET_COOKIE) && !self.remembers_set_cookie;
         let trailers = passing(trailers, |name| self.returns(name));
         let page = Page { status, fields, body, length, hash, trailers };

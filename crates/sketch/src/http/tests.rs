@@ -90,6 +90,27 @@ fn ambiguous_requests_are_refused() {
 }
 
 #[test]
+fn offers_of_another_protocol_are_passed_over() {
+    for offer in ["h2c", "H2C", "TLS/1.0", "h2c, TLS/1.3"] {
+        let admitted =
+            admit(&format!("{PAGE}\nUpgrade: {offer}\nConnection: Upgrade, HTTP2-Settings\nHTTP2-Settings: x"));
+        assert_eq!(admitted.map(|admitted| admitted.key).ok(), Some(key(PAGE)), "{offer}");
+    }
+    assert_eq!(admit(&format!("{PAGE}\nUpgrade: h2c, websocket")).err(), Some(BadRequest::Upgrade));
+}
+
+#[test]
+fn a_date_that_means_nothing_is_not_forwarded() {
+    let fields = |headers: &[(&'static str, &str)]| take(200, headers, "page").unwrap().response.fields.len();
+    let expires = ("expires", "Thu, 01 Jan 2026 00:00:00 GMT");
+    assert_eq!(fields(&[expires]), 1);
+    assert_eq!(fields(&[expires, ("cache-control", "public")]), 2);
+    for says in ["max-age=60", "public, Max-Age=60", "no-cache", "no-store, private"] {
+        assert_eq!(fields(&[expires, ("cache-control", says)]), 1, "{says}");
+    }
+}
+
+#[test]
 fn personal_requests_are_fast_by_rule_only() {
     let rule = |prefix: &str, way, personal_too| PathRule { prefix: prefix.into(), way, personal_too };
     let rules = Rules {
@@ -188,9 +209,13 @@ fn conditions_and_ranges_are_evaluated_here() {
     assert_eq!((part.status.as_u16(), part.content, part.content_range.as_deref()), (206, 2..5, Some("bytes 2-4/10")));
     assert_eq!(reply("Range: bytes=-3").content, 7..10);
     assert_eq!(reply("Range: bytes=8-99").content, 8..10);
-    assert_eq!(status("Range: bytes=10-"), 416);
+    assert_eq!((status("Range: bytes=10-"), status("Range: bytes=4-0"), status("Range: lines=1-2")), (416, 416, 200));
+    let several = reply("Range: bytes=0-1, -2");
+    assert_eq!((several.status.as_u16(), several.parts, several.content_range), (206, vec![0..2, 8..10], None));
     assert_eq!(status(&format!("Range: bytes=2-4\nIf-Range: {etag}")), 206);
     assert_eq!(status("Range: bytes=2-4\nIf-Range: \"old\""), 200);
+    assert_eq!(status("Range: bytes=2-4\nIf-Range: Sunday, 06-Nov-94 08:49:37 GMT"), 206);
+    assert_eq!(status("Range: bytes=2-4\nIf-Range: Sun, 06 Nov 1994 08:49:36 GMT"), 200);
     let head = Wanted::by(&request("HEAD /\nRange: bytes=2-4")).of(&page);
     assert_eq!((head.status.as_u16(), head.content, head.send), (200, 0..10, false));
     let missing = take(404, &[], "gone").unwrap().response;
@@ -222,6 +247,8 @@ fn texts_are_compressed_for_whoever_takes_them_so() {
     assert!(!is_compressible(&page("image/png", LONG)) && !is_compressible(&page("text/plain", "short")));
     let packed = take(200, &[("content-type", "text/css"), ("content-encoding", "br")], LONG).unwrap().response;
     assert!(!is_compressible(&packed));
+    let status = |status| take(status, &[("content-type", "text/html")], LONG).unwrap().response;
+    assert!(is_compressible(&status(404)) && !is_compressible(&status(500)));
 }
 
 #[test]

@@ -153,6 +153,8 @@ pub enum Input<Q, R> {
     NotReplicated(CallId, group::Refusal, Option<Answer<R>>),
     /// A range is no longer held, or will be black-listed: its entries go (rule J).
     Lost(KeyRange),
+    /// Health checks found a replica up, or down.
+    Health(ReplicaId, bool),
 }
 
 /// What a driver must do.
@@ -570,6 +572,7 @@ impl<Q: Clone, R: Clone> Machine for Sketcher<Q, R> {
             Input::NotReplicated(call, why, one) => self.not_replicated(call, why, one, out),
             Input::Lost(range) if !self.is(Mutant::EntriesOutliveRange) => self.history.drop_range(range),
             Input::Lost(_) => {}
+            Input::Health(replica, up) => self.replicas.turned(replica, up),
         }
     }
 

@@ -44,6 +44,8 @@ struct Conduct {
     /// The latest outcomes, one bit each; a set bit is a bad one.
     recent: u32,
     ejected_until: Option<Mono>,
+    /// Health checks found it down: it was the so-manieth to go.
+    down: Option<u64>,
     ejections: u32,
     mismatches: u64,
     silences: u64,
@@ -64,21 +66,31 @@ pub(super) struct Replicas {
     conduct: Vec<Conduct>,
     faults: usize,
     unforeseen: Unforeseen,
+    went_down: u64,
 }
 
 impl Replicas {
     pub(super) fn new(replicas: u16, faults: u16, secret: &[u8; 32]) -> Replicas {
         let conduct = vec![Conduct::default(); usize::from(replicas.max(1))];
-        Replicas { conduct, faults: usize::from(faults), unforeseen: Unforeseen::new(secret) }
+        Replicas { conduct, faults: usize::from(faults), unforeseen: Unforeseen::new(secret), went_down: 0 }
     }
 
     /// One of those that are not ejected.
     pub(super) fn choose(&mut self, now: Mono) -> ReplicaId {
         // At most f are ejected, and a group has more members than that.
-        let free = self.conduct.len() - self.ejected_count(now);
+        let ejected = self.ejected(now);
+        let free = ejected.iter().filter(|ejected| !**ejected).count();
         let drawn = self.unforeseen.below(free.max(1) as u64) as usize;
-        let chosen = (0..self.conduct.len()).filter(|at| !self.ejected(*at, now)).nth(drawn);
+        let chosen = (0..ejected.len()).filter(|at| !ejected[*at]).nth(drawn);
         ReplicaId(chosen.unwrap_or(0) as u16)
+    }
+
+    /// Health checks found it up, or down.
+    pub(super) fn turned(&mut self, replica: ReplicaId, up: bool) {
+        self.went_down += 1;
+        if let Some(conduct) = self.conduct.get_mut(usize::from(replica.0)) {
+            conduct.down = (!up).then_some(self.went_down);
+        }
     }
 
     /// Its fast answer was the remembered one, or was ahead of it.
@@ -99,24 +111,30 @@ impl Replicas {
     }
 
     pub(super) fn standing(&self, now: Mono) -> Vec<Standing> {
-        let of = |at: usize| {
-            let Conduct { mismatches, silences, .. } = self.conduct[at];
-            Standing { mismatches, silences, ejected: self.ejected(at, now) }
-        };
-        (0..self.conduct.len()).map(of).collect()
+        let known = self.conduct.iter().zip(self.ejected(now));
+        known
+            .map(|(conduct, ejected)| Standing { mismatches: conduct.mismatches, silences: conduct.silences, ejected })
+            .collect()
     }
 
-    fn ejected(&self, at: usize, now: Mono) -> bool {
-        self.conduct[at].ejected_until.is_some_and(|until| now < until)
-    }
-
-    fn ejected_count(&self, now: Mono) -> usize {
-        (0..self.conduct.len()).filter(|at| self.ejected(*at, now)).count()
+    /// Who is not asked: whoever was bad, and then whoever is down, those first who went first; never more than f. More than
+    /// that cannot all be at fault, and a group of which nobody is asked serves nobody.
+    fn ejected(&self, now: Mono) -> Vec<bool> {
+        let bad = |conduct: &Conduct| conduct.ejected_until.is_some_and(|until| now < until);
+        let mut ejected: Vec<bool> = self.conduct.iter().map(bad).collect();
+        let room = self.faults.saturating_sub(ejected.iter().filter(|ejected| **ejected).count());
+        let down = |(at, conduct): (usize, &Conduct)| conduct.down.filter(|_| !ejected[at]).map(|order| (order, at));
+        let mut down: Vec<(u64, usize)> = self.conduct.iter().enumerate().filter_map(down).collect();
+        down.sort_unstable();
+        down.into_iter().take(room).for_each(|(_, at)| ejected[at] = true);
+        ejected
     }
 
     fn was_bad(&mut self, now: Mono, replica: ReplicaId, count: impl FnOnce(&mut Conduct)) {
         let at = usize::from(replica.0);
-        let ejected = self.ejected_count(now);
+        // A replica that is down is no reason to trust another one: it makes room for whoever is found bad.
+        let bad = |conduct: &&Conduct| conduct.ejected_until.is_some_and(|until| now < until);
+        let ejected = self.conduct.iter().filter(bad).count();
         let Some(conduct) = self.conduct.get_mut(at) else { return };
         count(conduct);
         conduct.recent = conduct.recent << 1 | 1;
@@ -175,6 +193,28 @@ mod tests {
         assert_eq!(ejected(&replicas, later), [false; 4]);
         assert!((0..200).any(|_| replicas.choose(later) == ReplicaId(2)));
         assert_eq!(replicas.standing(later)[3].silences, 8);
+    }
+
+    #[test]
+    fn who_is_down_is_not_asked_within_the_same_bound() {
+        let mut replicas = Replicas::new(5, 2, &[1; 32]);
+        let ejected = |replicas: &Replicas, now| {
+            let all = replicas.standing(now).into_iter();
+            (0..).zip(all).filter(|(_, standing)| standing.ejected).map(|(at, _)| at).collect::<Vec<u16>>()
+        };
+        for down in [3, 0, 1] {
+            replicas.turned(ReplicaId(down), false);
+        }
+        assert_eq!(ejected(&replicas, Mono(0)), [0, 3], "those that went first, and no more than f");
+        assert!((0..200).all(|_| ![0, 3].contains(&replicas.choose(Mono(0)).0)));
+        replicas.turned(ReplicaId(3), true);
+        assert_eq!(ejected(&replicas, Mono(0)), [0, 1], "the next one takes its place");
+        (0..8).for_each(|_| replicas.mismatched(Mono(0), ReplicaId(2)));
+        assert_eq!(ejected(&replicas, Mono(0)), [0, 2], "whoever was wrong goes before whoever is down");
+        assert_eq!(ejected(&replicas, Mono(0) + FIRST_EJECTION), [0, 1]);
+        (0..5).for_each(|up| replicas.turned(ReplicaId(up), true));
+        assert_eq!(ejected(&replicas, Mono(0) + FIRST_EJECTION), [0; 0]);
+        assert!((0..200).any(|_| replicas.choose(Mono(0) + FIRST_EJECTION) == ReplicaId(0)));
     }
 
     #[test]

@@ -410,6 +410,9 @@ pub struct Bench {
     /// Over how many seconds `placement` restarts a pool's owners, and then its lookups [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub over: Option<f64>,
+    /// Another program to measure beside ours, with the same load; it must be installed (scripts/peers)
+    #[arg(long = "peer", value_enum, value_name = "NAME")]
+    pub peers: Vec<BenchPeer>,
     /// The directory for benchmark data; durable benches refuse memory-backed ones
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -429,6 +432,14 @@ pub enum BenchPart {
     Placement,
     Tables,
     Notify,
+    Sketch,
+}
+
+/// Programs that `bench` knows how to put under its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum BenchPeer {
+    /// Beside `sketch`: a proxy that verifies nothing
+    Haproxy,
 }
 
 impl BenchPart {
@@ -440,6 +451,7 @@ impl BenchPart {
             BenchPart::Placement => "placement",
             BenchPart::Tables => "tables",
             BenchPart::Notify => "notify",
+            BenchPart::Sketch => "sketch",
         }
     }
 }

@@ -11,6 +11,7 @@ mod placement;
 mod rate;
 mod report;
 mod server;
+mod sketch;
 mod socket;
 mod store;
 mod tables;
@@ -44,6 +45,8 @@ pub struct Effort {
     pub tables: tables::Sizes,
     /// What Notify is measured with.
     pub notify: notify::Sizes,
+    /// What Sketch is measured with.
+    pub sketch: sketch::Sizes,
 }
 
 const FULL: Effort = Effort {
@@ -55,6 +58,7 @@ const FULL: Effort = Effort {
     placement: placement::Sizes::FULL,
     tables: tables::Sizes::FULL,
     notify: notify::Sizes::FULL,
+    sketch: sketch::Sizes::FULL,
 };
 const QUICK: Effort = Effort {
     repetitions: 2,
@@ -65,6 +69,7 @@ const QUICK: Effort = Effort {
     placement: placement::Sizes::QUICK,
     tables: tables::Sizes::QUICK,
     notify: notify::Sizes::QUICK,
+    sketch: sketch::Sizes::QUICK,
 };
 
 /// Runs the named benches and prints one report.
@@ -104,6 +109,7 @@ pub fn run(args: Bench) -> Result<(), Error> {
                 let fsync = Duration::from_micros(machine.fsync_p50_us);
                 notify::run(place.path(), effort, fsync, &mut figures)?;
             }
+            BenchPart::Sketch => sketch::run(place.path(), effort, &args.peers, &mut figures)?,
         }
     }
     let bench = parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(" ");
@@ -112,7 +118,7 @@ pub fn run(args: Bench) -> Result<(), Error> {
         machine,
         config: config(args.quick, effort),
         results: figures.results,
-        peers: Vec::new(),
+        peers: figures.peers,
         ratios: figures.ratios,
     };
     if let Some(path) = &args.out {
@@ -162,6 +168,11 @@ fn config(quick: bool, effort: Effort) -> Map<String, Value> {
     config.insert("placement_lookups".into(), effort.placement.lookups.into());
     config.insert("placement_deaths".into(), effort.placement.deaths.into());
     config.insert("tables_records".into(), effort.tables.records.into());
+    config.insert("sketch_groups".into(), effort.sketch.groups.to_vec().into());
+    config.insert("sketch_in_flight_by_origin".into(), effort.sketch.in_flight.into());
+    config.insert("sketch_service_ms".into(), (effort.sketch.service.as_millis() as u64).into());
+    config.insert("sketch_reads".into(), effort.sketch.reads.into());
+    config.insert("sketch_entries".into(), effort.sketch.entries.into());
     config.insert("notify_listeners".into(), notify::load::LISTENERS.into());
     config.insert("notify_objects".into(), (notify::load::LISTENERS * notify::load::OBJECTS).into());
     config.insert("notify_connections".into(), effort.notify.connections.into());

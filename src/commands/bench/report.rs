@@ -80,6 +80,7 @@ impl fmt::Display for Goal {
 pub struct Figures {
     pub results: Vec<Measured>,
     pub ratios: Vec<Ratio>,
+    pub peers: Vec<Peer>,
 }
 
 impl Figures {
@@ -139,6 +140,10 @@ pub fn print(report: &Report) {
         machine.build
     ));
     output::table(["RESULT", "VALUE", "UNIT", "SPREAD", "GOAL"], report.results.iter().map(row));
+    for peer in &report.peers {
+        output::line(format_args!("beside it, {} {}:", peer.name, peer.version));
+        output::table(["RESULT", "VALUE", "UNIT", "SPREAD", "GOAL"], peer.results.iter().map(row));
+    }
     output::line(format_args!(
         "A figure whose goal is `{NO_GOAL}` is reported for comparison: nothing says what it should be."
     ));
@@ -166,8 +171,8 @@ mod tests {
         };
         let mut figures = Figures::default();
         figures.add("writes", "1/s", None, &[1.0]);
-        let Figures { results, ratios } = figures;
-        let report = Report { bench: "store".into(), machine, config: Map::new(), results, peers: Vec::new(), ratios };
+        let Figures { results, ratios, peers } = figures;
+        let report = Report { bench: "store".into(), machine, config: Map::new(), results, peers, ratios };
         let json = serde_json::to_value(&report).unwrap();
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(&json), ["bench", "config", "machine", "peers", "ratios", "results"]);

@@ -53,6 +53,12 @@ impl Server {
         Server::run(&["bench-node", "--log", "error"], &args)
     }
 
+    /// Starts a sketcher with these arguments; it needs no time to be ready.
+    pub fn sketch(arguments: &[String]) -> Result<Server, Error> {
+        let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+        Server::run(&["sketch", "run", "--listen", "127.0.0.1:0", "--log", "error"], &arguments)
+    }
+
     fn run(command: &[&str], args: &[&OsStr]) -> Result<Server, Error> {
         let watch = Stopwatch::start();
         let binary = std::env::current_exe().map_err(|error| broken("cannot find this program's own file", error))?;
@@ -110,7 +116,7 @@ impl Drop for Server {
 fn listening(out: impl Read + Send + 'static) -> Option<SocketAddr> {
     let mut lines = BufReader::new(out).lines();
     let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
-        let url = line.split("listening on ").nth(1)?;
+        let url = line.split("listening on ").nth(1)?.split(';').next()?;
         url.trim().trim_start_matches("http://").parse().ok()
     });
     std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));

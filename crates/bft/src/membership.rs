@@ -69,9 +69,10 @@ impl Membership {
         replicas: Vec<Member>,
         clients: BTreeMap<u64, Public>,
     ) -> Result<Membership, Error> {
-        if replicas.len() < 4 || replicas.len() > MOST_REPLICAS {
+        // Quorums of 2f + 1 need not share an honest replica among more than 3f + 1.
+        if replicas.len() < 4 || replicas.len() > MOST_REPLICAS || replicas.len() % 3 != 1 {
             return Err(wrong(format!("{} replicas are named", replicas.len()))
-                .hint(format!("a group has from 4 to {MOST_REPLICAS}; 3f + 1 of them bear f liars")));
+                .hint(format!("a group has 4, 7, 10 and so on up to {MOST_REPLICAS}: 3f + 1 bear f liars")));
         }
         if clients.is_empty() || clients.len() > MOST_CLIENTS {
             return Err(wrong(format!("a group has from 1 to {MOST_CLIENTS} clients, not {}", clients.len())));
@@ -343,6 +344,8 @@ pub(crate) mod tests {
         let (one, _) = four("one");
         let with = |replicas: Vec<Member>| Membership::new("one", Incarnation(1), replicas, one.clients.clone());
         assert!(with(one.replicas[..3].to_vec()).unwrap_err().hint.contains("3f + 1"));
+        let five = [&one.replicas[..], &one.replicas[..1]].concat();
+        assert!(with(five).unwrap_err().hint.contains("3f + 1"));
         let mut twice = one.replicas.clone();
         twice[1].key = twice[0].key;
         assert!(with(twice).unwrap_err().message.contains("key"));

@@ -58,10 +58,25 @@ impl Kind {
         }
     }
 
+    /// How many equal remembered sketches a fast read of D-Prophecy needs (rule H). Together with an ordered command's quorum
+    /// they must contain an honest replica that is in both: 2f + 1 of exactly 3f + 1 where ordered commands need 2f + 1,
+    /// and all (the strict mode) where f + 1 are enough for those.
+    pub fn fast_quorum(self, replicas: u16) -> Result<u16, Misfit> {
+        self.fits(replicas)?;
+        match self {
+            Kind::Byzantine { faults, reads_pass_by: true } => Ok(2 * faults + 1),
+            Kind::Byzantine { reads_pass_by: false, .. } => Ok(replicas),
+            Kind::Origins { .. } | Kind::CrashTolerant => Err(Misfit::NoLiarsInOrder),
+        }
+    }
+
     fn fits(self, replicas: u16) -> Result<(), Misfit> {
         let (has, wide) = (u32::from(replicas), |number: u16| u32::from(number));
         match self {
             Kind::Byzantine { faults, .. } if has < 3 * wide(faults) + 1 => Err(Misfit::TooFewReplicas),
+            Kind::Byzantine { faults, reads_pass_by: true } if has > 3 * wide(faults) + 1 => {
+                Err(Misfit::QuorumsMayMiss)
+            }
             Kind::Origins { faults, quorum } if wide(quorum) < wide(faults) + 1 => Err(Misfit::QuorumTooSmall),
             Kind::Origins { faults, quorum } if has < wide(quorum) + wide(faults) => Err(Misfit::TooFewOrigins),
             _ if has == 0 => Err(Misfit::TooFewReplicas),
@@ -82,6 +97,12 @@ pub enum Misfit {
     /// N < q + f.
     #[error("f silent origins would make the quorum unreachable; name more origins, or lower the quorum")]
     TooFewOrigins,
+    /// N > 3f + 1 with quorums of 2f + 1.
+    #[error("two quorums of 2f + 1 need not share an honest replica among more than 3f + 1; name exactly 3f + 1")]
+    QuorumsMayMiss,
+    /// D-Prophecy before something else than a Byzantine group.
+    #[error("D-Prophecy needs a group that orders what it is asked and bears liars")]
+    NoLiarsInOrder,
 }
 
 /// How a group is asked.
@@ -302,6 +323,7 @@ impl<Q: Clone, R: Clone> Group<Q, R> {
         let Some(call) = self.calls.get(&id) else { return };
         let quorum = match self.options.mutant {
             Some(Mutant::QuorumShort) => self.options.kind.faults().max(1),
+            Some(Mutant::OrderedShort) => self.options.kind.faults() + 1,
             _ => self.options.kind.quorum(),
         };
         let counted = call.said.values().map(|said| (*said, self.count(call, *said)));

@@ -15,6 +15,7 @@
 //! - [`group`]: how replicas are asked and when their replies count (rules E and F).
 //! - [`health`]: which replicas are known to be away.
 //! - [`replica`]: what a replica does with an agreed order (rule G), and the interface of whatever makes that order.
+//! - [`direct`]: D-Prophecy, without a sketcher between: every replica remembers, and the client compares (rule H).
 //! - [`http`]: what is forwarded, and how that and nothing else is sketched (rules C and D).
 //! - [`sigma`]: the group's order; [`sketch`]: sketches; [`session`]: read your own writes (rule K).
 //!
@@ -22,6 +23,7 @@
 //! back (delay-once, §4 of the paper). What it deliberately does not do: promise anything across different requests, see
 //! writes that pass it by, answer from memory (it remembers sketches, not bodies), or join reads that are under way.
 
+pub mod direct;
 pub mod group;
 pub mod health;
 pub mod history;
@@ -35,6 +37,7 @@ pub mod session;
 pub mod sigma;
 pub mod sketch;
 pub mod sketcher;
+mod unforeseen;
 
 /// One member of a group, counted from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

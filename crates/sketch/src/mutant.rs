@@ -39,11 +39,33 @@ pub enum Mutant {
     SessionIgnored,
     /// G: a command that comes again is executed again.
     ExecutedAgain,
+    /// F, H: an ordered command needs f + 1 equal replies although reads pass the order by.
+    OrderedShort,
+    /// H: f + 1 equal remembered sketches suffice for a fast read.
+    FastQuorumShort,
+    /// H: who executes a fast read counts by its answer, whatever it remembers.
+    ExecutorTrusted,
+    /// H: a replica that remembers nothing agrees with everything.
+    NullCounts,
+    /// H: the answer is not held against the sketch that is agreed on.
+    BodyUnchecked,
+    /// F, H: σ of what is remembered is not part of what must be equal.
+    PlaceUnmatched,
+    /// F, H: words on a fast read count whatever their nonce.
+    FastNonceIgnored,
+    /// H: a replica replies, and remembers with its next block.
+    RepliedFirst,
+    /// H: the old result of a command that is ordered again is remembered again.
+    RepeatRemembered,
+    /// H: what is executed again after a restart is remembered.
+    ReplayRemembered,
+    /// H: a replica that takes a state over keeps what it remembers.
+    TransferKeepsTable,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 17] = [
+    pub const ALL: [Mutant; 28] = [
         Mutant::MismatchAccepted,
         Mutant::UpdateOfThen,
         Mutant::ComparedWithThen,
@@ -61,6 +83,17 @@ impl Mutant {
         Mutant::EntriesOutliveRange,
         Mutant::SessionIgnored,
         Mutant::ExecutedAgain,
+        Mutant::OrderedShort,
+        Mutant::FastQuorumShort,
+        Mutant::ExecutorTrusted,
+        Mutant::NullCounts,
+        Mutant::BodyUnchecked,
+        Mutant::PlaceUnmatched,
+        Mutant::FastNonceIgnored,
+        Mutant::RepliedFirst,
+        Mutant::RepeatRemembered,
+        Mutant::ReplayRemembered,
+        Mutant::TransferKeepsTable,
     ];
 
     /// Its name on the command line; no other part's has the same.
@@ -83,6 +116,17 @@ impl Mutant {
             Mutant::EntriesOutliveRange => "entries-outlive-range",
             Mutant::SessionIgnored => "session-ignored",
             Mutant::ExecutedAgain => "executed-again",
+            Mutant::OrderedShort => "ordered-short",
+            Mutant::FastQuorumShort => "fast-quorum-short",
+            Mutant::ExecutorTrusted => "executor-trusted",
+            Mutant::NullCounts => "null-counts",
+            Mutant::BodyUnchecked => "body-unchecked",
+            Mutant::PlaceUnmatched => "place-unmatched",
+            Mutant::FastNonceIgnored => "fast-nonce-ignored",
+            Mutant::RepliedFirst => "replied-first",
+            Mutant::RepeatRemembered => "repeat-remembered",
+            Mutant::ReplayRemembered => "replay-remembered",
+            Mutant::TransferKeepsTable => "transfer-keeps-table",
         }
     }
 }

@@ -72,6 +72,14 @@ impl Seen {
         Ok(())
     }
 
+    /// A read took effect in the group's order, whether or not its client will hear of it: others may repeat it.
+    pub fn took_effect(&mut self, began: u64, version: u64) {
+        if version >= self.writes.before(began) {
+            let first = self.fresh.entry(version).or_insert(began);
+            *first = began.min(*first);
+        }
+    }
+
     /// Everything was told: whether each stale read repeats one that was not.
     pub fn finish(&self) -> Result<(), String> {
         let repeats = |read: &&Read| self.fresh.get(&read.version).is_some_and(|began| *began < read.ended);
@@ -113,5 +121,19 @@ mod tests {
         assert!(judge(&[read(11, 22, 2), fast]).unwrap_err().contains("left before"));
         assert!(judge(&[read(23, 24, 1)]).unwrap_err().contains("advances"));
         assert!(judge(&[read(23, 24, 1), read(24, 25, 1)]).unwrap_err().contains("advances"));
+    }
+
+    #[test]
+    fn a_read_that_nobody_heard_of_may_be_repeated_if_it_was_not_stale() {
+        let judge = |began| {
+            let mut seen = Seen::default();
+            seen.write(10, 1);
+            seen.took_effect(began, 1);
+            seen.write(20, 2);
+            seen.read(read(23, 24, 1))?;
+            seen.finish()
+        };
+        assert_eq!(judge(11), Ok(()));
+        assert!(judge(25).unwrap_err().contains("advances"), "it began later");
     }
 }

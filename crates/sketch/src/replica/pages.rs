@@ -2,6 +2,7 @@
 
 use super::Service;
 use crate::Answer;
+use crate::direct::Reads;
 use crate::mutant::Mutant;
 use crate::sigma::Sigma;
 use crate::sketch::{Of, Sketch, Sketching};
@@ -86,5 +87,19 @@ impl Service for Pages {
             }
         }
         self.read(page)
+    }
+}
+
+impl Reads for Pages {
+    fn is_read(&self, request: &Bytes) -> bool {
+        request.starts_with(b"r")
+    }
+
+    fn read(&self, request: &Bytes) -> Bytes {
+        Pages::read(self, page_of(request).unwrap_or_default())
+    }
+
+    fn keeps(&self, response: &Bytes) -> bool {
+        !is_error(response)
     }
 }

@@ -4,6 +4,7 @@
 //! it likes. With a uniform choice k stale answers in a row have probability gᵏ, where g is the share of bad replicas.
 
 use crate::ReplicaId;
+use crate::unforeseen::Unforeseen;
 use std::time::Duration;
 use tidings_base::Mono;
 
@@ -13,31 +14,6 @@ const TOO_MANY: u32 = 8;
 /// An ejected replica returns after this, doubled with each ejection up to the longest.
 const FIRST_EJECTION: Duration = Duration::from_secs(10);
 const LONGEST_EJECTION: Duration = Duration::from_secs(600);
-
-/// Numbers that nobody who does not know the secret can foresee.
-struct Unforeseen {
-    stream: blake3::OutputReader,
-}
-
-impl Unforeseen {
-    fn new(secret: &[u8; 32]) -> Unforeseen {
-        let stream = blake3::Hasher::new_keyed(secret).update(b"choice of replicas").finalize_xof();
-        Unforeseen { stream }
-    }
-
-    /// A number below `bound`, each as likely as the others: draws that would favour the small ones are passed over.
-    fn below(&mut self, bound: u64) -> u64 {
-        let fair = u64::MAX - u64::MAX % bound;
-        loop {
-            let mut bytes = [0; 8];
-            self.stream.fill(&mut bytes);
-            let number = u64::from_le_bytes(bytes);
-            if number < fair {
-                return number % bound;
-            }
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Conduct {

@@ -102,6 +102,8 @@ fn groups_that_cannot_bear_their_liars_are_refused() {
     let misfit = |replicas, kind| Group::<(), ()>::new(options(replicas, kind)).err();
     assert_eq!(misfit(4, BYZANTINE), None);
     assert_eq!(misfit(3, BYZANTINE), Some(Misfit::TooFewReplicas));
+    assert_eq!(misfit(5, BYZANTINE), None);
+    assert_eq!(misfit(5, Kind::Byzantine { faults: 1, reads_pass_by: true }), Some(Misfit::QuorumsMayMiss));
     assert_eq!(misfit(3, Kind::Origins { faults: 1, quorum: 2 }), None);
     assert_eq!(misfit(5, Kind::Origins { faults: 2, quorum: 2 }), Some(Misfit::QuorumTooSmall));
     assert_eq!(misfit(2, Kind::Origins { faults: 1, quorum: 2 }), Some(Misfit::TooFewOrigins));

@@ -1,5 +1,6 @@
 //! Sketchers in front of a group with liars in it, in a small deterministic world; and the claims S1 to S5 about it.
 
+mod direct;
 mod group;
 mod ordering;
 mod sketchers;

@@ -57,6 +57,7 @@ pub mod reads_fit_the_definitions;
 pub mod reads_keep_their_floors;
 pub mod refused_writes_leave_no_trace;
 pub mod registrations_follow_intent;
+pub mod remembered_answers_were_ordered;
 pub mod replicas_agree;
 pub mod requests_are_understood;
 pub mod sequencers_die_with_their_locks;

@@ -14,6 +14,8 @@ pub struct ReadsAreDelayedOnce {
     /// When it was asked, the page, and whether it is a write.
     asked: BTreeMap<u64, (u64, u64, bool)>,
     pages: BTreeMap<u64, Seen>,
+    /// Reads that D-Prophecy's clients have ordered, by client and nonce: when each was asked, and its page.
+    ordered: BTreeMap<(u64, u64), (u64, u64)>,
     checks: u64,
 }
 
@@ -28,7 +30,20 @@ impl Invariant<Fact> for ReadsAreDelayedOnce {
                 self.asked.insert(*id, (sight.at.0, *page, *write));
                 Ok(())
             }
-            Fact::Answered { id, response, how, .. } => {
+            Fact::Orders { id, client, nonce } => {
+                if let Some((began, page, false)) = self.asked.get(id) {
+                    self.ordered.insert((*client, *nonce), (*began, *page));
+                }
+                Ok(())
+            }
+            // It may be repeated from now on, even if its client never hears of it.
+            Fact::Came { name, result, .. } => {
+                if let Some((began, page)) = self.ordered.get(name) {
+                    self.pages.entry(*page).or_default().took_effect(*began, pages::version_of(result));
+                }
+                Ok(())
+            }
+            Fact::Answered { id, response, how, by } => {
                 let Some((began, page, write)) = self.asked.remove(id) else { return Ok(()) };
                 let (ended, version) = (sight.at.0, pages::version_of(response));
                 let seen = self.pages.entry(page).or_default();
@@ -37,7 +52,8 @@ impl Invariant<Fact> for ReadsAreDelayedOnce {
                     return Ok(());
                 }
                 self.checks += 1;
-                let read = Read { began, ended, version, fast: *how == How::Fast };
+                // Where there is no node, there is no one place at which answers leave in an order.
+                let read = Read { began, ended, version, fast: *how == How::Fast && by.is_some() };
                 seen.read(read).map_err(|broken| format!("page {page}: {broken}"))
             }
             _ => Ok(()),

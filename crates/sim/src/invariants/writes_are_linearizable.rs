@@ -25,7 +25,7 @@ impl Invariant<Fact> for WritesAreLinearizable {
 
     fn observe(&mut self, _sight: &Sight<'_>, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Came { request, result } if request.starts_with(b"w") => {
+            Fact::Came { request, result, .. } if request.starts_with(b"w") => {
                 let before = self.came.insert(request.clone(), result.clone());
                 if before.is_some_and(|before| before != result) {
                     return Err(format!("{:?} took effect twice", String::from_utf8_lossy(request)));

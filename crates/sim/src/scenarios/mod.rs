@@ -103,4 +103,10 @@ pub(crate) const ALL: &[Scenario] = &[
         minutes: 10,
         run: sketch::run,
     },
+    Scenario {
+        name: "sketch-direct",
+        about: "D-Prophecy: clients that ask all replicas what they remember, liars who know everything, new lives, faults.",
+        minutes: 10,
+        run: sketch::run_direct,
+    },
 ];

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use tidings_sim::clock::SimTime;
-use tidings_sim::invariants::Sight;
+use tidings_sim::invariants::{Claims, Sight};
 use tidings_sim::kernel::HostId;
 use tidings_sim::scenarios::sketch::fact::{Fact, Life};
-use tidings_sim::scenarios::sketch::sketch_claims;
+use tidings_sim::scenarios::sketch::{direct_claims, sketch_claims};
 use tidings_sketch::sketcher::How;
 
 const NODE: Life = Life { host: HostId(5), start: 1 };
@@ -19,7 +19,7 @@ fn answered(id: u64, text: &str, how: How) -> Fact {
 }
 
 fn came(request: &str, result: &str) -> Fact {
-    Fact::Came { request: Bytes::from(request.to_owned()), result: Bytes::from(result.to_owned()) }
+    Fact::Came { name: (1, 1), request: Bytes::from(request.to_owned()), result: Bytes::from(result.to_owned()) }
 }
 
 fn agreed(text: &str) -> Fact {
@@ -44,7 +44,10 @@ fn read(id: u64, text: &str) -> Vec<Fact> {
 
 /// Shows facts one second apart; the claim that is broken, if one is.
 fn judge(facts: &[Fact]) -> Option<String> {
-    let mut claims = sketch_claims();
+    broken_by(sketch_claims(), facts)
+}
+
+fn broken_by(mut claims: Claims<Fact>, facts: &[Fact]) -> Option<String> {
     for (i, fact) in facts.iter().enumerate() {
         let sight = Sight { at: SimTime(i as u64 * 1_000_000_000), host: HostId(7), clock: &|_| None };
         if let Err(violation) = claims.observe(&sight, fact) {
@@ -98,6 +101,37 @@ fn one_replicas_word_is_not_enough() {
     let fast = |id| vec![asks(id, false), answered(id, "1 2", How::Fast)];
     holds([written(), read(3, "1 2"), fast(4)].concat());
     breaks([written(), fast(4)].concat(), "fast_answers_were_agreed_on");
+}
+
+/// D-Prophecy: no node heard of it, but the order did.
+#[test]
+fn what_is_remembered_was_ordered() {
+    let fast = |id| {
+        let response = Bytes::from_static(b"1 2");
+        vec![asks(id, false), Fact::Answered { id, response, how: How::Fast, by: None }]
+    };
+    let judge = |facts: Vec<Fact>| broken_by(direct_claims(), &facts);
+    assert_eq!(judge([written(), vec![came("r 1", "1 2")], fast(4)].concat()), None);
+    let claim = Some("remembered_answers_were_ordered");
+    assert_eq!(judge([written(), fast(4)].concat()).as_deref(), claim);
+    assert_eq!(judge([written(), vec![came("r 1", "1 1")], fast(4)].concat()).as_deref(), claim);
+}
+
+/// A read whose client died is repeated by others, and was not stale.
+#[test]
+fn a_read_that_nobody_heard_of_is_repeated() {
+    let orders = |id| Fact::Orders { id, client: 8, nonce: 1 };
+    let name = (8, 1);
+    let came = || Fact::Came { name, request: Bytes::from_static(b"r 1"), result: Bytes::from_static(b"1 1") };
+    let stale = |between: Vec<Fact>| {
+        let written = written();
+        let response = Bytes::from_static(b"1 1");
+        let read = vec![asks(9, false), Fact::Answered { id: 9, response, how: How::Fast, by: None }];
+        broken_by(direct_claims(), &[written[..3].to_vec(), between, written[3..].to_vec(), read].concat())
+    };
+    assert_eq!(stale(vec![asks(7, false), orders(7), came()]), None);
+    let other = Fact::Orders { id: 7, client: 8, nonce: 2 };
+    assert_eq!(stale(vec![asks(7, false), other, came()]).as_deref(), Some("reads_are_delayed_once"));
 }
 
 #[test]

@@ -22,7 +22,7 @@ type Out = Outbox<Effect<Fact>>;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Four pages that everybody reads, and many that press upon the tables.
-fn draw_page(rng: &mut Seeded) -> u64 {
+pub(super) fn draw_page(rng: &mut Seeded) -> u64 {
     if rng.one_in(3) { rng.between(4, 60) } else { rng.below(4) }
 }
 

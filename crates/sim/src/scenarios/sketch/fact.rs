@@ -58,8 +58,19 @@ pub enum Fact {
         /// The answer.
         response: Bytes,
     },
+    /// A client of D-Prophecy has its request ordered, under this name.
+    Orders {
+        /// Which request.
+        id: u64,
+        /// The client's name in the group.
+        client: u64,
+        /// The command's.
+        nonce: u64,
+    },
     /// This came of a command where everything is executed at once.
     Came {
+        /// Whose command, and which.
+        name: (u64, u64),
         /// The command.
         request: Bytes,
         /// What of.

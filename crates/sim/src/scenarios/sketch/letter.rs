@@ -6,6 +6,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tidings_base::Incarnation;
 use tidings_sketch::CallId;
+use tidings_sketch::direct::{Question, Word};
 use tidings_sketch::group::Reply;
 use tidings_sketch::replica::pages::Pages;
 use tidings_sketch::replica::{Block, Command, Replica};
@@ -61,6 +62,10 @@ pub enum Letter {
     Fast(Asker, Bytes),
     /// What it says.
     Said(Asker, Bytes),
+    /// A client of D-Prophecy asks what a replica remembers.
+    Question(HostId, Question),
+    /// What it says.
+    Word(Word),
     /// A command for all replicas; and whether this one answers in full.
     Command(Asker, Command, bool),
     /// What one of them says.
@@ -82,6 +87,8 @@ impl Marked for Letter {
         match self {
             Letter::Asks { id, .. } | Letter::Answers { id, .. } | Letter::Refuses { id } => *id,
             Letter::Fast(asker, _) | Letter::Said(asker, _) => asker.call.0,
+            Letter::Question(_, question) => question.nonce,
+            Letter::Word(word) => word.nonce,
             Letter::Command(_, command, _) | Letter::Submits(command) => command.nonce,
             Letter::Replies(_, reply) => reply.nonce,
             Letter::Agreed(_, block) => block.height,

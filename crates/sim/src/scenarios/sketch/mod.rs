@@ -10,12 +10,16 @@
 //! replicas f lie, each in its own way; replies that honest ones have signed are sent again. Messages are lost, repeated and
 //! late; everybody crashes and pauses; ranges move, and moves are called off; the group begins new lives. When the faults are
 //! over every request must be answered.
+//!
+//! `sketch-direct` is the same town without sketching nodes: clients of D-Prophecy ask the replicas what they remember, and the liars
+//! know what everybody remembers.
 
 pub mod client;
 pub mod fact;
 pub mod letter;
 pub mod node;
 pub mod order;
+pub mod reader;
 pub mod ring;
 pub mod seat;
 pub mod town;
@@ -27,6 +31,7 @@ use crate::invariants::calm_requests_are_answered::CalmRequestsAreAnswered;
 use crate::invariants::correct_replicas_never_diverge::CorrectReplicasNeverDiverge;
 use crate::invariants::fast_answers_were_agreed_on::FastAnswersWereAgreedOn;
 use crate::invariants::reads_are_delayed_once::ReadsAreDelayedOnce;
+use crate::invariants::remembered_answers_were_ordered::RememberedAnswersWereOrdered;
 use crate::invariants::sessions_read_their_writes::SessionsReadTheirWrites;
 use crate::invariants::writes_are_linearizable::WritesAreLinearizable;
 use crate::invariants::{Claims, Violation};
@@ -67,6 +72,18 @@ pub fn sketch_claims() -> Claims<Fact> {
     ])
 }
 
+/// The claims about D-Prophecy.
+pub fn direct_claims() -> Claims<Fact> {
+    Claims::new(vec![
+        Box::<AnswersWereTrue>::default(),
+        Box::<ReadsAreDelayedOnce>::default(),
+        Box::<RememberedAnswersWereOrdered>::default(),
+        Box::<WritesAreLinearizable>::default(),
+        Box::<CorrectReplicasNeverDiverge>::default(),
+        Box::<CalmRequestsAreAnswered>::default(),
+    ])
+}
+
 /// One run.
 pub struct Run {
     stage: Stage<Actor, Town>,
@@ -78,19 +95,34 @@ pub struct Run {
 
 /// Runs one seed.
 pub(super) fn run(seed: u64, options: &Options) -> Report {
-    let mut run = Run::new(seed, options);
+    play(seed, options, false)
+}
+
+/// Runs one seed with D-Prophecy's clients in the place of sketching nodes and theirs.
+pub(super) fn run_direct(seed: u64, options: &Options) -> Report {
+    play(seed, options, true)
+}
+
+fn play(seed: u64, options: &Options, direct: bool) -> Report {
+    let mut run = Run::new(seed, options, direct);
     let outcome = run.play(options.simulated);
     run.report(seed, options, outcome.err())
 }
 
-/// Liars of different sins; a pair of the same would agree.
-fn liar(seed: u64, number: u16, rng: &Seeded) -> Liar {
-    let sin = Sin::ALL[(seed as usize + 2 * usize::from(number)) % Sin::ALL.len()];
-    Liar::new(sin, rng.fork(&format!("liar {number}")))
+/// Liars of different sins; a pair of the same would agree. Of D-Prophecy's every other seed has one at least that says what somebody
+/// says who is behind: the others are found out at once.
+fn liar(seed: u64, number: u16, direct: bool, rng: &Seeded) -> Liar {
+    let stale = direct && number == 0 && seed % 4 < 2;
+    let sin = if stale { Sin::Stale } else { Sin::ALL[(seed as usize + 2 * usize::from(number)) % Sin::ALL.len()] };
+    let mut rng = rng.fork(&format!("liar {number}"));
+    let true_in_order = direct && rng.one_in(2);
+    let mut liar = Liar::new(sin, rng);
+    liar.true_in_order = true_in_order;
+    liar
 }
 
 impl Run {
-    fn new(seed: u64, options: &Options) -> Run {
+    fn new(seed: u64, options: &Options, direct: bool) -> Run {
         let rng = Seeded::new(seed).fork("sketch");
         let mut own = rng.fork("town");
         let mutant = options.mutant.and_then(Mutant::of_sketch);
@@ -98,6 +130,7 @@ impl Run {
         let habits = Habits {
             replicas: 3 * faults + 1,
             faults,
+            direct,
             entries: [10, 200][own.below(2) as usize],
             tag_bits: if own.one_in(4) { 2 } else { 32 },
             replays: own.one_in(2),
@@ -107,12 +140,13 @@ impl Run {
         let mut world = World::new(&rng, options.trace);
         let order = world.add_host();
         let replicas: Vec<HostId> = (0..habits.replicas).map(|_| world.add_host()).collect();
-        let nodes: Vec<HostId> = (0..own.between(2, 3)).map(|_| world.add_host()).collect();
+        let nodes = if direct { 0 } else { own.between(2, 3) };
+        let nodes: Vec<HostId> = (0..nodes).map(|_| world.add_host()).collect();
         let writer = world.add_host();
         let clients: Vec<HostId> = (0..3).map(|_| world.add_host()).collect();
         let state = Replica::new(Incarnation(1), 0..CLIENTS, Pages::default()).without(mutant);
         let disks = (0..habits.replicas).map(|number| {
-            let liar = (number < faults).then(|| liar(seed, number, &own));
+            let liar = (number < faults).then(|| liar(seed, number, direct, &own));
             seat::Disk::new(state.clone(), liar)
         });
         let targets = Targets {
@@ -122,7 +156,9 @@ impl Run {
         };
         let chaos = Chaos::new(&rng, targets).without(&Kind::DISKS).without(&[Kind::WallJump]);
         let ring = ring::Ring::default();
-        (0..ring::PARTS).for_each(|part| ring.grant(part, part % nodes.len()));
+        if !direct {
+            (0..ring::PARTS).for_each(|part| ring.grant(part, part % nodes.len()));
+        }
         let town = Town {
             disks: disks.collect(),
             agreed: order::SharedAgreed::new(own.fork("order"), habits.replicas, state),
@@ -142,7 +178,7 @@ impl Run {
         Run {
             stage: Stage { world, town, chaos },
             trouble: Trouble::new(&rng),
-            claims: sketch_claims(),
+            claims: if direct { direct_claims() } else { sketch_claims() },
             begun: 0,
             answered: 0,
         }
@@ -163,12 +199,14 @@ impl Run {
         self.stage.town.calm = true;
         self.clients_do(|role, _| match role {
             Role::Client(client) => client.calm(),
+            Role::Reader(reader) => reader.calm(),
             Role::Writer(writer) => writer.calm(),
             _ => {}
         });
         self.until(CALM)?;
         self.clients_do(|role, _| match role {
             Role::Client(client) => client.stop(),
+            Role::Reader(reader) => reader.stop(),
             Role::Writer(writer) => writer.stop(),
             _ => {}
         });
@@ -191,11 +229,12 @@ impl Run {
                 self.trouble.count("replayed_reply", replayed);
             }
             if number < usize::from(self.stage.town.habits.faults) {
-                self.trouble.count(liar(seed, number as u16, &Seeded::new(0)).sin.name(), 1);
+                let direct = self.stage.town.habits.direct;
+                self.trouble.count(liar(seed, number as u16, direct, &Seeded::new(0)).sin.name(), 1);
             }
         }
         let outline = Outline {
-            scenario: "sketch",
+            scenario: if self.stage.town.habits.direct { "sketch-direct" } else { "sketch" },
             operations: self.begun,
             answered: self.answered,
             faults: self.trouble.counts().clone(),
@@ -239,6 +278,7 @@ impl Play for Run {
         for host in town.everybody() {
             let quiet = match world.process(host).map(|actor| &actor.role) {
                 Some(Role::Client(client)) => client.is_quiet(),
+                Some(Role::Reader(reader)) => reader.is_quiet(),
                 Some(Role::Node(node)) => node.is_quiet(),
                 _ => true,
             };

@@ -38,7 +38,7 @@ pub fn group_options(habits: &Habits, client: u64) -> group::Options {
         client,
         last_nonce: 0,
         replicas: habits.replicas,
-        kind: group::Kind::Byzantine { faults: habits.faults, reads_pass_by: false },
+        kind: group::Kind::Byzantine { faults: habits.faults, reads_pass_by: habits.direct },
         resend: RESEND,
         give_up: GIVE_UP,
         mutant: habits.mutant,

@@ -134,7 +134,8 @@ impl Agreed {
         while let Some(block) = self.model.blocks().get(self.reference.height() as usize).cloned() {
             for (command, outcome) in self.reference.execute(&block) {
                 if let Outcome::Done { result, .. } = outcome {
-                    out.put(Effect::Fact(Fact::Came { request: command.request, result }));
+                    let name = (command.client, command.nonce);
+                    out.put(Effect::Fact(Fact::Came { name, request: command.request, result }));
                 }
             }
             let (life, digest) = (self.reference.incarnation().0, self.reference.service().digest());

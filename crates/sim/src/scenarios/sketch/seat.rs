@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidings_base::{Incarnation, Outbox, Seeded};
 use tidings_sketch::ReplicaId;
+use tidings_sketch::direct::overheard::Overheard;
+use tidings_sketch::direct::replica::Options;
+use tidings_sketch::direct::{Question, ReplicaSketcher};
 use tidings_sketch::group::Reply;
 use tidings_sketch::replica::liar::Liar;
 use tidings_sketch::replica::pages::{self, Pages};
@@ -55,13 +58,16 @@ impl Disk {
 
 /// Replies that somebody has captured, by the client and the page that they are for.
 #[derive(Clone, Debug, Default)]
-pub struct Captured(Arc<Mutex<Replies>>);
+pub struct Captured {
+    replies: Arc<Mutex<Replies>>,
+    overheard: Arc<Mutex<Overheard>>,
+}
 
 type Replies = BTreeMap<(u64, u64), VecDeque<Reply<Bytes>>>;
 
 impl Captured {
     fn keep(&self, page: u64, reply: &Reply<Bytes>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = all.entry((reply.client, page)).or_default();
         kept.push_back(reply.clone());
         if kept.len() > CAPTURED {
@@ -70,7 +76,11 @@ impl Captured {
     }
 
     fn of(&self, client: u64, page: u64) -> VecDeque<Reply<Bytes>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(client, page)).cloned().unwrap_or_default()
+        self.replies.lock().unwrap_or_else(PoisonError::into_inner).get(&(client, page)).cloned().unwrap_or_default()
+    }
+
+    fn overheard(&self) -> MutexGuard<'_, Overheard> {
+        self.overheard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,6 +92,8 @@ pub struct Seat {
     post: Post,
     habits: Habits,
     captured: Captured,
+    /// What it remembers in its memory, where clients ask for that.
+    sketcher: Option<ReplicaSketcher>,
     /// Who waits for a command: by client and nonce.
     waiting: BTreeMap<(u64, u64), (Asker, bool)>,
     early: BTreeMap<u64, Block>,
@@ -100,7 +112,13 @@ impl Seat {
         rng: Seeded,
     ) -> Seat {
         let (waiting, early) = (BTreeMap::new(), BTreeMap::new());
-        Seat { number, disk, order, post, habits, captured, waiting, early, rng, replayed: 0 }
+        let options = Options { group: GROUP, id: ReplicaId(number), entries: habits.entries, mutant: habits.mutant };
+        let sketcher = habits.direct.then(|| {
+            captured.overheard().forgot(options.id);
+            let disk = disk.lock();
+            ReplicaSketcher::new(options, disk.0.incarnation(), disk.0.height())
+        });
+        Seat { number, disk, order, post, habits, captured, sketcher, waiting, early, rng, replayed: 0 }
     }
 
     /// How often captured replies were sent again here.
@@ -112,6 +130,7 @@ impl Seat {
     pub fn receive(&mut self, letter: Letter, out: &mut Outbox<Effect<Fact>>) {
         match letter {
             Letter::Fast(asker, request) => self.fast(asker, &request, out),
+            Letter::Question(asker, question) => self.question(asker, &question, out),
             Letter::Command(asker, command, whole) => self.command(asker, command, whole, out),
             Letter::Agreed(life, block) => self.agreed(life, block, out),
             Letter::Begins(state) => self.begin(&state, out),
@@ -124,6 +143,30 @@ impl Seat {
         let truth = self.disk.lock().0.service().read(page);
         if let Some((said, _)) = self.speak(page, truth, None) {
             self.post.send(out, asker.host, Letter::Said(asker, said));
+        }
+    }
+
+    /// What it remembers, and from some what suits them.
+    fn question(&mut self, asker: HostId, question: &Question, out: &mut Outbox<Effect<Fact>>) {
+        let Some(sketcher) = &mut self.sketcher else { return };
+        let mut disk = self.disk.lock();
+        let (replica, liar) = &mut *disk;
+        let Some(truth) = sketcher.word(replica.service(), question) else { return };
+        let mut overheard = self.captured.overheard();
+        let Some(liar) = liar else {
+            if self.habits.replays {
+                overheard.capture(&question.request, &truth);
+            }
+            return self.post.send(out, asker, Letter::Word(truth));
+        };
+        if self.habits.replays && self.rng.one_in(4) {
+            for word in overheard.captured(question.client, &question.request) {
+                self.replayed += 1;
+                self.post.send(out, asker, Letter::Word(word));
+            }
+        }
+        if let Some(word) = liar.word(&overheard, question, truth) {
+            self.post.send(out, asker, Letter::Word(word));
         }
     }
 
@@ -214,6 +257,16 @@ impl Seat {
             let mut disk = self.disk.lock();
             let (replica, liar) = &mut *disk;
             let done = replica.execute(block);
+            // Before any reply leaves.
+            if let Some(sketcher) = &mut self.sketcher {
+                sketcher.executed(replica.service(), block.height, &done);
+                let mut overheard = self.captured.overheard();
+                for (command, outcome) in done.iter().filter(|(command, _)| command.request.starts_with(b"r")) {
+                    let Outcome::Done { result, .. } = outcome else { continue };
+                    let remembered = sketcher.remembers(&command.request);
+                    overheard.note(ReplicaId(self.number), &command.request, remembered, result);
+                }
+            }
             let (life, digest) = (replica.incarnation().0, replica.service().digest());
             out.put(Effect::Fact(Fact::Executed { life, height: replica.height(), digest }));
             if let Some(liar) = liar
@@ -235,6 +288,10 @@ impl Seat {
         let mut disk = self.disk.lock();
         if state.incarnation() > disk.0.incarnation() {
             disk.0 = state.clone();
+            if let Some(sketcher) = &mut self.sketcher {
+                sketcher.took_over(state.incarnation(), state.height());
+                self.captured.overheard().forgot(ReplicaId(self.number));
+            }
             self.early.clear();
             self.post.send(out, self.order, Letter::Executed(state.incarnation(), state.height()));
         }

@@ -5,6 +5,7 @@ use super::fact::Fact;
 use super::letter::Post;
 use super::node::Node;
 use super::order::{Order, SharedAgreed};
+use super::reader::Reader;
 use super::ring::Ring;
 use super::seat::{self, Captured, Disk};
 use crate::faults::Site;
@@ -26,6 +27,8 @@ pub struct Habits {
     pub replicas: u16,
     /// f, and so many liars there are.
     pub faults: u16,
+    /// Whether clients ask the replicas themselves (D-Prophecy), and not sketching nodes.
+    pub direct: bool,
     /// Entries that tables are made for: few, so that much is evicted.
     pub entries: usize,
     /// Bits of tags that count: few, so that requests are taken for one another.
@@ -75,6 +78,8 @@ pub enum Role {
     Writer(Box<Writer>),
     /// Who asks them.
     Client(Box<Client>),
+    /// Who asks the replicas.
+    Reader(Box<Reader>),
 }
 
 /// Who lives where.
@@ -122,6 +127,7 @@ impl Machine for Actor {
             Role::Node(node) => node.receive(now, from, letter, out),
             Role::Writer(writer) => writer.receive(now, letter, out),
             Role::Client(client) => client.receive(letter),
+            Role::Reader(reader) => reader.receive(now, letter, out),
         }
     }
 
@@ -132,6 +138,7 @@ impl Machine for Actor {
             Role::Node(node) => node.wake(now, out),
             Role::Writer(writer) => writer.wake(now, out),
             Role::Client(client) => client.wake(now, out),
+            Role::Reader(reader) => reader.wake(now, out),
         }
     }
 
@@ -142,6 +149,7 @@ impl Machine for Actor {
             Role::Node(node) => node.deadline(),
             Role::Writer(writer) => writer.deadline(),
             Role::Client(client) => client.deadline(),
+            Role::Reader(reader) => reader.deadline(),
         }
     }
 }
@@ -180,6 +188,13 @@ impl Town {
                 writer.calm();
             }
             return Role::Writer(Box::new(writer));
+        }
+        if habits.direct {
+            let mut reader = Reader::start(seat, replicas, post, requests, habits, name(&self.names));
+            if self.calm {
+                reader.calm();
+            }
+            return Role::Reader(Box::new(reader));
         }
         let mut client = Client::start(seat, self.nodes.clone(), self.ring.clone(), post, requests, habits);
         if self.calm {

@@ -58,8 +58,10 @@ impl Trouble {
 
 impl Run {
     pub(super) fn begin_trouble(&mut self) {
-        self.later(TEND, Due::Tend);
-        self.move_later();
+        if !self.stage.town.nodes.is_empty() {
+            self.later(TEND, Due::Tend);
+            self.move_later();
+        }
         self.rebirth_later();
     }
 

@@ -82,6 +82,7 @@ use tidings_base::{Class, Error, GroupId, NodeId};
 use tidings_client::local::Door;
 use tidings_consensus::{ClusterId, GroupConfig, Member, Timings};
 use tidings_log::RealDisk;
+use tidings_predicate::Functions;
 use tidings_store::state::StoreState;
 use tidings_store_local::FjallKv;
 use tokio::task::{JoinHandle, JoinSet};
@@ -115,8 +116,18 @@ impl Node {
         Node::start_hindered(config, Hindrance::default()).await
     }
 
+    /// Starts a node whose predicates and queries may call these functions too. All nodes of a cluster must have the same: a
+    /// record whose audience calls what a node does not have is shown to nobody there.
+    pub async fn start_with_functions(config: Config, functions: Functions) -> Result<Node, Error> {
+        Node::start_whole(config, Hindrance::default(), functions).await
+    }
+
     /// Starts a node that is made worse than it is, for measurements and tests.
     pub async fn start_hindered(config: Config, hindrance: Hindrance) -> Result<Node, Error> {
+        Node::start_whole(config, hindrance, Functions::default()).await
+    }
+
+    async fn start_whole(config: Config, hindrance: Hindrance, functions: Functions) -> Result<Node, Error> {
         config.validate()?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let trust = Trust::load(&config)?;
@@ -125,7 +136,7 @@ impl Node {
             let port = Port::bind(&config, clock.clone()).await?;
             // Installed before the cell opens, which is measured.
             metrics::recorder();
-            let services = start_services(&config, &hindrance, &data, port.address(), clock.clone()).await?;
+            let services = start_services(&config, &hindrance, functions, &data, port.address(), clock.clone()).await?;
             Ok::<_, Error>((port, Arc::new(services)))
         };
         let (port, services) = match begun.await {
@@ -309,6 +320,7 @@ impl Node {
 async fn start_services(
     config: &Config,
     hindrance: &Hindrance,
+    functions: Functions,
     data: &DataDir,
     bound: SocketAddr,
     clock: Arc<dyn Clock>,
@@ -358,6 +370,7 @@ async fn start_services(
         // What is served by lease of placement waits for a dead node equally long.
         lease_ms: millis(config.notify.lease.into()),
         renew_ms: millis(config.notify.renew.into()),
+        functions,
     };
     let services = NodeServices::new(cell, store, peers, clock.clone()).hindered(hindrance);
     let services = services.with_apps(config.named_apps());

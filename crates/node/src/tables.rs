@@ -24,6 +24,8 @@ mod sealing;
 mod serving;
 mod watching;
 
+// What a program needs to register a function.
+pub use tidings_predicate::{BadFunction, Fault, Functions, Kinds, Udf, Value};
 pub use watching::Watching;
 
 use crate::clock::Clock;
@@ -71,6 +73,8 @@ pub struct Told {
     pub lease_ms: u32,
     /// How often it is renewed.
     pub renew_ms: u32,
+    /// Functions that the program around this node has registered: predicates and queries may call them.
+    pub functions: Functions,
 }
 
 /// Tables on this node. Cheap to clone.
@@ -94,8 +98,10 @@ impl Tables {
         notify: Option<Notify>,
         clock: Arc<dyn Clock>,
     ) -> Result<Tables, Error> {
+        let functions = told.functions.clone();
         let (hub, saying) = Hub::new(told, stored, cells, placed, notify, clock.clone())?;
-        let processor = Processing(Processor::new(processor::Options { seed: hub::random()?, ..Default::default() }));
+        let options = processor::Options { seed: hub::random()?, functions, ..Default::default() };
+        let processor = Processing(Processor::new(options));
         let options = gateway::Options::new(hub.gateway_id);
         let gateway = Gateway::new(options, Box::new(Sealing(hub.seal.clone())));
         let (for_processor, for_gateway) = (ForProcessor(hub.clone()), ForGateway(hub.clone()));

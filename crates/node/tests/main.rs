@@ -8,6 +8,7 @@ mod cell;
 mod cell_load;
 mod configuration;
 mod conformance;
+mod functions;
 mod identity;
 mod members;
 mod mistakes;

@@ -298,7 +298,7 @@ impl<'a> Machine<'a, '_> {
         self.spend(udf.steps as usize + weight / BYTES_A_STEP)?;
         let values: Result<Vec<Value>, Fault> =
             slots.into_iter().map(|slot| slot.map(|value| value.to_value())).collect();
-        let result = values.and_then(|values| (udf.body)(&values)).and_then(|result| {
+        let result = values.and_then(|values| udf.call(&values)).and_then(|result| {
             let packed = Packed::pack(&result).map_err(|_| Fault::Function)?;
             Ok(owned(packed::read(packed.as_bytes()).map_or(Val::Null, |(value, _)| value)))
         });

@@ -5,6 +5,7 @@ use crate::kinds::Kinds;
 use crate::value::Value;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The names that the language itself gives to functions.
@@ -26,8 +27,22 @@ pub struct Udf {
     pub pure: bool,
     /// How many steps of an evaluation's budget one call takes.
     pub steps: u32,
-    /// What it does. It must not wait, and must come to an end.
+    /// What it does with values of the kinds it takes. It must not wait, and must come to an end; where it panics, or gives
+    /// something else than it says, there is a fault instead of a value.
     pub body: Box<Body>,
+}
+
+impl Udf {
+    /// Calls it.
+    pub(crate) fn call(&self, values: &[Value]) -> Result<Value, Fault> {
+        let fits = |(value, takes): (&Value, &Kinds)| Kinds::of(value).meets(*takes);
+        if values.len() != self.takes.len() || !values.iter().zip(&self.takes).all(fits) {
+            return Err(Fault::WrongKind);
+        }
+        let body = AssertUnwindSafe(|| (self.body)(values));
+        let result = catch_unwind(body).unwrap_or(Err(Fault::Function))?;
+        if Kinds::of(&result).meets(self.gives) { Ok(result) } else { Err(Fault::Function) }
+    }
 }
 
 impl fmt::Debug for Udf {

@@ -488,7 +488,9 @@ mod tests {
             let config = crate::Config::embedded(dir.path(), ([127, 0, 0, 1], 0).into());
             let data = crate::data_dir::DataDir::open(&config.data).unwrap();
             let (clock, hindrance) = (Arc::new(crate::SystemClock), Hindrance::default());
-            let services = crate::start_services(&config, &hindrance, &data, config.listen, clock).await.unwrap();
+            let services = crate::start_services(&config, &hindrance, Default::default(), &data, config.listen, clock)
+                .await
+                .unwrap();
             assert!(futures::poll!(services.failed()).is_pending());
             match machine {
                 "store" => services.stored.store.break_front(),

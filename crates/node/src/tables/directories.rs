@@ -255,7 +255,8 @@ mod tests {
         let config = crate::Config::embedded(dir.path(), ([127, 0, 0, 1], 0).into());
         let data = crate::data_dir::DataDir::open(&config.data).unwrap();
         let (clock, hindrance) = (Arc::new(crate::SystemClock), crate::hindrance::Hindrance::default());
-        let services = crate::start_services(&config, &hindrance, &data, config.listen, clock).await.unwrap();
+        let services =
+            crate::start_services(&config, &hindrance, Default::default(), &data, config.listen, clock).await.unwrap();
         let hub = services.tables_here().unwrap().hub.clone();
         let begun = async {
             while hub.the_cell().is_err() {

@@ -17,7 +17,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, LeaseNumber};
 use tidings_client::tables::Operations;
-use tidings_tables::directory::Opened;
+use tidings_predicate::Dialect;
+use tidings_tables::directory::{Opened, Properties};
 use tidings_tables::names::{Endpoint, GatewayId, PartitionId, Position};
 use tidings_tables::processor::{Guard, StoreId, StoreReply, StoreRequest, StoreResult};
 use tidings_tables::refusal::Refusal;
@@ -110,6 +111,11 @@ impl Hub {
 
     pub(super) fn begin(&self, machines: Machines) {
         let _: Result<(), Machines> = self.machines.set(machines);
+    }
+
+    /// What texts over a table's records may name at this node.
+    pub(super) fn dialect(&self, properties: &Properties) -> Dialect {
+        Dialect { functions: self.told.functions.clone(), ..properties.dialect() }
     }
 
     // ---- tasks ------------------------------------------------------------------------------------------------------

@@ -291,7 +291,7 @@ impl Hub {
             }
             return Ok(());
         }
-        let gathered = self.gather(course, &entry.directory.properties.dialect()).await;
+        let gathered = self.gather(course, &self.dialect(&entry.directory.properties)).await;
         // Another attempt begins where this one did.
         course.at = begin;
         course.rows = gathered?;

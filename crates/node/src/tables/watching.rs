@@ -270,7 +270,7 @@ impl Hub {
         if caller_here.access < properties.access {
             return Err(Refusal::Access.into());
         }
-        Query::compile(&ask, &properties.dialect()).and_then(|query| query.check_live()).map_err(Refusal::from)?;
+        Query::compile(&ask, &self.dialect(properties)).and_then(|query| query.check_live()).map_err(Refusal::from)?;
         if query.cursor.as_ref().is_some_and(|cursor| !cursor.is_empty() && !self.is_sealed(cursor)) {
             return Err(Refusal::BadCursor.into());
         }

@@ -1,7 +1,7 @@
 //! R12, clause by clause.
 
 use super::{dialect, evaluate, packed, predicate};
-use crate::{Expression, Fault, Key, Kinds, Predicate, STEPS, Scope, Value, Wrong};
+use crate::{Dialect, Expression, Fault, Functions, Key, Kinds, Predicate, STEPS, Scope, Udf, Value, Wrong};
 
 #[test]
 fn operators_and_functions_mean_what_cel_means() {
@@ -210,6 +210,42 @@ fn r9_live_predicates_depend_on_nothing_that_changes_unwritten() {
         assert_eq!(refusal.wrong, Wrong::NotLive, "{text}");
     }
     predicate("twice(a) > 3 && a in reader.t").check_live().expect("pure");
+}
+
+/// What a function does wrong is a fault, and nothing else.
+#[test]
+fn functions_hear_and_give_what_they_say() {
+    let mut functions = Functions::default();
+    type Does = fn(&[Value]) -> Result<Value, Fault>;
+    let bodies: [(&str, Does); 3] = [
+        ("first", |values| Ok(values[0].clone())),
+        ("brittle", |_| panic!("a function of an application")),
+        ("liar", |_| Ok(Value::from("text"))),
+    ];
+    for (name, body) in bodies {
+        let (takes, gives) = (vec![Kinds::INT | Kinds::FLOAT], Kinds::INT);
+        let udf = Udf { name: name.to_owned(), takes, gives, pure: true, steps: 1, body: Box::new(body) };
+        functions.register(udf).expect("new names");
+    }
+    let dialect = Dialect { functions, ..Dialect::default() };
+    let (key, this) = (Key::from("k"), packed([("n", 3.into()), ("f", 1.5.into()), ("s", "x".into())]));
+    let value = |text: &str| {
+        let expression = Expression::compile(text, &dialect).expect("an expression");
+        expression.value(&Scope::record(&key, &this), &mut STEPS.clone())
+    };
+    assert_eq!(value("first(n)"), Ok(3.into()));
+    assert_eq!(value("first(s)"), Err(Fault::WrongKind));
+    for text in ["first(f)", "brittle(n)", "brittle(1)", "liar(n)"] {
+        assert_eq!(value(text), Err(Fault::Function), "{text}");
+    }
+    let refusal = Predicate::compile("n > 1 && nope(n)", &dialect).expect_err("no such function");
+    let said = "there is no function `nope` here; there are ";
+    let shown = refusal.to_string();
+    assert!(
+        refusal.wrong == Wrong::Name && shown.starts_with(said) && shown.contains("brittle, first, liar"),
+        "{shown}"
+    );
+    assert!(shown.ends_with("\n  n > 1 && nope(n)\n           ^"), "{shown}");
 }
 
 #[test]

@@ -81,11 +81,11 @@ pub fn run(args: Bench) -> Result<(), Error> {
         .tempdir_in(args.dir.clone().unwrap_or_else(default_dir))
         .map_err(|error| broken("cannot make a directory to measure in", error))?;
     let machine = probe::machine(place.path())?;
-    if args
-        .parts
-        .iter()
-        .any(|part| matches!(part, BenchPart::Store | BenchPart::Cell | BenchPart::Placement | BenchPart::Notify))
-    {
+    let durable = |part: &BenchPart| {
+        use BenchPart::{Cell, Notify, Placement, Store, Tables};
+        matches!(part, Store | Cell | Placement | Tables | Notify)
+    };
+    if args.parts.iter().any(durable) {
         refuse_memory(place.path(), &machine.file_system)?;
     }
     if machine.build != "optimised" {
@@ -104,7 +104,7 @@ pub fn run(args: Bench) -> Result<(), Error> {
             BenchPart::Wire => wire::run(place.path(), effort, &mut figures)?,
             BenchPart::Cell => cell::run(place.path(), effort, &mut figures)?,
             BenchPart::Placement => placement::run(place.path(), effort, &mut figures)?,
-            BenchPart::Tables => tables::run(effort, &mut figures)?,
+            BenchPart::Tables => tables::run(place.path(), effort, &mut figures)?,
             BenchPart::Notify => {
                 let fsync = Duration::from_micros(machine.fsync_p50_us);
                 notify::run(place.path(), effort, fsync, &mut figures)?;

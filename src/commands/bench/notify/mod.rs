@@ -17,6 +17,8 @@ pub mod node;
 mod peer;
 mod tidings;
 
+pub use book::quantile;
+
 use super::Effort;
 use super::report::{Figures, Goal};
 use super::server::Server;

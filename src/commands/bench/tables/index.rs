@@ -118,3 +118,36 @@ pub fn mirror(effort: Effort, figures: &mut Figures) -> Result<(), Error> {
     figures.add(&format!("find the one of {readers} readers that a writer chose"), "µs", None, &times);
     Ok(())
 }
+
+/// Subscriptions that a record is held against one after the other.
+const ONE_BY_ONE: u64 = 1_000;
+/// Records of one repetition of that.
+const HELD: usize = 200;
+
+/// Predicates evaluated without an index, as the paper's processor does it (§7.4).
+pub fn one_by_one(effort: Effort, figures: &mut Figures) -> Result<(), Error> {
+    let (dialect, mut mix) = (Dialect::default(), Mix::new(ONE_BY_ONE, SEED));
+    let mut subscriptions = Vec::new();
+    for number in 0..ONE_BY_ONE {
+        let subscription = mix.subscription(number).map_err(bad)?;
+        subscriptions.push((Predicate::compile(&subscription.text, &dialect)?, subscription));
+    }
+    let records: Vec<(Key, Packed)> = (0..HELD).map(|_| mix.record()).collect::<Result<_, BadData>>().map_err(bad)?;
+    let mut matched = 0;
+    let rates = repeat(effort, || {
+        matched = 0;
+        let watch = Stopwatch::start();
+        for (key, columns) in &records {
+            for (predicate, of) in &subscriptions {
+                let scope = Scope::record(key, columns).read_by(&of.reader, &of.claims);
+                matched += usize::from(predicate.holds(&scope));
+            }
+        }
+        Ok((records.len() * subscriptions.len()) as f64 / watch.elapsed().as_secs_f64())
+    })?;
+    figures.add("tables: predicates evaluated one by one, one thread (the paper: 70000)", "1/s", None, &rates);
+    match matched {
+        0 => Err(Error::new("bench.wrong_answer", Class::Failed, "no record was for anybody")),
+        _ => Ok(()),
+    }
+}

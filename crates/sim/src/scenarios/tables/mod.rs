@@ -9,12 +9,14 @@
 //! partitions move as leases lapse, and former owners hear of it late; nodes, store and clients crash; the store is slow, or
 //! does not reach some rows; tables are dropped and made again; clients return with cursors, say something else of
 //! themselves, and lose their claims. When the faults are over every operation must have an outcome, and every live query
-//! must have told what a fresh read says.
+//! must have told what a fresh read says; and again after each of a few moments in which links fail for a blink and nothing
+//! follows.
 
 pub mod client;
 pub mod fact;
 pub mod files;
 pub mod letter;
+mod moments;
 pub mod node;
 pub mod town;
 pub mod trouble;
@@ -77,6 +79,8 @@ type Out = Outbox<Effect<TablesFact>>;
 pub struct Run {
     stage: Stage<Actor, Town>,
     trouble: Trouble,
+    /// What is drawn for the moments at the end.
+    moments: Seeded,
     claims: Claims<Fact>,
     /// Facts that the scenario itself states.
     stated: Vec<Observed<TablesFact>>,
@@ -136,6 +140,7 @@ impl Run {
         Run {
             stage: Stage { world, town, chaos },
             trouble: Trouble::new(&rng),
+            moments: rng.fork("moments"),
             claims: tables_claims(),
             stated: Vec::new(),
             begun: 0,
@@ -158,15 +163,17 @@ impl Run {
         self.come_to_rest(&Rest { every: Duration::from_secs(5), looks: 2, within, claim })?;
         // Once more a few changes: whoever went deaf misses them.
         for _ in 0..2 {
-            self.everybody_does(|client, now, out| client.begin(now, out))?;
+            self.everybody_does(Client::begin)?;
         }
         self.until(CONVERGENCE)?;
-        self.come_to_rest(&Rest { every: Duration::from_secs(1), looks: 1, within, claim })?;
-        self.everybody_does(|client, now, out| client.compare(now, out))?;
-        self.come_to_rest(&Rest { every: Duration::from_secs(1), looks: 1, within, claim })?;
+        let rest = Rest { every: Duration::from_secs(1), looks: 1, within, claim };
+        self.come_to_rest(&rest)?;
+        self.everybody_does(Client::compare)?;
+        self.come_to_rest(&rest)?;
+        self.moments(&rest)?;
         let first = self.stage.town.clients.keys().next().copied().unwrap_or_default();
         self.with_client(first, |client, now, out| client.read_last(now, out));
-        self.come_to_rest(&Rest { every: Duration::from_secs(1), looks: 1, within, claim })?;
+        self.come_to_rest(&rest)?;
         self.claims.conclude()
     }
 

@@ -103,7 +103,7 @@ impl Client {
 
     /// Says something else of itself.
     pub fn change_team(&mut self, now: Now, out: &mut Out) {
-        let team = if self.me.team == 'a' { 'b' } else { 'a' };
+        let team = other(self.me.team);
         self.me.team = team;
         self.me.live.teams.retain(|other| *other != team);
         self.me.live.teams.push(team);
@@ -117,6 +117,18 @@ impl Client {
         self.post.send(out, node, Letter::Ends { watch });
         self.open_live(now, out);
         self.keep();
+    }
+
+    /// The same without what it was told before.
+    pub fn begin_anew(&mut self, now: Now, out: &mut Out) {
+        self.me.live.cursor = None;
+        self.reconnect(now, out);
+    }
+
+    /// Takes back what it said of itself last, and returns with its cursor: what it has by now may be of both.
+    pub fn turn_back(&mut self, now: Now, out: &mut Out) {
+        self.me.team = other(self.me.team);
+        self.reconnect(now, out);
     }
 
     fn send_keep(&mut self, now: Now, out: &mut Out) {
@@ -254,7 +266,11 @@ impl Client {
     pub(super) fn compared(&self, fresh: Rows) -> Fact {
         let (client, told, settling) = (self.number, self.me.live.rows.clone(), self.me.live.settling);
         let claims = if self.me.expires.is_some() { 0 } else { self.number % 2 + 1 };
-        let query = format!("{:?} {} {claims}", self.query().predicate, self.me.team);
+        let query = format!("{:?} {} {claims} {}", self.query().predicate, self.me.team, self.compares);
         Fact::Compared { client, query, told, fresh, settling }
     }
+}
+
+fn other(team: char) -> char {
+    if team == 'a' { 'b' } else { 'a' }
 }

@@ -97,6 +97,8 @@ pub struct Client {
     calm: bool,
     /// At the end: what is still to be compared or read, and when it is asked again.
     asks: Option<(Ends, Mono)>,
+    /// How often it has compared.
+    compares: u32,
     last: Rows,
 }
 
@@ -151,6 +153,7 @@ impl Client {
             next,
             calm,
             asks: None,
+            compares: 0,
             last: Rows::new(),
         };
         // A clock that began anew says nothing about when to ask again.
@@ -443,6 +446,7 @@ impl Client {
 
     /// Compares what its live query told with what a fresh read says.
     pub fn compare(&mut self, now: Now, out: &mut Out) {
+        self.compares += 1;
         self.asks = Some((Ends::Compare, now.mono));
         self.ask_again(now, out);
         self.keep();

@@ -95,6 +95,7 @@ pub struct Publish {
     /// The object
     pub object: String,
     /// Its version, or `now` for microseconds since 1970
+    #[arg(allow_negative_numbers = true)]
     pub version: String,
     /// What rides along: text, `-` for standard input, or `@FILE`
     #[arg(long, value_name = "CONTENT")]

@@ -54,6 +54,7 @@ const NOTIFY_HOOK_ANSWERS: &str = "tidings_notify_hook_answers_total";
 const NOTIFY_HOOK_FAILURES: &str = "tidings_notify_hook_failures_total";
 const NOTIFY_SPOILED: &str = "tidings_notify_spoiled_total";
 const NOTIFY_TOMBSTONES: &str = "tidings_notify_tombstones_total";
+const NOTIFY_LEFTOVERS: &str = "tidings_notify_leftovers_total";
 const NOTIFY_STAGE: &str = "tidings_notify_stage_seconds";
 const TABLES_PARTITIONS: &str = "tidings_tables_partitions";
 const TABLES_WATCHERS: &str = "tidings_tables_live_queries";
@@ -153,6 +154,7 @@ fn describe() {
     describe_counter!(NOTIFY_HOOK_FAILURES, "Call-outs without an answer, by application and reason.");
     describe_counter!(NOTIFY_SPOILED, "Entries of the feed that are no publications.");
     describe_counter!(NOTIFY_TOMBSTONES, "Tombstones that have lived long enough and were removed from the store.");
+    describe_counter!(NOTIFY_LEFTOVERS, "Rows from before a loss or a reset that were deleted from the store.");
     describe_histogram!(NOTIFY_STAGE, Unit::Seconds, "How long notifications took, by stage.");
     describe_gauge!(TABLES_PARTITIONS, "Partitions of tables that are served here.");
     describe_gauge!(TABLES_WATCHERS, "Live queries of clients that are connected to this node.");
@@ -324,6 +326,10 @@ pub(crate) fn notify_spoiled() {
 
 pub(crate) fn notify_tombstones(removed: u64) {
     counter!(NOTIFY_TOMBSTONES).increment(removed);
+}
+
+pub(crate) fn notify_leftovers(deleted: u64) {
+    counter!(NOTIFY_LEFTOVERS).increment(deleted);
 }
 
 pub(crate) fn notify_stage(stage: &'static str, took: Duration) {

@@ -41,6 +41,9 @@ async fn start(issuer: &TestIssuer, data: &Path) -> Node {
     Node::start(config).await.expect("the node starts")
 }
 
+/// How long a call may take: machines can be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Makes the application `shop`, unless it is there.
 async fn make_shop(node: &Node) {
     let create = v1::admin_message::Message::AppCreate(v1::AppCreate { app: "shop".into() });
@@ -55,7 +58,8 @@ async fn make_shop(node: &Node) {
 /// A client of the process that runs the node, in the application `shop`.
 async fn publishing(node: &Node) -> Client {
     make_shop(node).await;
-    let config = ClientConfig { app: Some("shop".into()), ..ClientConfig::in_process(node.door()) };
+    let app = Some("shop".into());
+    let config = ClientConfig { app, deadline: PATIENCE, ..ClientConfig::in_process(node.door()) };
     Client::connect(config).await.expect("the door is open")
 }
 

@@ -15,6 +15,8 @@ pub enum Mutant {
     StragglerAccepted,
     /// F3: a client keeps what it knew under another generation.
     GenerationIgnored,
+    /// F3: rows of earlier incarnations and generations stay.
+    LeftoversKept,
     /// F4: the ack of a version clears an unknown as well.
     AckClearsUnknown,
     /// F5: a registration is written without its marker.
@@ -55,12 +57,13 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 23] = [
+    pub const ALL: [Mutant; 24] = [
         Mutant::LeaseIgnored,
         Mutant::SeqnoWithoutLease,
         Mutant::IncarnationIgnored,
         Mutant::StragglerAccepted,
         Mutant::GenerationIgnored,
+        Mutant::LeftoversKept,
         Mutant::AckClearsUnknown,
         Mutant::NoMarker,
         Mutant::NoRecovery,
@@ -89,6 +92,7 @@ impl Mutant {
             Mutant::IncarnationIgnored => "incarnation-ignored",
             Mutant::StragglerAccepted => "straggler-accepted",
             Mutant::GenerationIgnored => "generation-ignored",
+            Mutant::LeftoversKept => "leftovers-kept",
             Mutant::AckClearsUnknown => "ack-clears-unknown",
             Mutant::NoMarker => "no-marker",
             Mutant::NoRecovery => "no-recovery",

@@ -70,6 +70,11 @@ fn parse(key: &[u8]) -> Option<Parts<'_>> {
     Some(Parts { app, generation, name: key.get(id + 2..end)?, id, end })
 }
 
+/// Application and generation of a key, whatever stands behind its name.
+pub(crate) fn generation_of(key: &[u8]) -> Option<(&str, u32)> {
+    parse(key).map(|parts| (parts.app, parts.generation))
+}
+
 fn hash_of(key: &[u8]) -> KeyHash {
     key.get(..8).and_then(|head| head.try_into().ok()).map_or(KeyHash(0), |head| KeyHash(u64::from_be_bytes(head)))
 }

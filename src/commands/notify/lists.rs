@@ -99,7 +99,9 @@ pub fn reset(everything: bool, remote: &Remote) -> Result<(), Error> {
         Asked::Notify(Message::ResetDone(done)) => Some(done),
         _ => None,
     })?;
-    if remote.json {
+    if remote.json && everything {
+        output::json(&json!({ "incarnation": done.incarnation }));
+    } else if remote.json {
         output::json(&json!({ "incarnation": done.incarnation, "generation": done.generation }));
     } else if everything {
         output::line(format_args!("everything is forgotten; the incarnation is {}", done.incarnation));

@@ -17,7 +17,9 @@ mod watch;
 use crate::cli::Remote;
 use crate::cli::notify::Notify;
 use crate::output;
-use tidings_base::Error;
+use tidings_base::{Class, Error};
+use tidings_client::notify::MAX_NAME;
+use tidings_node::AppName;
 
 /// Runs one of the sub-commands.
 pub fn run(command: Notify) -> Result<(), Error> {
@@ -25,15 +27,15 @@ pub fn run(command: Notify) -> Result<(), Error> {
         Notify::Publish(args) => publish::run(args),
         Notify::Watch(args) => watch::watch(args),
         Notify::Trace { application, object, log: true, count, remote } => {
-            traces::list(object, count, &within(application, remote)?)
+            traces::list(named(object)?, count, &within(application, remote)?)
         }
         Notify::Trace { application, object, log: false, count, remote } => {
-            watch::trace(object, count, &within(application, remote)?)
+            watch::trace(named(object)?, count, &within(application, remote)?)
         }
         Notify::RotateKeys { remote } => keys::rotate(&remote),
         Notify::Clients { application, limit, remote } => lists::clients(limit, &within(application, remote)?),
         Notify::Objects { application, object, limit, remote } => {
-            lists::objects(object, limit, &within(application, remote)?)
+            lists::objects(object.map(named).transpose()?, limit, &within(application, remote)?)
         }
         Notify::Reset { application, yes, remote } => {
             let what = format!("makes every client of `{application}` fetch all it has registered");
@@ -47,8 +49,18 @@ pub fn run(command: Notify) -> Result<(), Error> {
     }
 }
 
+/// The name of an object; one that cannot be is known before anybody is asked.
+fn named(object: String) -> Result<String, Error> {
+    match object.len() {
+        1..=MAX_NAME => Ok(object),
+        length => Err(Error::new("notify.bad_size", Class::Invalid, format!("the object's name has {length} bytes"))
+            .hint(format!("It may have 1 to {MAX_NAME} bytes."))),
+    }
+}
+
 /// Asks in an application. Who names another one by --app cannot mean both.
 fn within(application: String, remote: Remote) -> Result<Remote, Error> {
+    AppName::parse(&application)?;
     match &remote.app {
         Some(app) if *app != application => {
             Err(output::usage(format_args!("`{application}` and --app {app} name two applications"))

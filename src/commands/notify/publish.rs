@@ -33,10 +33,10 @@ pub fn run(args: Publish) -> Result<(), Error> {
     } else if let Some(later) = later {
         output::line(format_args!(
             "{version} of {} is older than {later}, which is known: nobody is told",
-            args.object
+            remote::printed(args.object.as_bytes())
         ));
     } else {
-        output::line(format_args!("published {version} of {}", args.object));
+        output::line(format_args!("published {version} of {}", remote::printed(args.object.as_bytes())));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `tidings notify watch|trace`: a listener that prints.
 
-use super::within;
+use super::{named, within};
 use crate::cli::Remote;
 use crate::cli::notify::Watch;
 use crate::commands::remote::{printed, told};
@@ -14,10 +14,11 @@ use tidings_client::notify::{Event, Listener, ListenerOptions, Notification, Not
 
 /// Prints versions of objects as they come.
 pub fn watch(args: Watch) -> Result<(), Error> {
+    let objects = args.objects.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
     let state = args.state.map(State::file).transpose()?.unwrap_or_else(State::none);
     let options = ListenerOptions { state, source: args.source.into(), ..Default::default() };
     let remote = within(args.application, args.remote)?;
-    listen(&remote, options, &args.objects, args.count, |news| print_version(&remote, news))
+    listen(&remote, options, &objects, args.count, |news| print_version(&remote, news))
 }
 
 /// Prints how long notifications took.
@@ -103,7 +104,10 @@ fn too_many() -> Error {
 
 fn refused(object: &[u8]) -> Error {
     Error::new("notify.refused", Class::Refused, format!("the object `{}` cannot be registered", printed(object)))
-        .hint("Names have 1 to 256 bytes, and a client may have 50,000 objects.")
+        .hint(
+            "Its application does not let this principal hear of it (`notify.hooks`), or the client has as many objects as it \
+             may (`notify.registrations`).",
+        )
 }
 
 fn print_version(remote: &Remote, news: News<'_>) -> bool {

@@ -70,7 +70,7 @@ fn a_publication_outlives_the_leader_of_the_store() {
     hears(&watcher, "prices", 1);
     cluster.kill(leader);
     // Tried once: the command itself goes on until it is done.
-    let said = cluster.node(alive).run(&["notify", "publish", "shop", "prices", "2"]);
+    let said = cluster.node(alive).run(&["notify", "publish", "shop", "prices", "2", "--timeout", "60"]);
     assert_eq!(said.code, 0, "{said:?}");
     hears(&watcher, "prices", 2);
 }

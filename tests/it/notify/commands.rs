@@ -1,6 +1,6 @@
 //! Day one with one node, and every mistake with its own name.
 
-use super::{hears, lines, publish, registered, start, start_with, watcher};
+use super::{hears, lines, publish, registered, start, start_with, told, watcher};
 use crate::process::{http, turn, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -48,6 +48,8 @@ fn what_is_published_is_heard() {
         lines(&watcher).iter().filter(|l| l["object"] == "prices").filter_map(|l| l["version"].as_u64()).collect();
     assert!(versions.iter().all(|version| [7, 8, 9, 10].contains(version)), "{versions:?}");
 
+    // What is heard by the fast path may not be stored yet.
+    told(&server, "prices", 10);
     let objects = server.run(&["notify", "objects", "shop", "--json"]).json();
     assert_eq!(objects["objects"].as_array().unwrap().len(), 2);
     assert_eq!(objects["objects"][0]["version"], 10);
@@ -126,7 +128,12 @@ fn every_mistake_has_its_own_name() {
     server.run(&["notify", "publish", "shop", "", "1"]).failed(2, "0 bytes");
     server.run(&["notify", "publish", "shop", &"x".repeat(257), "1"]).failed(2, "257 bytes");
     server.run(&["notify", "publish", "shop", "o", "1", "--payload", &"x".repeat(4_097)]).failed(2, "4097 bytes");
-    server.run(&["notify", "watch", "shop", &"x".repeat(257)]).failed(4, "cannot be registered");
+    server.run(&["notify", "publish", "shop", "o", "-1"]).failed(2, "`-1` is no version");
+    for wrong in [&["watch", "shop", "o", ""][..], &["objects", "shop", ""], &["trace", "shop", "", "--log"]] {
+        server.run(&[&["notify"], wrong].concat()).failed(2, "0 bytes");
+    }
+    server.run(&["notify", "watch", "shop", &"x".repeat(257)]).failed(2, "257 bytes");
+    server.run(&["notify", "publish", "My Shop", "o", "1"]).failed(2, "`My Shop` cannot name an application");
     server.run(&["notify", "objects", "shop", "nope"]).failed(3, "an object `nope`");
     assert_eq!(http("GET", server.address, "/v1/notify/shop/nope", "").unwrap().0, 404);
     server.run(&["notify", "clients", "shop", "--app", "blog"]).failed(2, "two applications");

@@ -70,7 +70,9 @@ fn polls_and_events_bring_what_is_published() {
     let name = path.rsplit('/').next().unwrap();
     assert_eq!(ask(&server, "GET", &format!("/v1/notify-channels/blog/{name}"), &Value::Null).0, 404);
     assert_eq!(ask(&server, "POST", "/v1/notify-channels/shop/guess", &json!({})).0, 404);
-    assert_eq!(ask(&server, "POST", &path, &json!([1])).0, 400);
+    let (status, said) = ask(&server, "POST", &path, &json!([1]));
+    assert_eq!((status, &said["code"]), (400, &"control.bad_body".into()), "{said}");
+    assert!(said["message"].as_str().unwrap().contains("no message of a client"), "{said}");
     assert_eq!(ask(&server, "DELETE", &path, &Value::Null).0, 204);
     assert_eq!(ask(&server, "GET", &path, &Value::Null).0, 404);
 }

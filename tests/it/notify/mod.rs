@@ -72,6 +72,16 @@ pub fn registered(server: &Server, object: &str, clients: u64) {
     });
 }
 
+/// Waits until everybody was told this version of an object, or has it in their rows: a publication is durable before that.
+pub fn told(server: &Server, object: &str, version: u64) {
+    until(&format!("version {version} of {object} is told"), || {
+        let said = server.run(&["notify", "objects", "shop", object, "--json"]);
+        let list: Value = serde_json::from_str(&said.out).ok()?;
+        let object = &list["objects"][0];
+        (object["version"] == version && object["pending"] == false).then_some(())
+    });
+}
+
 /// A number of `/metrics`.
 pub fn metric(server: &Server, name: &str) -> u64 {
     let said = http_get(server.address, "/metrics").expect("the server answers").1;

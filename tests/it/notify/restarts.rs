@@ -1,6 +1,6 @@
 //! Whoever is killed and comes back has missed nothing.
 
-use super::{hears, lines, metric, publish, registered, start, start_with, watcher};
+use super::{hears, lines, metric, publish, registered, start, start_with, told, watcher};
 use crate::process::{Server, free_port, http, turn, until};
 
 /// The node's port stays the same from start to start.
@@ -55,9 +55,17 @@ fn a_client_with_its_state_goes_on_where_it_was() {
     // What was published while it was away is all that it hears.
     publish(&server, "prices", 2);
     publish(&server, "prices", 3);
+    told(&server, "prices", 3);
     let again = server.start_command(&watch);
     hears(&again, "prices", 3);
     assert!(lines(&again).iter().all(|line| line["version"] == 3), "{:?}", lines(&again));
+    // Nobody else can be it meanwhile, and a file that is none of its kind is neither used nor lost.
+    assert_eq!(server.run(&watch).failed_json(4)["code"], "notify.state_in_use");
+    let notes = dir.path().join("notes.txt");
+    std::fs::write(&notes, "milk, eggs\n").unwrap();
+    let instead = [&watch[..watch.len() - 1], &[notes.to_str().unwrap()]].concat();
+    assert_eq!(server.run(&instead).failed_json(1)["code"], "notify.bad_state_file");
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "milk, eggs\n");
     // It is the same client.
     let clients = server.run(&["notify", "clients", "shop", "--json"]).json();
     assert_eq!(clients["clients"].as_array().unwrap().len(), 1, "{clients}");
@@ -111,4 +119,40 @@ fn what_was_deleted_is_swept_out_of_the_store() {
     publish(&server, "prices", version + 1);
     hears(&watcher, "prices", version + 1);
     registered(&server, "prices", 1);
+}
+
+/// F3: rows from before a reset or a wipe are nobody's, and go; those who are there notice nothing.
+#[test]
+fn what_is_left_of_a_reset_and_of_a_wipe_is_deleted() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    // Looked through every 200 ms: a tenth of it.
+    let server = start_with(dir.path(), "keep_tombstones = \"2s\"\n");
+    let watcher = watcher(&server);
+    // One object, its one registration, one client: nothing else is there.
+    let all_of = |group: &str| {
+        let said = server.run(&["store", "scan", group, "--limit", "100", "--json"]);
+        let rows: serde_json::Value = serde_json::from_str(&said.out).ok()?;
+        Some(rows["rows"].as_array()?.len())
+    };
+    let reset = &["notify", "reset", "shop", "--yes"][..];
+    for (version, forget) in (1..).zip([reset, reset, &["notify", "wipe", "--yes"]]) {
+        publish(&server, "prices", 100 * version);
+        hears(&watcher, "prices", 100 * version);
+        told(&server, "prices", 100 * version);
+        let deleted = metric(&server, "tidings_notify_leftovers_total");
+        until("all is forgotten", || (server.run(forget).code == 0).then_some(()));
+        // A smaller one is news again.
+        publish(&server, "prices", version);
+        hears(&watcher, "prices", version);
+        registered(&server, "prices", 1);
+        until("only the present is left", || {
+            (all_of(".notify/registrar")? == 1 && all_of(".notify/matcher")? == 2).then_some(())
+        });
+        until("the client, the object and its registration are counted", || {
+            (metric(&server, "tidings_notify_leftovers_total") >= deleted + 3).then_some(())
+        });
+    }
+    publish(&server, "prices", 1_000);
+    hears(&watcher, "prices", 1_000);
 }

@@ -65,6 +65,8 @@ impl Task {
         self.mailbox.end();
         // It takes no longer than this; what is not heard by then costs the servers an hour's memory.
         let _ = tokio::time::timeout(FAREWELL, self.leave()).await;
+        // Whoever waits for the end, by `inputs`, may use the state again.
+        drop(self);
     }
 
     async fn leave(&mut self) {

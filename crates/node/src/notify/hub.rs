@@ -218,7 +218,7 @@ impl Hub {
         }
     }
 
-    async fn ask_store(&self, request: StoreRequest) -> StoreResult {
+    pub(super) async fn ask_store(&self, request: StoreRequest) -> StoreResult {
         let message = match request {
             StoreRequest::Write(apply) => StoreMessage::Apply(apply),
             StoreRequest::Get(get) => StoreMessage::Get(get),

@@ -1,11 +1,14 @@
-//! F10: what was deleted long ago is swept out of the store, by whichever node leads it.
+//! The store is kept clean by whichever node leads it: what was deleted long ago is swept out (F10), and what is left of earlier
+//! incarnations and generations is deleted (F3).
 
-use super::hub::Hub;
+use super::hub::{Hub, STORE};
 use crate::metrics;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::Error;
+use tidings_notify::leftovers::Leftovers;
 use tidings_notify::sweep::Sweep;
+use tidings_wire::error;
 
 /// How often a node looks whether it is time, and how often it sweeps, as parts of the time that tombstones live: every hour
 /// and every day, if that is ten days.
@@ -24,13 +27,18 @@ pub(super) async fn run(hub: Arc<Hub>) {
         if swept.is_some_and(|last| now.since(last) < keep / SWEEPS) {
             continue;
         }
-        match sweep(&hub, keep).await {
-            Ok(removed) => {
+        // The first says whether this node leads.
+        let cleaned = match sweep(&hub, keep).await {
+            Ok(removed) => tidy(&hub).await.map(|deleted| (removed, deleted)),
+            Err(error) => Err(error),
+        };
+        match cleaned {
+            Ok((removed, deleted)) => {
                 swept = Some(now);
-                tracing::debug!(removed, "notify: tombstones were swept out");
+                tracing::debug!(removed, deleted, "notify: tombstones were swept out, and leftovers deleted");
             }
-            // Somebody else leads, or nobody.
-            Err(error) => tracing::trace!(%error, "notify: tombstones are not swept from here"),
+            // Somebody else leads, or nobody; or some rows cannot be reached now.
+            Err(error) => tracing::trace!(%error, "notify: the store is not cleaned from here"),
         }
     }
 }
@@ -47,4 +55,18 @@ async fn sweep(hub: &Arc<Hub>, keep: Duration) -> Result<u64, Error> {
         tokio::time::sleep(PAUSE).await;
     }
     Ok(removed)
+}
+
+/// One look for leftovers of earlier realms; how many rows are gone. If another node has begun to lead meanwhile, both look.
+async fn tidy(hub: &Arc<Hub>) -> Result<u64, Error> {
+    let mut look = Leftovers::new(hub.kept()?.realm(), None);
+    let mut deleted = 0;
+    while let Some(step) = look.step() {
+        let answer = tokio::time::timeout(STORE, hub.ask_store(step)).await;
+        let gone = look.done(answer.map_err(|_| error::deadline())??);
+        metrics::notify_leftovers(gone);
+        deleted += gone;
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(deleted)
 }

@@ -1,6 +1,6 @@
 //! Somebody else's token, and rows that fail: those whom it concerns hear so, and everybody else hears as before.
 
-use super::{ask, fast, make_shop, opened, publishing, start, token_of};
+use super::{PATIENCE, ask, fast, make_shop, opened, publishing, start, token_of};
 use crate::support::TestIssuer;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -79,7 +79,8 @@ fn object(fails: bool) -> Bytes {
 /// A client of another process, as far as the node can tell.
 async fn connected(node: &Node) -> Client {
     make_shop(node).await;
-    let config = ClientConfig { app: Some("shop".into()), ..ClientConfig::new([format!("http://{}", node.address())]) };
+    let (app, url) = (Some("shop".into()), format!("http://{}", node.address()));
+    let config = ClientConfig { app, deadline: PATIENCE, ..ClientConfig::new([url]) };
     Client::connect(config).await.expect("the node is there")
 }
 

@@ -294,8 +294,7 @@ impl Client {
 
     fn start(&mut self, state: Option<Bytes>, out: &mut Outbox<Output>) {
         // State that cannot be read is no state: everything begins anew, and nothing is lost by it.
-        let state = state.and_then(|bytes| v1::NotifyClientState::decode(bytes).ok());
-        self.previous = state.filter(|state| !state.token.is_empty()).map(|state| (state.token, state.generation));
+        self.previous = state.and_then(read_state).map(|state| (state.token, state.generation));
         out.put(Output::Event(Event::Reissue));
         out.put(Output::Connect);
     }
@@ -363,6 +362,15 @@ impl Client {
         }
         self.say(now);
     }
+}
+
+/// Whether bytes are what a client wanted kept, and not somebody's notes.
+pub fn is_state(bytes: &Bytes) -> bool {
+    read_state(bytes.clone()).is_some()
+}
+
+fn read_state(bytes: Bytes) -> Option<v1::NotifyClientState> {
+    v1::NotifyClientState::decode(bytes).ok().filter(|state| !state.token.is_empty())
 }
 
 impl Machine for Client {

@@ -207,7 +207,9 @@ impl Registrar {
         let message = match reason {
             v1::NotifyRefused::InvalidId => "This client id is not known any more; start as a new client.",
             v1::NotifyRefused::Superseded => "Another session of this client id began; start as a new client.",
-            v1::NotifyRefused::BadToken => "The token was not made here for this principal.",
+            v1::NotifyRefused::BadToken => {
+                "The token was not made here for this principal; whoever has none begins with a hello."
+            }
             v1::NotifyRefused::TooManyIds => "This principal has too many clients; close some, or persist their state.",
             _ => "The message breaks a limit.",
         };

@@ -14,6 +14,7 @@ const APART: &[&str] =
     &["every_client_learns_the_latest_version", "registrations_follow_intent", "lost_state_becomes_unknown"];
 /// Registrations of which only one of the two views knows, or a last version that somebody does not.
 const COPIES: &[&str] = &["copies_are_of_registrations", "every_client_learns_the_latest_version"];
+const LEFT: &[&str] = &["nothing_is_left_of_earlier_realms"];
 const FORGED: &[&str] = &["forged_tokens_open_nothing"];
 /// Seeds that are tried behind the known one: what a seed does changes with the product.
 const OTHERS: std::ops::RangeInclusive<u64> = 1..=16;
@@ -30,6 +31,7 @@ const TABLE: &[(Rule, &str, u64, &[&str])] = &[
     (Rule::IncarnationIgnored, RANDOM, 1, APART),
     (Rule::StragglerAccepted, AIMED, 1, MISSED),
     (Rule::GenerationIgnored, RANDOM, 11, MISSED),
+    (Rule::LeftoversKept, RANDOM, 11, LEFT),
     (Rule::AckClearsUnknown, AIMED, 1, MISSED),
     (Rule::NoMarker, RANDOM, 1, MISSED),
     (Rule::NoRecovery, RANDOM, 8, APART),

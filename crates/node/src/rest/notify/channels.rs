@@ -5,7 +5,7 @@
 use super::{App, Caller, ErrorBody, Refusal, within};
 use crate::notify::Reading;
 use crate::principal::Identity;
-use crate::rest::extract::{Query, RawBody, Segments, bad_path};
+use crate::rest::extract::{Query, RawBody, Segments, bad_body};
 use axum::Json;
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -74,8 +74,8 @@ pub(in crate::rest) async fn say(
     RawBody(body): RawBody,
 ) -> Result<StatusCode, Refusal> {
     let listener = app.gate.listener(&within(caller, &path)?.0.principal)?;
-    let text = std::str::from_utf8(&body).map_err(|_| bad_path("the body is not UTF-8"))?;
-    let up: v1::NotifyUp = tidings_wire::json::from_str(text, app.config.limits.body_bytes)?;
+    let text = std::str::from_utf8(&body).map_err(|_| bad_body("the body is not UTF-8"))?;
+    let up: v1::NotifyUp = tidings_wire::json::from_str(text, app.config.limits.body_bytes).map_err(no_message)?;
     app.channels.say(&listener, &path.text(CHANNEL)?, up).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -174,6 +174,15 @@ impl Streaming {
                 }
             }
         }
+    }
+}
+
+/// Who posts a body has sent no frame that could be wrong.
+fn no_message(error: Error) -> Error {
+    match error.message.split_once(": ").filter(|_| error.code == "control.malformed") {
+        None => error,
+        Some((_, why)) => bad_body(format!("the body is no message of a client of Notify: {why}"))
+            .hint("A `NotifyUp` in JSON is expected, such as {\"hello\": {\"nonce\": \"9\"}, \"contact\": \"1\"}."),
     }
 }
 

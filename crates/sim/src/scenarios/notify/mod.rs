@@ -17,6 +17,7 @@ pub mod device;
 pub mod director;
 pub mod fact;
 pub mod forger;
+pub mod leftovers;
 pub mod letter;
 pub mod node;
 pub mod shared;
@@ -97,6 +98,8 @@ pub struct Run {
     aim: Option<Aim>,
     /// The last versions were published.
     last: bool,
+    /// Rows of earlier realms that were deleted.
+    left_over: u64,
     published: u64,
     acknowledged: u64,
 }
@@ -252,6 +255,7 @@ impl Run {
             stated: Vec::new(),
             aim: cast.aim,
             last: false,
+            left_over: 0,
             published: 0,
             acknowledged: 0,
         }
@@ -282,6 +286,9 @@ impl Run {
         self.until(CONVERGENCE)?;
         self.claims.conclude()?;
         self.last_round()?;
+        if self.director.is_none() {
+            self.nothing_is_left()?;
+        }
         self.claims.conclude()
     }
 
@@ -338,6 +345,9 @@ impl Run {
     fn report(&self, seed: u64, options: &Options, found: Option<Violation>) -> Report {
         let mut invariants = self.claims.counts();
         invariants.insert("copies_are_of_registrations".to_string(), u64::from(self.last));
+        if self.director.is_none() {
+            invariants.insert(leftovers::NAME.to_string(), self.left_over);
+        }
         let told = self.director.iter().flat_map(|director| director.counts().clone());
         let outline = Outline {
             scenario: if self.director.is_some() { "notify-directed" } else { "notify" },

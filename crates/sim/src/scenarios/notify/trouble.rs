@@ -8,7 +8,7 @@ use super::forger;
 use super::node::Node;
 use super::shared::caller;
 use super::town::{Actor, NAMESPACE};
-use super::{Aim, Run};
+use super::{Aim, Run, leftovers};
 use crate::disk::DiskPace;
 use crate::faults::draw;
 use crate::invariants::Violation;
@@ -31,6 +31,7 @@ const VIRTUAL_NODES: u32 = 4;
 enum Due {
     Strike,
     Operate,
+    Tidy,
     Start(HostId),
     RowsBack(u64),
     Brisk,
@@ -154,6 +155,8 @@ impl Run {
         self.later(Duration::from_secs(10 + mean), Due::Strike);
         if self.director.is_some() {
             self.later(Duration::from_secs(10), Due::Cue);
+        } else {
+            self.later(leftovers::EVERY, Due::Tidy);
         }
     }
 
@@ -194,6 +197,10 @@ impl Run {
                 let config = operator::config(stage.town.times, VIRTUAL_NODES);
                 trouble.operator.look(&mut stage.world, managers, NAMESPACE, &config);
                 self.later(OPERATE, Due::Operate);
+            }
+            Some(Due::Tidy) => {
+                self.tidy();
+                self.later(leftovers::EVERY, Due::Tidy);
             }
             Some(Due::Start(host)) => {
                 if !self.stage.world.is_up(host) {

@@ -43,6 +43,16 @@ pub enum Table {
         #[command(flatten)]
         remote: Remote,
     },
+    /// Show or change who may do what with a table
+    #[command(after_help = ACL_HELP)]
+    Acl {
+        /// The table
+        table: String,
+        #[command(flatten)]
+        changes: Access,
+        #[command(flatten)]
+        remote: Remote,
+    },
     /// List tables
     #[command(after_help = "Example:\n  tidings table ls")]
     Ls {
@@ -179,6 +189,12 @@ const CREATE_HELP: &str = "A column is declared as NAME:KIND, or NAME:KIND! if e
 int, double, string, bytes, list and map.\n\n\
 Examples:\n  tidings table create prices\n  tidings table create notes --level user --column text:string!";
 
+const ACL_HELP: &str = "WHO is `*`, app:APPLICATION/KEY or user:APPLICATION/SUBJECT, with `*` in the last place for all of \
+them; RIGHTS are read, write and administer, separated by commas, or all. The first change makes a list: what it does not allow \
+is denied, but to the table's own application and to operators. A denial counts more than any permission.\n\n\
+Examples:\n  tidings table acl notes --allow 'user:shop/*=read' --allow user:shop/ann=read,write\n  \
+tidings table acl notes --deny user:shop/bob=all\n  tidings table acl notes --off";
+
 const PUT_HELP: &str = "Examples:\n  tidings table put prices apple '{\"price\": 3, \"fresh\": true}'\n  \
 tidings table put notes n1 @note.json --audience 'user.sub == \"ann\"' --if-version 0";
 
@@ -212,6 +228,22 @@ pub struct Properties {
     /// The most bytes of a partition; 0 = no bound
     #[arg(long)]
     pub max_bytes: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct Access {
+    /// Allow rights to somebody; may be given several times
+    #[arg(long, value_name = "WHO=RIGHTS")]
+    pub allow: Vec<String>,
+    /// Deny rights to somebody; may be given several times
+    #[arg(long, value_name = "WHO=RIGHTS")]
+    pub deny: Vec<String>,
+    /// Take back everything that is said of somebody; may be given several times
+    #[arg(long, value_name = "WHO")]
+    pub remove: Vec<String>,
+    /// Take the list away: the table's level alone decides
+    #[arg(long, conflicts_with_all = ["allow", "deny", "remove"])]
+    pub off: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

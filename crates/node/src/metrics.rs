@@ -59,6 +59,8 @@ const NOTIFY_STAGE: &str = "tidings_notify_stage_seconds";
 const TABLES_PARTITIONS: &str = "tidings_tables_partitions";
 const TABLES_WATCHERS: &str = "tidings_tables_live_queries";
 const TABLES_ANSWERS: &str = "tidings_tables_answers_total";
+const TABLES_DROPPED: &str = "tidings_tables_dropped";
+const TABLES_ROWS_DELETED: &str = "tidings_tables_rows_deleted_total";
 const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
 
 /// The stages of a notification, in the order of its way.
@@ -159,6 +161,8 @@ fn describe() {
     describe_gauge!(TABLES_PARTITIONS, "Partitions of tables that are served here.");
     describe_gauge!(TABLES_WATCHERS, "Live queries of clients that are connected to this node.");
     describe_counter!(TABLES_ANSWERS, "What partitions here answered, by kind; of reads each piece.");
+    describe_gauge!(TABLES_DROPPED, "Dropped tables of the cluster whose rows are not all deleted yet.");
+    describe_counter!(TABLES_ROWS_DELETED, "Rows of dropped tables that this node has deleted.");
     describe_gauge!(CELL_REST_SESSIONS, "Sessions that this node holds for callers of REST.");
 }
 
@@ -346,6 +350,14 @@ pub(crate) fn tables_watchers(count: usize) {
 
 pub(crate) fn tables_answered(kind: &'static str) {
     counter!(TABLES_ANSWERS, "kind" => kind).increment(1);
+}
+
+pub(crate) fn tables_dropped(count: usize) {
+    gauge!(TABLES_DROPPED).set(count as f64);
+}
+
+pub(crate) fn tables_rows_deleted(count: usize) {
+    counter!(TABLES_ROWS_DELETED).increment(count as u64);
 }
 
 pub(crate) fn cell_rest_sessions(count: usize) {

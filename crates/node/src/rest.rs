@@ -127,6 +127,7 @@ pub(crate) fn routes(body_bytes: usize) -> Routes {
         .routes(routes!(notify::events))
         .routes(routes!(tables::list))
         .routes(routes!(tables::stat, tables::create, tables::alter, tables::drop_table))
+        .routes(routes!(tables::get_access, tables::change_access, tables::open_access))
         .routes(routes!(tables::records))
         .routes(routes!(tables::get, tables::put, tables::patch, tables::delete))
         .routes(routes!(tables::query))

@@ -6,6 +6,7 @@
 //!   watcher ─▶ watching ─▶ Gateway ─ Install … ─▶ lines ─▶ Processor, here or elsewhere
 //!                 ▲            ▲                               │ Frame, Progress
 //!                 └── Event ───┴──────────── lines ◀───────────┘
+//!   dropping: marks of dropped tables (cell) ─▶ Deleter ─▶ store
 //!   owning: leases by placement ─▶ acquired in the directory (R1) ─▶ Gained, Lost ─▶ Processor ─▶ store, fenced (R2)
 //! ```
 //! Every node takes callers; nodes with the role `services` own partitions. Whatever is said between nodes about live queries
@@ -13,6 +14,7 @@
 
 mod convert;
 mod directories;
+mod dropping;
 mod hub;
 mod lines;
 mod owning;
@@ -113,6 +115,9 @@ impl Tables {
         hub.spawn(lines::pass_on(hub.clone(), saying));
         hub.spawn(owning::keep_session(hub.clone()));
         hub.spawn(owning::follow(hub.clone()));
+        if hub.told.serves {
+            hub.spawn(dropping::delete_dropped(hub.clone()));
+        }
         Ok(Tables { hub })
     }
 

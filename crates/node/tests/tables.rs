@@ -1,5 +1,7 @@
 //! Tables on a whole node: levels, grants and claims decide who sees and writes what.
 
+mod access;
+
 use crate::support::{Answer, TestIssuer, request, send_http1, with_operator};
 use http::Method;
 use serde_json::{Value, json};

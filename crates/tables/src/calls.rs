@@ -37,10 +37,25 @@ pub struct Caller {
     pub app: String,
     /// Its user; empty if unknown.
     pub user: String,
+    /// Who it is, as lists of access name it: `app:APPLICATION/KEY`, `user:APPLICATION/SUBJECT`, `operator`; empty if unknown.
+    pub principal: String,
     /// Its verified claims: what predicates name `user.`; a map.
     pub claims: Packed,
     /// R8: when the claims expire.
     pub expires: Option<Wall>,
+}
+
+impl Caller {
+    /// Whether it runs the cluster.
+    pub fn is_operator(&self) -> bool {
+        self.principal == "operator"
+    }
+
+    /// Whether it speaks for an application: with a key of it, or as an operator.
+    pub fn speaks_for(&self, app: &str) -> bool {
+        let trusted = self.is_operator() || self.principal.starts_with("app:");
+        trusted && self.app == app && self.access >= Access::App
+    }
 }
 
 /// A request to the owner of a partition.

@@ -9,6 +9,7 @@
 //!   merge  ─▶ [3 ………………………………………]          parents: 1, 2
 //! ```
 
+use crate::acl::{Acl, Change, Right};
 use crate::calls::{Access, Caller};
 use crate::names::{PartitionId, TableId, Term};
 use crate::refusal::Refusal;
@@ -195,6 +196,9 @@ pub struct Directory {
     pub partitions: Vec<Partition>,
     /// The number of the next partition.
     pub next: u32,
+    /// Who may do what; none = the level alone decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<Acl>,
 }
 
 /// What an owner that acquired a partition serves it with.
@@ -221,6 +225,8 @@ pub struct Opened {
 
 impl Directory {
     const FORMAT: u32 = 1;
+    /// With a list of access: a server that knows of none does not serve the table.
+    const GUARDED: u32 = 2;
 
     /// A new table, cut at these keys (none = one partition).
     pub fn create(
@@ -253,20 +259,52 @@ impl Directory {
             })
             .collect();
         let next = partitions.len() as u32;
-        Ok(Directory { format: Self::FORMAT, id: id.0, properties, partitions, next })
+        Ok(Directory { format: Self::FORMAT, id: id.0, properties, partitions, next, acl: None })
     }
 
     /// Other properties, if the caller may give them. The application stays.
     pub fn alter(&mut self, caller: &Caller, properties: Properties) -> Result<(), Refusal> {
-        self.may_alter(caller)?;
+        self.may(caller, Right::Administer)?;
         properties.check()?;
         self.properties = Properties { app: self.properties.app.clone(), ..properties };
         Ok(())
     }
 
-    /// Whether the caller may alter or drop the table: its application made it.
-    pub fn may_alter(&self, caller: &Caller) -> Result<(), Refusal> {
-        match caller.app == self.properties.app && caller.access >= Access::App {
+    /// Changes the list of access, if the caller may. The first change makes a list; with `listed` = false there is none
+    /// afterwards.
+    pub fn change_acl(&mut self, caller: &Caller, listed: Option<bool>, changes: &[Change]) -> Result<(), Refusal> {
+        self.may(caller, Right::Administer)?;
+        let mut acl = self.acl.clone();
+        if listed == Some(true) || !changes.is_empty() {
+            let acl = acl.get_or_insert_default();
+            changes.iter().try_for_each(|change| acl.change(change))?;
+        }
+        self.acl = acl.filter(|_| listed != Some(false));
+        self.format = if self.acl.is_some() { Self::GUARDED } else { Self::FORMAT };
+        Ok(())
+    }
+
+    /// Refuses whoever may not do something: first by the table's level, then by its list.
+    pub fn may(&self, caller: &Caller, right: Right) -> Result<(), Refusal> {
+        let owns = caller.speaks_for(&self.properties.app);
+        if right == Right::Administer && owns {
+            return Ok(());
+        }
+        if caller.access < self.properties.access {
+            return Err(if right == Right::Administer { Refusal::NotYours } else { Refusal::Access });
+        }
+        match &self.acl {
+            None if right == Right::Administer => Err(Refusal::NotYours),
+            None => Ok(()),
+            Some(_) if owns || caller.is_operator() => Ok(()),
+            Some(acl) if acl.allows(&caller.principal, right) => Ok(()),
+            Some(_) => Err(Refusal::NotAllowed),
+        }
+    }
+
+    /// Whether the caller may drop the table: its application made it.
+    pub fn may_drop(&self, caller: &Caller) -> Result<(), Refusal> {
+        match caller.speaks_for(&self.properties.app) {
             true => Ok(()),
             false => Err(Refusal::NotYours),
         }
@@ -373,7 +411,7 @@ impl Directory {
     /// Reads a file's contents.
     pub fn decode(bytes: &[u8]) -> Result<Directory, String> {
         let directory: Directory = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if directory.format != Self::FORMAT {
+        if ![Self::FORMAT, Self::GUARDED].contains(&directory.format) {
             return Err(format!("the directory of a table has the format {}", directory.format));
         }
         let joined = directory.partitions.windows(2).all(|two| two[0].end.is_some() && two[0].end == two[1].start);
@@ -422,8 +460,8 @@ mod tests {
     use tidings_predicate::Packed;
 
     fn caller(app: &str) -> Caller {
-        let (access, app) = (Access::App, app.to_owned());
-        Caller { access, app, user: String::new(), claims: Packed::empty(), expires: None }
+        let (access, principal, app) = (Access::App, format!("app:{app}/k"), app.to_owned());
+        Caller { access, app, user: String::new(), principal, claims: Packed::empty(), expires: None }
     }
 
     fn table(cuts: &[&str]) -> Directory {
@@ -487,5 +525,48 @@ mod tests {
         assert_eq!((table.properties.access, table.properties.app.as_str()), (Access::Public, "shop"));
         let wrong = Properties { may_write: Some("1 +".to_owned()), ..Properties::default() };
         assert!(matches!(table.alter(&caller("shop"), wrong), Err(Refusal::Query(_))));
+    }
+
+    /// Level first, then the list; the application and operators are not shut out.
+    #[test]
+    fn lists_narrow_what_levels_open() {
+        let user = |app: &str, name: &str| {
+            let access = if app == "shop" { Access::User } else { Access::Public };
+            Caller { access, principal: format!("user:{app}/{name}"), user: name.to_owned(), ..caller(app) }
+        };
+        let (ann, bob, guest) = (user("shop", "ann"), user("shop", "bob"), user("blog", "ann"));
+        let operator = Caller { access: Access::User, principal: "operator".to_owned(), ..caller("shop") };
+        let mut table = table(&[]);
+        table.properties.access = Access::App;
+        let may = |table: &Directory, who: &Caller| Right::ALL.map(|right| table.may(who, right).err());
+        let (access, yours, allowed) = (Some(Refusal::Access), Some(Refusal::NotYours), Some(Refusal::NotAllowed));
+        assert_eq!(may(&table, &ann), [None, None, yours.clone()]);
+        assert_eq!(may(&table, &guest), [access.clone(), access.clone(), yours.clone()]);
+        assert_eq!(table.change_acl(&ann, Some(true), &[]), Err(Refusal::NotYours));
+
+        let change = |who: &str, allow: &[Right]| Change {
+            who: who.to_owned(),
+            allow: allow.iter().copied().collect(),
+            ..Change::default()
+        };
+        // Without a word of anybody: nobody.
+        table.change_acl(&caller("shop"), Some(true), &[]).unwrap();
+        assert_eq!(may(&table, &ann), [allowed.clone(), allowed.clone(), allowed.clone()]);
+        let changes =
+            [change("user:shop/ann", &[Right::Read, Right::Administer]), change("user:blog/*", &[Right::Read])];
+        table.change_acl(&caller("shop"), None, &changes).unwrap();
+        assert_eq!(Directory::decode(&table.encode()), Ok(table.clone()));
+        assert_eq!(may(&table, &ann), [None, allowed.clone(), None]);
+        assert_eq!(may(&table, &bob), [allowed.clone(), allowed.clone(), allowed.clone()]);
+        assert_eq!(may(&table, &guest), [access.clone(), access, yours], "the level first");
+        for owner in [&caller("shop"), &operator] {
+            assert_eq!(may(&table, owner), [None, None, None]);
+        }
+        // Who administers does not drop.
+        assert_eq!(table.may_drop(&ann), Err(Refusal::NotYours));
+        table.change_acl(&ann, None, &[change("user:shop/bob", &[Right::Write])]).unwrap();
+        assert_eq!(may(&table, &bob), [allowed.clone(), None, allowed]);
+        table.change_acl(&ann, Some(false), &[]).unwrap();
+        assert_eq!((may(&table, &bob)[0].clone(), table.format), (None, Directory::FORMAT));
     }
 }

@@ -13,17 +13,21 @@
 //! itself in no read, count, conflict or event (R7, R8); whoever folds the events of a live query has what a fresh read
 //! would give, or knows that it has not yet (R3, R4).
 //!
+//! - [`acl`]: who may read, write and administer.
 //! - [`directory`]: what a table is, and how it is cut; pure functions on one file.
 //! - [`processor`]: decides writes, answers reads, feeds live queries.
 //! - [`gateway`]: live queries of clients, made of many partitions.
 //! - [`gather`]: puts the answers of partitions together.
+//! - [`dropped`]: deletes what tables that were dropped have left.
 //! - [`calls`], [`live`], [`names`], [`refusal`]: what they say to each other and to callers.
 //!
 //! What it deliberately does not do: transactions over several records, secondary indices, waiting on disks or clocks,
 //! sealing cursors itself (the shell has the key), keeping the log of changes beyond the life of an owner.
 
+pub mod acl;
 pub mod calls;
 pub mod directory;
+pub mod dropped;
 pub mod gateway;
 pub mod gather;
 pub mod live;

@@ -47,6 +47,10 @@ pub enum Mutant {
     OrderIgnored,
     /// R7: a conflict shows the record to whoever asks.
     ConflictShown,
+    /// R7: whoever watches is told where the table is cut.
+    BoundsTold,
+    /// A list of access is not looked at by live queries.
+    ListIgnored,
     /// R8: claims never expire.
     ExpiryIgnored,
     /// R8: cursors are handed out as they are.
@@ -59,7 +63,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 25] = [
+    pub const ALL: [Mutant; 27] = [
         Mutant::TermIgnored,
         Mutant::NoFence,
         Mutant::LeaseIgnored,
@@ -81,6 +85,8 @@ impl Mutant {
         Mutant::ForkIgnored,
         Mutant::OrderIgnored,
         Mutant::ConflictShown,
+        Mutant::BoundsTold,
+        Mutant::ListIgnored,
         Mutant::ExpiryIgnored,
         Mutant::CursorOpen,
         Mutant::LiveUnchecked,
@@ -111,6 +117,8 @@ impl Mutant {
             Mutant::ForkIgnored => "fork-ignored",
             Mutant::OrderIgnored => "order-ignored",
             Mutant::ConflictShown => "conflict-shown",
+            Mutant::BoundsTold => "bounds-told",
+            Mutant::ListIgnored => "list-ignored",
             Mutant::ExpiryIgnored => "expiry-ignored",
             Mutant::CursorOpen => "cursor-open",
             Mutant::LiveUnchecked => "live-unchecked",

@@ -11,6 +11,8 @@ pub enum Refusal {
     Exists,
     /// The caller is not authorised at the table's level.
     Access,
+    /// The table's list of access does not allow it.
+    NotAllowed,
     /// Only the application that made the table may do this.
     NotYours,
     /// The table is not as it was expected to be.
@@ -85,6 +87,12 @@ impl From<Refusal> for Error {
                 Class::Refused,
                 "This table asks for more than is known of the caller.",
                 "Authenticate as an application or a user, as the table's access level says.",
+            ),
+            Refusal::NotAllowed => (
+                "tables.denied",
+                Class::Refused,
+                "The table's list of access does not allow this to the caller.",
+                "Ask whoever administers the table: tidings table acl.",
             ),
             Refusal::NotYours => (
                 "tables.not_yours",

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   tables.rs    make, alter, drop, list, show, cut
+//!   acl.rs       who may do what
 //!   records.rs   one record: put, patch, rm, get
 //!   read.rs      what a query selects
 //!   watch.rs     a live query of the library, which survives restarts of servers
 //!   bulk.rs      export, import
 //! ```
 
+mod acl;
 mod bulk;
 mod read;
 mod records;
@@ -34,6 +36,7 @@ pub fn run(command: Table) -> Result<(), Error> {
             Err(output::unconfirmed(what, "Add --yes; there is no way back."))
         }
         Table::Drop { table, yes: true, remote } => tables::drop(&table, &remote),
+        Table::Acl { table, changes, remote } => acl::run(&table, &changes, &remote),
         Table::Ls { remote } => tables::list(&remote),
         Table::Stat { table, remote } => tables::stat(&table, &remote),
         Table::Split { table, key, remote } => tables::split(&table, key, &remote),

@@ -162,3 +162,32 @@ fn exports_are_imported_as_they_were() {
     let read = lines(&table(&server, &["read", "one", "key == 'k'", "--json"]).out);
     assert_eq!(read[0]["columns"]["n"], "9007199254740993", "beyond what readers of JSON take exactly");
 }
+
+#[test]
+fn lists_of_access_are_shown_and_changed() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    create(&server, "notes", &["--level", "public"]);
+    let acl = |args: &[&str]| table(&server, &[&["acl", "notes", "--json"], args].concat()).json();
+    assert_eq!(acl(&[]), json!({ "table": "notes", "listed": false, "entries": null }));
+    let made =
+        acl(&["--allow", "user:default/*=read", "--allow", "user:default/ann=all", "--deny", "app:blog/*=write"]);
+    let entry = |who: &str, allow: &[&str], deny: &[&str]| json!({ "who": who, "allow": allow, "deny": deny });
+    let (blog, users) = (entry("app:blog/*", &[], &["write"]), entry("user:default/*", &["read"], &[]));
+    let ann = entry("user:default/ann", &["read", "write", "administer"], &[]);
+    assert_eq!(made["entries"], json!([blog, users, ann]));
+    let less = acl(&["--deny", "user:default/ann=administer", "--remove", "app:blog/*"]);
+    assert_eq!(less["entries"], json!([users, entry("user:default/ann", &["read", "write"], &["administer"])]));
+    let text = table(&server, &["acl", "notes"]).out;
+    assert!(text.contains("user:default/ann") && text.contains("read,write"), "{text}");
+    // Operators are not shut out, and what is altered keeps its list.
+    table(&server, &["put", "notes", "a", "{}"]);
+    table(&server, &["alter", "notes", "--max-records", "5"]);
+    assert_eq!(acl(&[])["entries"], less["entries"]);
+    server.run(&["table", "acl", "notes", "--allow", "ann=read"]).failed(2, "names nobody");
+    server.run(&["table", "acl", "notes", "--allow", "user:default/ann=fly"]).failed(2, "`fly` is no right");
+    server.run(&["table", "acl", "notes", "--allow", "user:default/ann"]).failed(2, "names no rights");
+    server.run(&["table", "acl", "nothing"]).failed(3, "There is no table `nothing`.");
+    assert_eq!(acl(&["--off"])["listed"], false);
+}

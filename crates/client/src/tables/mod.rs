@@ -1,7 +1,7 @@
 //! Tables, for services: records are read and written, and a query can be watched.
 //!
 //! ```text
-//!   Tables ── create, alter, drop, list ──▶ any node
+//!   Tables ── create, alter, drop, list, access ──▶ any node
 //!     │ table("prices")
 //!     ├─ Table: write, get, read ─────────▶ any node ──▶ the owner of the partition
 //!     └─ Table::watch ─▶ Watch: events ◀── one operation of the connection, opened again from its cursor when it closes
@@ -25,7 +25,8 @@ pub use read::{ReadOptions, Rows};
 pub use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction};
 pub use tidings_predicate::{Key, Value};
 pub use tidings_wire::v1::{
-    PartitionInfo, PartitionSize, ReadLevel, RecordOperation, TableColumn, TableInfo, TableLevel, TableProperties,
+    PartitionInfo, PartitionSize, ReadLevel, RecordOperation, TableAccessChange, TableAcl, TableAclEntry, TableColumn,
+    TableInfo, TableLevel, TableProperties, TableRight,
 };
 pub use watch::{Event, Watch, WatchOptions, event_of};
 pub use write::{Conflict, Outcome, Write};
@@ -99,6 +100,37 @@ impl Tables {
     /// Joins the partition that holds a key with the one behind it.
     pub async fn merge(&self, name: &str, at: Key) -> Result<TableInfo, Error> {
         self.info(Message::Merge(v1::TableMerge { table: name.into(), at: Some(form::key_to(at)) })).await
+    }
+
+    /// Who may do what with a table; none = its level alone decides. Told to whoever administers it.
+    pub async fn access(&self, name: &str) -> Result<Option<TableAcl>, Error> {
+        let access = v1::TableAccess { table: name.into(), ..Default::default() };
+        Ok(self.info(Message::Access(access)).await?.acl)
+    }
+
+    /// Changes who may do what. The first change makes a list: what it does not allow is denied, but to the table's own
+    /// application and to operators.
+    pub async fn change_access(
+        &self,
+        name: &str,
+        changes: impl IntoIterator<Item = TableAccessChange>,
+    ) -> Result<TableInfo, Error> {
+        let (table, changes) = (name.into(), changes.into_iter().collect());
+        self.list_access(v1::TableAccess { table, listed: Some(true), changes }).await
+    }
+
+    /// Takes a table's list of access away: its level alone decides.
+    pub async fn open_access(&self, name: &str) -> Result<TableInfo, Error> {
+        let access = v1::TableAccess { table: name.into(), listed: Some(false), changes: Vec::new() };
+        self.list_access(access).await
+    }
+
+    /// What is changed twice is changed once.
+    async fn list_access(&self, access: v1::TableAccess) -> Result<TableInfo, Error> {
+        match self.ask_again(Message::Access(access)).await? {
+            Message::Info(info) => Ok(info),
+            _ => Err(unexpected()),
+        }
     }
 
     /// Drops a table with everything in it.

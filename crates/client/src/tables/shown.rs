@@ -7,7 +7,7 @@ use tidings_base::Error;
 use tidings_predicate::json::{Form, write, write_columns, write_key};
 use tidings_predicate::{Key, Value};
 use tidings_wire::v1;
-use tidings_wire::v1::TableLevel;
+use tidings_wire::v1::{TableLevel, TableRight};
 
 /// A record; a row that was computed has no version, and one of a group no key.
 pub fn record(record: &Record, form: Form) -> Json {
@@ -50,13 +50,43 @@ pub fn info(info: &v1::TableInfo) -> Json {
         }
         json
     };
-    json!({
+    let mut json = json!({
         "table": info.table,
         "app": info.app,
         "generation": info.generation,
         "properties": properties(&info.properties.clone().unwrap_or_default()),
         "partitions": info.partitions.iter().map(partition).collect::<Vec<_>>(),
-    })
+    });
+    if let Some(list) = &info.acl {
+        json["access"] = acl(list);
+    }
+    json
+}
+
+/// A list of access.
+pub fn acl(acl: &v1::TableAcl) -> Json {
+    let rights = |rights: &[i32]| rights.iter().map(|right| right_name(*right)).collect::<Vec<_>>();
+    let entry = |entry: &v1::TableAclEntry| json!({ "who": entry.who, "allow": rights(&entry.allow), "deny": rights(&entry.deny) });
+    acl.entries.iter().map(entry).collect()
+}
+
+/// The name of a right.
+pub fn right_name(right: i32) -> &'static str {
+    match TableRight::try_from(right) {
+        Ok(TableRight::Read) => "read",
+        Ok(TableRight::Write) => "write",
+        Ok(TableRight::Administer) => "administer",
+        Ok(TableRight::Unspecified) | Err(_) => "?",
+    }
+}
+
+/// The rights of a name: one of them, or `all`.
+pub fn rights(name: &str) -> Option<Vec<TableRight>> {
+    let all = [TableRight::Read, TableRight::Write, TableRight::Administer];
+    match name {
+        "all" => Some(all.to_vec()),
+        name => all.into_iter().find(|right| right_name((*right).into()) == name).map(|right| vec![right]),
+    }
 }
 
 fn properties(properties: &v1::TableProperties) -> Json {

@@ -68,7 +68,8 @@ fn need(message: &Message) -> Need {
         | Message::Alter(_)
         | Message::Drop(_)
         | Message::Split(_)
-        | Message::Merge(_) => Need::Write,
+        | Message::Merge(_)
+        | Message::Access(_) => Need::Write,
         Message::PartitionStat(_) | Message::LiveAsks(_) | Message::LiveNews(_) => Need::Node,
         // New reader data comes in the course of its query.
         Message::Update(_)

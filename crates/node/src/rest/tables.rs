@@ -99,6 +99,42 @@ impl Properties {
     }
 }
 
+/// A change of who may do what.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AccessChange {
+    /// `*`, `app:APPLICATION/KEY` or `user:APPLICATION/SUBJECT`; `*` in the last place stands for all of them.
+    #[schema(example = "user:shop/ann")]
+    who: String,
+    /// First everything that was said of it is taken back.
+    #[serde(default)]
+    remove: bool,
+    /// `read`, `write`, `administer`, or `all`.
+    #[serde(default)]
+    allow: Vec<String>,
+    /// The same; a denial counts more than any permission.
+    #[serde(default)]
+    deny: Vec<String>,
+}
+
+/// Changes of who may do what; the first makes a list.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Access {
+    changes: Vec<AccessChange>,
+}
+
+fn rights_of(names: &[String]) -> Result<Vec<i32>, Error> {
+    let rights = |name: &String| {
+        shown::rights(name).ok_or_else(|| {
+            Error::new("tables.invalid", Class::Invalid, format!("`{}` is no right", crate::principal::clip(name)))
+                .hint("Use read, write, administer or all.")
+        })
+    };
+    let rights = names.iter().map(rights).collect::<Result<Vec<_>, Error>>()?;
+    Ok(rights.into_iter().flatten().map(i32::from).collect())
+}
+
 /// Asks the services.
 async fn ask(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
     let body = Body::Tables(v1::TablesMessage { message: Some(message), ..Default::default() });
@@ -185,6 +221,62 @@ pub(super) async fn alter(
     };
     let (properties, _) = properties.laid_over(before)?;
     info(&app, &caller, Message::Alter(v1::TableAlter { table, properties: Some(properties), generation })).await
+}
+
+/// Asks for a list of access, or for a change of one.
+async fn access(app: &App, caller: &Caller, access: v1::TableAccess) -> Result<Json<Value>, Refusal> {
+    match ask(app, caller, Message::Access(access)).await? {
+        Message::Info(info) => Ok(Json(
+            json!({ "table": info.table, "listed": info.acl.is_some(), "entries": info.acl.as_ref().map(shown::acl) }),
+        )),
+        answer => Err(Refusal(other(answer))),
+    }
+}
+
+/// Who may do what with a table, for whoever administers it.
+#[utoipa::path(get, path = "/v1/tables/{table}/access", operation_id = "tables_access", tag = "tables",
+    params(("table" = String, Path, description = "The table")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn get_access(State(app): State<App>, caller: Caller, path: Segments) -> Result<Json<Value>, Refusal> {
+    access(&app, &caller, v1::TableAccess { table: path.text(TABLE)?, ..Default::default() }).await
+}
+
+/// Changes who may do what with a table. The first change makes a list: what it does not allow is denied, but to the table's
+/// own application and to operators.
+#[utoipa::path(patch, path = "/v1/tables/{table}/access", operation_id = "tables_change_access", tag = "tables",
+    request_body = Access, params(("table" = String, Path, description = "The table")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn change_access(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+    JsonBody(new): JsonBody<Access>,
+) -> Result<Json<Value>, Refusal> {
+    let change = |change: AccessChange| {
+        let (allow, deny) = (rights_of(&change.allow)?, rights_of(&change.deny)?);
+        Ok(v1::TableAccessChange { who: change.who, remove: change.remove, allow, deny })
+    };
+    let changes = new.changes.into_iter().map(change).collect::<Result<_, Error>>()?;
+    access(&app, &caller, v1::TableAccess { table: path.text(TABLE)?, listed: Some(true), changes }).await
+}
+
+/// Takes a table's list of access away: its level alone decides.
+#[utoipa::path(delete, path = "/v1/tables/{table}/access", operation_id = "tables_open_access", tag = "tables",
+    params(("table" = String, Path, description = "The table")),
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
+        (status = "5XX", body = ErrorBody)
+))]
+pub(super) async fn open_access(
+    State(app): State<App>,
+    caller: Caller,
+    path: Segments,
+) -> Result<Json<Value>, Refusal> {
+    let table = path.text(TABLE)?;
+    access(&app, &caller, v1::TableAccess { table, listed: Some(false), changes: Vec::new() }).await
 }
 
 /// Drops a table with everything in it.

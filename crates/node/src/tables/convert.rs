@@ -10,6 +10,7 @@ use tidings_base::{Class, Error, Mono, Wall};
 use tidings_client::tables::form::{data_of, key_of, key_to, packed, query_of};
 use tidings_predicate::query::Row;
 use tidings_predicate::{Key, Packed};
+use tidings_tables::acl::{Acl, Change as AclChange, Right};
 use tidings_tables::calls::{
     Access, Caller, Condition, Conflict, Level, Operation, Page, Read, Span, Stat, Update, Visible, Write,
 };
@@ -18,7 +19,7 @@ use tidings_tables::names::{NetId, OperationId, PartitionId, Position, TableId};
 use tidings_wire::v1;
 use tidings_wire::v1::record_conflict::Conflict as Stands;
 use tidings_wire::v1::record_write::Change;
-use tidings_wire::v1::{ReadLevel, TableLevel};
+use tidings_wire::v1::{ReadLevel, TableLevel, TableRight};
 
 /// Whoever calls, as a table of an application sees it: whoever is of another application is nobody in particular there.
 pub(super) fn relative(caller: &v1::TablesCaller, app: &str) -> v1::TablesCaller {
@@ -38,6 +39,7 @@ pub(super) fn caller_of(caller: &v1::TablesCaller) -> Caller {
         access: access_of(caller.level()),
         app: caller.app.clone(),
         user,
+        principal: caller.principal.clone(),
         claims: Packed::parse(&caller.claims).unwrap_or_else(|_| Packed::empty()),
         expires: (caller.until_us > 0).then_some(Wall(caller.until_us)),
     }
@@ -133,6 +135,39 @@ pub(super) fn properties_to(properties: &Properties) -> v1::TableProperties {
         max_bytes: properties.max_bytes.unwrap_or_default(),
         tombstones_s: properties.tombstones_s,
     }
+}
+
+/// Changes of a list of access.
+pub(super) fn changes_of(changes: &[v1::TableAccessChange]) -> Result<Vec<AclChange>, Error> {
+    let right = |number: &i32| match TableRight::try_from(*number) {
+        Ok(TableRight::Read) => Ok(Right::Read),
+        Ok(TableRight::Write) => Ok(Right::Write),
+        Ok(TableRight::Administer) => Ok(Right::Administer),
+        Ok(TableRight::Unspecified) | Err(_) => {
+            Err(Error::new("tables.invalid", Class::Invalid, format!("{number} is no right"))
+                .hint("Use read, write and administer."))
+        }
+    };
+    let rights = |rights: &[i32]| rights.iter().map(right).collect::<Result<BTreeSet<Right>, Error>>();
+    let change = |change: &v1::TableAccessChange| {
+        let (allow, deny) = (rights(&change.allow)?, rights(&change.deny)?);
+        Ok(AclChange { who: change.who.clone(), remove: change.remove, allow, deny })
+    };
+    changes.iter().map(change).collect()
+}
+
+pub(super) fn acl_to(acl: &Acl) -> v1::TableAcl {
+    let right = |right: &Right| match right {
+        Right::Read => TableRight::Read.into(),
+        Right::Write => TableRight::Write.into(),
+        Right::Administer => TableRight::Administer.into(),
+    };
+    let entries = acl.entries().iter().map(|entry| v1::TableAclEntry {
+        who: entry.who.clone(),
+        allow: entry.allow.iter().map(right).collect(),
+        deny: entry.deny.iter().map(right).collect(),
+    });
+    v1::TableAcl { entries: entries.collect() }
 }
 
 pub(super) fn stat_to(stat: Stat) -> v1::PartitionSize {

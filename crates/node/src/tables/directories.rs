@@ -200,8 +200,7 @@ impl Hub {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::new("tables.busy", Class::Unreachable, "others change this table at the same time")
-            .hint("Try again."))
+        Err(busy())
     }
 
     /// Writes another directory in the place of one that was read, if it is still the same file with the same contents:
@@ -222,16 +221,33 @@ impl Hub {
         }
     }
 
-    /// Drops a table: whoever serves it finds out by itself.
+    /// Drops a table: whoever serves it finds out by itself, and what it leaves in the store is deleted later.
     pub(super) async fn drop_table(&self, entry: &Entry) -> Result<(), Error> {
-        let dropped = async { self.opened_file(entry).await?.delete(None).await };
-        dropped.await.map_err(|error| match error.code.as_ref() {
-            "cell.no_node" => unknown(&entry.name),
-            _ => error,
-        })?;
-        self.changed.notify_one();
-        Ok(())
+        let mut latest = self.table(&entry.name).await?;
+        for _ in 0..ATTEMPTS {
+            if latest.version.0 != entry.version.0 {
+                return Err(unknown(&entry.name));
+            }
+            // First the mark: a table that is gone without one would leave its rows for ever.
+            self.mark_dropped(&latest).await?;
+            let dropped = async { self.opened_file(&latest).await?.delete(Some(latest.version.1)).await };
+            match dropped.await {
+                Ok(()) => {
+                    self.changed.notify_one();
+                    return Ok(());
+                }
+                Err(error) if error.code == "cell.no_node" => return Err(unknown(&entry.name)),
+                // It has other partitions by now, which the mark does not know of.
+                Err(error) if error.code == "cell.wrong_generation" => latest = self.table(&entry.name).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(busy())
     }
+}
+
+fn busy() -> Error {
+    Error::new("tables.busy", Class::Unreachable, "others change this table at the same time").hint("Try again.")
 }
 
 fn unknown(name: &TableName) -> Error {
@@ -265,7 +281,8 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(30), begun).await.expect("a session with the cell");
         let (access, app) = (Access::App, "shop".to_owned());
-        let caller = Caller { access, app, user: String::new(), claims: Packed::empty(), expires: None };
+        let (user, principal) = (String::new(), "app:shop/k".to_owned());
+        let caller = Caller { access, app, user, principal, claims: Packed::empty(), expires: None };
         let make = |id| Directory::create(TableId(id), &caller, Properties::default(), Vec::new()).unwrap();
         let name = TableName::parse("shop", "prices").unwrap();
         let first = hub.create_table(&name, &make(1)).await.unwrap();

@@ -29,7 +29,7 @@ use tidings_wire::{error, v1};
 use tokio::sync::{mpsc, oneshot};
 
 /// How long a request to the store may take: longer than an election; after it the machine hears of an error.
-const STORE: Duration = Duration::from_secs(10);
+pub(super) const STORE: Duration = Duration::from_secs(10);
 
 /// Writes whose callers gave no names that may be under way at a time; more wait.
 const WRITES: usize = 16_384;
@@ -223,7 +223,7 @@ impl Hub {
         });
     }
 
-    async fn ask_store(&self, request: StoreRequest) -> StoreResult {
+    pub(super) async fn ask_store(&self, request: StoreRequest) -> StoreResult {
         let (message, scans) = match request {
             StoreRequest::Apply(apply) => (StoreMessage::Apply(apply), false),
             StoreRequest::Get(get) => (StoreMessage::Get(get), false),

@@ -32,6 +32,8 @@ const BEGIN: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Held {
     told: Mutex<Told>,
+    /// One at a time tells the gateway of tables, so that what it was told last is what is known to be told.
+    telling: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -178,6 +180,7 @@ impl Hub {
     /// A directory before who owns its partitions.
     pub(super) async fn tell_gateway(&self, entry: &Entry) {
         let table = entry.table();
+        let _turn = self.held.telling.lock().await;
         let before = self.held.told.lock().directories.insert(table, entry.version);
         if before != Some(entry.version) {
             self.gateway(gateway::Input::Directory(entry.directory.clone())).await;

@@ -1,7 +1,7 @@
 //! Reads over all partitions of a table: in the order of keys, one page of an answer at a time.
 
 use super::convert;
-use super::directories::TableName;
+use super::directories::{Entry, TableName};
 use super::hub::Hub;
 use super::requests::Asked;
 use super::serving::{CALL, for_partition, malformed, partition_at};
@@ -15,6 +15,7 @@ use tidings_client::Answers;
 use tidings_client::tables::form::{into_json, key_of, key_to, query_of};
 use tidings_predicate::query::Ask;
 use tidings_predicate::{Key, Packed};
+use tidings_tables::acl::Right;
 use tidings_tables::calls::{Answer, Call, Span, Visible};
 use tidings_tables::directory::Partition;
 use tidings_tables::gather::{Gather, Reading};
@@ -207,7 +208,7 @@ impl Hub {
         let key = convert::key(&course.read.key)?;
         loop {
             let attempt = async {
-                let entry = self.table(&course.name).await?;
+                let entry = self.readable(course).await?;
                 let part = partition_at(&entry, &key)?.number;
                 let partition = entry.directory.partition_id(part);
                 self.pieces(course, partition, Span::Only(key.clone()), false).await?.next().await
@@ -269,7 +270,7 @@ impl Hub {
     }
 
     async fn try_computed(self: &Arc<Self>, course: &mut Course) -> Result<(), Error> {
-        let entry = self.table(&course.name).await?;
+        let entry = self.readable(course).await?;
         let begin = course.at.clone();
         course.rows.clear();
         let from = match &begin {
@@ -359,9 +360,16 @@ impl Hub {
         Box::pin(self.read(caller, read))
     }
 
+    /// The table as it is now, if whoever reads may: looked at again before each partition.
+    async fn readable(&self, course: &Course) -> Result<Arc<Entry>, Error> {
+        let entry = self.table(&course.name).await?;
+        entry.directory.may(&convert::caller_of(&course.caller), Right::Read)?;
+        Ok(entry)
+    }
+
     /// The partition that a read is in.
     async fn next_partition(&self, course: &Course) -> Result<(Partition, PartitionId), Error> {
-        let entry = self.table(&course.name).await?;
+        let entry = self.readable(course).await?;
         let part = match &course.at {
             At::From(None) => entry.directory.partitions.first(),
             At::From(Some(key)) | At::After(key) => entry.directory.find(key),
@@ -397,8 +405,8 @@ impl Hub {
     }
 }
 
-/// Whether somebody may know of a table what its application knows: all of it but hidden records.
-pub(super) fn owns(caller: &v1::TablesCaller, name: &TableName) -> bool {
+/// Whether somebody may copy a table as its application does: with the audiences of its records.
+fn owns(caller: &v1::TablesCaller, name: &TableName) -> bool {
     caller.privileged && caller.app == name.app
 }
 

@@ -3,7 +3,6 @@
 use super::convert;
 use super::directories::{Entry, TableName};
 use super::hub::{Hub, random};
-use super::reading::owns;
 use crate::connection::Responder;
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use tidings_base::{Class, Error, Mono};
 use tidings_client::tables::form::{into_json, key_to};
 use tidings_predicate::Key;
+use tidings_tables::acl::Right;
 use tidings_tables::calls::{Answer, Call, Caller, Outcome};
 use tidings_tables::directory::{Directory, Partition};
 use tidings_tables::names::{PartitionId, TableId};
@@ -36,6 +36,7 @@ impl Hub {
             (Some(Message::Create(create)), None) => Message::Info(self.create(&caller, create).await?),
             (Some(Message::Alter(alter)), None) => Message::Info(self.alter(&caller, alter).await?),
             (Some(Message::Drop(drop)), None) => Message::Dropped(self.discard(&caller, &drop.table).await?),
+            (Some(Message::Access(access)), None) => Message::Info(self.access(&caller, access).await?),
             (Some(Message::List(_)), None) => Message::ListReply(self.list(&caller).await?),
             (Some(Message::Stat(stat)), None) => Message::Info(self.stat(&caller, &stat.table).await?),
             (Some(Message::Split(split)), None) => {
@@ -66,9 +67,9 @@ impl Hub {
     }
 
     async fn alter(&self, caller: &v1::TablesCaller, alter: v1::TableAlter) -> Result<v1::TableInfo, Error> {
-        let name = self.owned(caller, &alter.table)?;
+        let name = TableName::parse(&caller.app, &alter.table)?;
         let properties = convert::properties_of(&alter.properties.unwrap_or_default())?;
-        let caller = convert::caller_of(caller);
+        let caller = convert::caller_of(&convert::relative(caller, &name.app));
         let changed = self.change_table(&name, |entry, directory| {
             if alter.generation > 0 && entry.version.1 != alter.generation {
                 return Err(Refusal::Changed);
@@ -78,29 +79,58 @@ impl Hub {
         Ok(self.info(&changed.await?.0, true))
     }
 
+    /// Changes a table's list of access, or tells it.
+    async fn access(&self, caller: &v1::TablesCaller, access: v1::TableAccess) -> Result<v1::TableInfo, Error> {
+        let name = TableName::parse(&caller.app, &access.table)?;
+        let caller = convert::caller_of(&convert::relative(caller, &name.app));
+        let changes = convert::changes_of(&access.changes)?;
+        if changes.is_empty() && access.listed.is_none() {
+            let entry = self.table(&name).await?;
+            entry.directory.may(&caller, Right::Administer)?;
+            return Ok(self.info(&entry, true));
+        }
+        let changed =
+            self.change_table(&name, |_, directory| directory.change_acl(&caller, access.listed, &changes)).await?;
+        // Live queries here of those who are shut out end before this is answered; those at other nodes soon after.
+        self.tell_gateway(&changed.0).await;
+        Ok(self.info(&changed.0, true))
+    }
+
     async fn discard(&self, caller: &v1::TablesCaller, table: &str) -> Result<v1::TableDropped, Error> {
         let name = self.owned(caller, table)?;
         let entry = self.table(&name).await?;
-        entry.directory.may_alter(&convert::caller_of(caller))?;
+        entry.directory.may_drop(&convert::caller_of(caller))?;
         self.drop_table(&entry).await?;
         Ok(v1::TableDropped {})
     }
 
     async fn list(&self, caller: &v1::TablesCaller) -> Result<v1::TableListReply, Error> {
-        let entries = self.tables().await?.entries.into_iter().filter(|entry| entry.name.app == caller.app);
-        Ok(v1::TableListReply { tables: entries.map(|entry| self.info(&entry, owns(caller, &entry.name))).collect() })
+        let who = convert::caller_of(caller);
+        // What somebody has no right in at all is not listed.
+        let known = |entry: &Arc<Entry>| {
+            let may = Right::ALL.map(|right| entry.directory.may(&who, right));
+            let shut_out = may.iter().all(|may| matches!(may, Err(Refusal::NotAllowed)));
+            entry.name.app == caller.app && !shut_out
+        };
+        let entries = self.tables().await?.entries.into_iter().filter(known);
+        Ok(v1::TableListReply { tables: entries.map(|entry| self.info(&entry, administers(&entry, &who))).collect() })
     }
 
     async fn stat(self: &Arc<Self>, caller: &v1::TablesCaller, table: &str) -> Result<v1::TableInfo, Error> {
         let name = TableName::parse(&caller.app, table)?;
         let entry = self.table(&name).await?;
-        let whole = owns(caller, &name);
         let caller = convert::relative(caller, &name.app);
-        if convert::caller_of(&caller).access < entry.directory.properties.access {
-            return Err(Refusal::Access.into());
+        let who = convert::caller_of(&caller);
+        let whole = administers(&entry, &who);
+        if !whole {
+            entry
+                .directory
+                .may(&who, Right::Read)
+                .or_else(|refusal| entry.directory.may(&who, Right::Write).map_err(|_| refusal))?;
         }
         let mut info = self.info(&entry, whole);
-        for part in &mut info.partitions {
+        // R7: how many records there are counts those that are hidden.
+        for part in info.partitions.iter_mut().filter(|_| whole) {
             let partition = entry.directory.partition_id(part.number);
             part.size = self.size(&caller, partition).await;
         }
@@ -125,9 +155,10 @@ impl Hub {
         at: Option<v1::RecordKey>,
         split: bool,
     ) -> Result<v1::TableInfo, Error> {
-        let name = self.owned(caller, table)?;
+        let name = TableName::parse(&caller.app, table)?;
+        let caller = &convert::relative(caller, &name.app);
         let key = convert::key(&at)?;
-        let table = table.to_owned();
+        let table = format!("{}/{}", name.app, name.table);
         let message = match split {
             true => Message::Split(v1::TableSplit { table, at }),
             false => Message::Merge(v1::TableMerge { table, at }),
@@ -136,7 +167,7 @@ impl Hub {
         loop {
             let attempt = async {
                 let entry = self.table(&name).await?;
-                entry.directory.may_alter(&convert::caller_of(caller))?;
+                entry.directory.may(&convert::caller_of(caller), Right::Administer)?;
                 let partition = entry.directory.partition_id(partition_at(&entry, &key)?.number);
                 self.at_owner(caller, partition, message.clone(), until).await
             };
@@ -148,7 +179,7 @@ impl Hub {
         }
     }
 
-    /// A table that only its own application and operators make, change and drop.
+    /// A table that only its own application and operators make and drop.
     fn owned(&self, caller: &v1::TablesCaller, table: &str) -> Result<TableName, Error> {
         if !caller.privileged {
             let message = format!("{} is a user, not an application", caller.principal);
@@ -162,7 +193,8 @@ impl Hub {
         }
     }
 
-    /// What a table is. Where it is cut are keys, and those of records that are hidden among them: only its application is told.
+    /// What a table is. R7: where it is cut are keys, and those of records that are hidden among them: only whoever administers
+    /// it is told, and who is in its list.
     fn info(&self, entry: &Entry, whole: bool) -> v1::TableInfo {
         let bound = |key: &Option<Key>| key.clone().filter(|_| whole).map(key_to);
         let part = |part: &Partition| v1::PartitionInfo {
@@ -179,6 +211,7 @@ impl Hub {
             app: entry.name.app.clone(),
             generation: entry.version.1,
             partitions: entry.directory.partitions.iter().map(part).collect(),
+            acl: entry.directory.acl.as_ref().filter(|_| whole).map(convert::acl_to),
         }
     }
 
@@ -193,6 +226,9 @@ impl Hub {
         let name = TableName::parse(&caller.app, &write.table)?;
         let key = convert::key(&write.key)?;
         let caller = convert::relative(caller, &name.app);
+        let who = convert::caller_of(&caller);
+        let patches = matches!(write.change, Some(v1::record_write::Change::Patch(_)));
+        let mut reads = false;
         let named = match write.operation {
             Some(_) => None,
             None => Some(self.operations.begin(name.table.as_str().into(), key.clone()).await?),
@@ -205,6 +241,11 @@ impl Hub {
         let mut written = loop {
             let attempt = async {
                 let entry = self.table(&name).await?;
+                entry.directory.may(&who, Right::Write)?;
+                let may_read = entry.directory.may(&who, Right::Read);
+                reads = may_read.is_ok();
+                // Only what the writer sees can be patched.
+                may_read.or_else(|refusal| if patches { Err(refusal) } else { Ok(()) })?;
                 let partition = entry.directory.partition_id(partition_at(&entry, &key)?.number);
                 self.at_owner(&caller, partition, Message::Write(write.clone()), until).await
             };
@@ -214,6 +255,12 @@ impl Hub {
                 Err(error) => self.again(error, until).await?,
             }
         };
+        // R7: what stands in the way is not shown to whoever may write and not read.
+        if let (false, Some(Written::Conflict(conflict))) = (reads, &mut written.outcome)
+            && let Some(v1::record_conflict::Conflict::Theirs(_)) = &conflict.conflict
+        {
+            conflict.conflict = Some(v1::record_conflict::Conflict::Hidden(v1::RecordHidden {}));
+        }
         if let (true, Some(Written::Conflict(conflict))) = (as_json, &mut written.outcome)
             && let Some(v1::record_conflict::Conflict::Theirs(theirs)) = &mut conflict.conflict
             && let Some(data) = &mut theirs.data
@@ -375,6 +422,11 @@ impl Hub {
             }
         }
     }
+}
+
+/// Whether somebody may know all of a table but its hidden records.
+pub(super) fn administers(entry: &Entry, caller: &Caller) -> bool {
+    entry.directory.may(caller, Right::Administer).is_ok()
 }
 
 /// A message for whoever serves a partition.

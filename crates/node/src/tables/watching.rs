@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidings_base::{Class, Error, Wall};
 use tidings_client::tables::form::{into_json, key_to, query_of};
 use tidings_predicate::query::Query;
+use tidings_tables::acl::Right;
 use tidings_tables::gateway::{Event, Input, Start, Watch};
 use tidings_tables::live::Change;
 use tidings_tables::names::Endpoint;
@@ -267,9 +268,7 @@ impl Hub {
         let (caller_here, properties) = (convert::caller_of(&who), &entry.directory.properties);
         let ask = query_of(&query.query.clone().unwrap_or_default())?;
         // What is wrong with it is told before anything is begun.
-        if caller_here.access < properties.access {
-            return Err(Refusal::Access.into());
-        }
+        entry.directory.may(&caller_here, Right::Read)?;
         Query::compile(&ask, &self.dialect(properties)).and_then(|query| query.check_live()).map_err(Refusal::from)?;
         if query.cursor.as_ref().is_some_and(|cursor| !cursor.is_empty() && !self.is_sealed(cursor)) {
             return Err(Refusal::BadCursor.into());

@@ -57,7 +57,8 @@ const TABLE: &[(Rule, u64, &[&str])] = &[
 ];
 
 /// Rules that no seed here misses: tests of the machines hold them (`crates/tables/tests/it`).
-const ELSEWHERE: &[Rule] = &[Rule::PieceIgnored, Rule::EarlyIgnored, Rule::CursorKept];
+const ELSEWHERE: &[Rule] =
+    &[Rule::PieceIgnored, Rule::EarlyIgnored, Rule::CursorKept, Rule::BoundsTold, Rule::ListIgnored];
 
 /// Two minutes of faults.
 fn options(mutant: Option<Rule>) -> Options {

@@ -10,10 +10,12 @@
 mod cursor;
 mod messages;
 mod watched;
+mod whole;
 
 pub use messages::{Event, Input, Options, Output, Sealer, Start, Watch};
 
-use crate::calls::Access;
+use crate::acl::Right;
+use crate::calls::{Access, Caller};
 use crate::directory::{Directory, Partition};
 use crate::live::{Frame, Progress, Reader};
 use crate::mutant::{self, Mutant};
@@ -27,6 +29,7 @@ use std::time::Duration;
 use tidings_base::{LeaseNumber, Machine, Mono, Now, Outbox, Timers};
 use tidings_predicate::Packed;
 use watched::{Begin, Heard, Watched};
+use whole::Veiled;
 
 /// What a gateway waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,9 +105,7 @@ impl Gateway {
 
     fn watched(&self, now: Now, watch: &Watch) -> Result<Watched, Refusal> {
         let directory = self.directories.get(&watch.table).ok_or(Refusal::UnknownTable)?;
-        if watch.caller.access < directory.properties.access {
-            return Err(Refusal::Access);
-        }
+        self.may_read(directory, &watch.caller)?;
         if self.queries.len() >= self.options.queries {
             return Err(Refusal::Busy);
         }
@@ -134,7 +135,20 @@ impl Gateway {
         if watch.caller.expires.is_some_and(|expires| expires <= now.wall) && !self.is(Mutant::ExpiryIgnored) {
             (reader.claims, begin) = (Packed::empty(), Begin::Everything);
         }
-        Ok(Watched::new(watch.clone(), reader, begin))
+        Ok(Watched { veiled: self.is_veiled(directory, &watch.caller), ..Watched::new(watch.clone(), reader, begin) })
+    }
+
+    /// Refuses whoever may not read a table.
+    fn may_read(&self, directory: &Directory, caller: &Caller) -> Result<(), Refusal> {
+        match directory.may(caller, Right::Read) {
+            Err(Refusal::NotAllowed) if self.is(Mutant::ListIgnored) => Ok(()),
+            may => may,
+        }
+    }
+
+    /// R7: where a table is cut are keys; whoever does not administer it is not told.
+    fn is_veiled(&self, directory: &Directory, caller: &Caller) -> bool {
+        directory.may(caller, Right::Administer).is_err() && !self.is(Mutant::BoundsTold)
     }
 
     /// Brings a query to all partitions of its table, and takes it from those that are no more.
@@ -159,11 +173,15 @@ impl Gateway {
             (Some(_), part) => reinstalls && part.is_some_and(|part| part.live && part.term < entry.term),
         };
         let new: Vec<PartitionId> = directory.partitions.iter().filter(anew).map(|new| id(new.number)).collect();
+        let recut = new.iter().any(|new| !old.contains_key(&new.number)) || !gone.is_empty();
+        let mut asked = if recut { watched.recut(directory.table()) } else { Vec::new() };
+        asked.retain(|partition| !new.contains(partition));
         gone.into_iter().for_each(|partition| self.unlisten(number, partition));
         for partition in new {
             self.listeners.entry(partition).or_default().insert(number);
             self.install(now, number, partition, out);
         }
+        asked.into_iter().for_each(|partition| self.install(now, number, partition, out));
     }
 
     fn unlisten(&mut self, number: u64, partition: PartitionId) {
@@ -254,10 +272,7 @@ impl Gateway {
             Heard::Ended(refusal) => self.end(number, refusal, out),
             Heard::Event(event) => {
                 match event {
-                    Some(event) => {
-                        watched.taking.push_back(partition);
-                        out.put(Output::Event { number, event });
-                    }
+                    Some(event) => self.tell(now, number, partition, event, out),
                     None => out.put(Output::Taken { partition, query, frames: 1 }),
                 }
                 self.settle(number, out);
@@ -266,10 +281,27 @@ impl Gateway {
         }
     }
 
+    /// Tells a client what a partition said, as much of it as it may know.
+    fn tell(&mut self, now: Now, number: u64, partition: PartitionId, event: Event, out: &mut Outbox<Output>) {
+        let Some(watched) = self.queries.get_mut(&number) else { return };
+        let veiled = match watched.veiled || !watched.whole.is_idle() {
+            true => watched.veil(partition, event),
+            false => Veiled { told: vec![(partition, event)], asked: Vec::new() },
+        };
+        for (partition, event) in veiled.told {
+            watched.taking.push_back(partition);
+            out.put(Output::Event { number, event });
+        }
+        veiled.asked.into_iter().for_each(|partition| self.install(now, number, partition, out));
+    }
+
     fn settle(&mut self, number: u64, out: &mut Outbox<Output>) {
         let Some(watched) = self.queries.get_mut(&number) else { return };
         let epoch = watched.reader.epoch;
-        if !watched.settled && watched.parts.values().all(|part| part.epoch == epoch && part.live) {
+        if !watched.settled
+            && watched.whole.is_idle()
+            && watched.parts.values().all(|part| part.epoch == epoch && part.live)
+        {
             watched.settled = true;
             out.put(Output::Event { number, event: Event::Settled });
         }
@@ -297,7 +329,7 @@ impl Gateway {
             let sent = sent.ok().map(|at| progress.sent[at].1);
             let behind = progress.behind.binary_search(&query).is_ok();
             let Some(watched) = self.queries.get_mut(&number) else { continue };
-            let untaken = watched.taking.contains(&partition);
+            let untaken = watched.taking.contains(&partition) || watched.whole.holds(partition);
             let Some(part) = watched.parts.get_mut(&partition.number) else { continue };
             if !part.live || part.term > progress.term {
                 continue;
@@ -392,9 +424,15 @@ impl Gateway {
             return self.timers.set(Timer::Expiry(number), now.mono + left);
         }
         let known = if watched.watch.caller.app.is_empty() { Access::Public } else { Access::App };
-        let needed = self.directories.get(&watched.watch.table).map(|directory| directory.properties.access);
-        if needed.is_none_or(|needed| known < needed) {
-            return self.end(number, Refusal::Access, out);
+        // Nobody vouches any more for who it is.
+        let caller = Caller { access: known, principal: String::new(), ..watched.watch.caller.clone() };
+        let directory = self.directories.get(&watched.watch.table).ok_or(Refusal::Access);
+        if let Err(refusal) = directory.and_then(|directory| self.may_read(directory, &caller)) {
+            return self.end(number, refusal, out);
+        }
+        let veiled = !self.is(Mutant::BoundsTold);
+        if let Some(watched) = self.queries.get_mut(&number) {
+            (watched.watch.caller, watched.veiled) = (caller, veiled);
         }
         self.update(now, number, |reader| (reader.access, reader.claims) = (known, Packed::empty()), out);
     }
@@ -415,14 +453,25 @@ impl Gateway {
     }
 
     fn directory(&mut self, now: Now, directory: Arc<Directory>, out: &mut Outbox<Output>) {
-        let (table, access) = (directory.table(), directory.properties.access);
-        self.directories.insert(table, directory);
+        let table = directory.table();
+        self.directories.insert(table, directory.clone());
         let queries = self.queries.iter().filter(|(_, watched)| watched.watch.table == table);
-        let known = queries.map(|(number, watched)| (*number, watched.reader.access));
-        for (number, known) in known.collect::<Vec<_>>() {
-            match known < access {
-                true => self.end(number, Refusal::Access, out),
-                false => self.spread(now, number, out),
+        for number in queries.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.admit(now, number, &directory, out);
+        }
+    }
+
+    /// Lets a query go on in a table that is otherwise than before, or ends it.
+    fn admit(&mut self, now: Now, number: u64, directory: &Directory, out: &mut Outbox<Output>) {
+        let Some(watched) = self.queries.get(&number) else { return };
+        let veiled = self.is_veiled(directory, &watched.watch.caller);
+        match self.may_read(directory, &watched.watch.caller) {
+            Err(refusal) => self.end(number, refusal, out),
+            Ok(()) => {
+                if let Some(watched) = self.queries.get_mut(&number) {
+                    watched.veiled = veiled;
+                }
+                self.spread(now, number, out);
             }
         }
     }
@@ -456,6 +505,8 @@ impl Machine for Gateway {
             Input::UpdateClaims { number, caller } => {
                 let Some(watched) = self.queries.get_mut(&number) else { return };
                 watched.watch.caller = (*caller).clone();
+                let Some(directory) = self.directories.get(&watched.watch.table).cloned() else { return };
+                self.admit(now, number, &directory, out);
                 match caller.expires {
                     Some(expires) => {
                         let left = Duration::from_micros(expires.0.saturating_sub(now.wall.0));

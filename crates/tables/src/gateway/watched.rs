@@ -1,6 +1,7 @@
 //! One client's live query: where it is in each partition, and what a frame means for it (R3, R4).
 
 use super::cursor::{Cursor, hash_of_ask, hash_of_reader};
+use super::whole::Whole;
 use super::{Event, Start, Watch};
 use crate::directory::Partition;
 use crate::live::{Body, Frame, From, Install, Reader};
@@ -24,7 +25,9 @@ pub(super) struct Part {
     start: Option<Key>,
     end: Option<Key>,
     /// Where to begin before there is a cursor.
-    begin: From,
+    pub begin: From,
+    /// Whether nothing was ever told of it: a first read may be narrower than later ones.
+    unread: bool,
     /// Up to where the client has been told everything.
     pub cursor: Option<Position>,
     /// Where the last frame of this installation led: the next one goes on from there, and not only from a cursor that
@@ -61,6 +64,9 @@ pub(super) struct Watched {
     pub taking: VecDeque<PartitionId>,
     /// The cursor that the client was given last.
     given: BTreeMap<u32, Position>,
+    /// R7: whether the client may not know where the table is cut.
+    pub veiled: bool,
+    pub whole: Whole,
 }
 
 /// What a frame means.
@@ -75,13 +81,21 @@ pub(super) enum Heard {
     Event(Option<Event>),
 }
 
+impl Part {
+    /// What the client has of it counts no more: it is asked for everything.
+    pub fn begin_anew(&mut self) {
+        (self.begin, self.cursor, self.unread) = (From::Everything, None, false);
+    }
+}
+
 impl Watched {
     pub fn new(watch: Watch, reader: Reader, begin: Begin) -> Watched {
         let given = match &begin {
             Begin::After(cursor) => cursor.clone(),
             Begin::Everything | Begin::Nothing => BTreeMap::new(),
         };
-        Watched { watch, reader, begin, parts: BTreeMap::new(), settled: true, taking: VecDeque::new(), given }
+        let (parts, taking, whole) = (BTreeMap::new(), VecDeque::new(), Whole::default());
+        Watched { watch, reader, begin, parts, settled: true, taking, given, veiled: false, whole }
     }
 
     /// The state of a partition that the query did not know; its parents may have been known (R1).
@@ -112,6 +126,7 @@ impl Watched {
             start: entry.start.clone(),
             end: entry.end.clone(),
             begin,
+            unread: true,
             cursor,
             chain: Position::ZERO,
             epoch: self.reader.epoch,
@@ -141,7 +156,7 @@ impl Watched {
         };
         // What goes on from other partitions, or from nothing, begins its own chain.
         part.chain = part.cursor.filter(|_| matches!(from, From::After(_))).unwrap_or_default();
-        let first = part.cursor.is_none() && matches!(from, From::Everything);
+        let first = part.unread && part.cursor.is_none() && matches!(from, From::Everything);
         Some(Install {
             query,
             partition,
@@ -252,6 +267,10 @@ impl Watched {
         let epoch = self.reader.epoch;
         let part =
             |(number, part): (&u32, &Part)| part.cursor.filter(|_| part.epoch == epoch).map(|cursor| (*number, cursor));
+        // R7: what is held is told behind rows that have not all come.
+        if !self.whole.is_idle() {
+            return None;
+        }
         let positions: BTreeMap<u32, Position> = self.parts.iter().map(part).collect::<Option<_>>()?;
         if positions == self.given {
             return None;

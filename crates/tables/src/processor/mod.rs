@@ -9,6 +9,7 @@
 //! that is remembered may be forgotten: outcomes, positions and records are in the store.
 
 mod cache;
+mod collecting;
 mod counting;
 mod deciding;
 mod log;
@@ -230,6 +231,8 @@ enum Step {
     Sweeping(PartitionId),
     /// Records are counted.
     Counting(PartitionId),
+    /// Old marks of deletions are looked for.
+    Collecting(PartitionId),
     /// A page of a read.
     Reading(RequestId),
     /// A page of a live query's snapshot or difference.
@@ -243,7 +246,8 @@ impl Step {
         match self {
             Step::Fencing(id) | Step::Loading(id) | Step::Founding(id) | Step::Committing(id, _) => Some(*id),
             Step::Sealing(id, _) | Step::Inheriting(id, _) | Step::Row(id, _) => Some(*id),
-            Step::Sweeping(id) | Step::Counting(id) | Step::Catching(id, _) | Step::Aside(id) => Some(*id),
+            Step::Sweeping(id) | Step::Counting(id) | Step::Collecting(id) | Step::Aside(id) => Some(*id),
+            Step::Catching(id, _) => Some(*id),
             Step::Reading(_) => None,
         }
     }
@@ -254,7 +258,7 @@ impl Step {
 enum Timer {
     /// The store failed and is asked again: to open the partition, or to commit.
     Retry(PartitionId),
-    /// R3: gateways are told how far their queries are; the log is trimmed.
+    /// R3: gateways are told how far their queries are; the log is trimmed; old marks go.
     Progress(PartitionId),
     /// Operations and reads have waited long enough for operations they follow.
     Waited(PartitionId),
@@ -391,6 +395,7 @@ impl Processor {
             Step::Catching(partition, query) => self.caught(partition, query, id, result, out),
             Step::Sweeping(partition) => self.swept(now, partition, result, out),
             Step::Counting(partition) => self.counted(now, partition, result, out),
+            Step::Collecting(partition) => self.collected(now, partition, result),
             Step::Aside(_) => {}
             opening => self.opening(now, opening, result, out),
         }

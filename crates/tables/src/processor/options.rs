@@ -39,6 +39,8 @@ pub struct Options {
     pub patience: Duration,
     /// R6: how long outcomes are kept of a client that is not heard of any more.
     pub outcomes: Duration,
+    /// Whether marks of deletions are looked for and taken away though nobody reads or writes.
+    pub collects: bool,
     /// The pause before the store is asked again after it failed.
     pub retry: Duration,
     /// Bytes from which on a partition should be cut.
@@ -74,6 +76,7 @@ impl Default for Options {
             patience: Duration::from_secs(10),
             // A device that was away for a day still learns what became of what it sent.
             outcomes: Duration::from_secs(24 * 3600),
+            collects: true,
             retry: Duration::from_millis(50),
             grown: 1 << 30,
             index: tidings_predicate::index::Limits::default(),

@@ -1,6 +1,7 @@
 //! One partition as its owner has it.
 
 use super::cache::Rows;
+use super::collecting::Collecting;
 use super::counting::Counting;
 use super::log::Log;
 use super::opening::Meta;
@@ -65,6 +66,7 @@ pub(super) struct Partition {
     pub gateways: BTreeMap<GatewayId, Told>,
     /// Marks of deletions that are old enough to go: rows and versions.
     pub expired: Vec<(Bytes, u64)>,
+    pub collecting: Collecting,
     /// Whether the driver was told that it is large.
     pub grown: bool,
 }
@@ -95,6 +97,7 @@ impl Partition {
             busy: BTreeSet::new(),
             gateways: BTreeMap::new(),
             expired: Vec::new(),
+            collecting: Collecting::default(),
             grown: false,
         }
     }

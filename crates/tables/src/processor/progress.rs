@@ -105,5 +105,6 @@ impl Processor {
         for query in partition.busy.clone() {
             self.flow(id, query, out);
         }
+        self.collect_on(now, id, out);
     }
 }

@@ -18,7 +18,7 @@ use tidings_predicate::query::{Query, Row};
 use tidings_wire::v1;
 
 /// Marks of deletions that wait to be removed, of one partition.
-const EXPIRED: usize = 4_096;
+pub(super) const EXPIRED: usize = 4_096;
 
 /// A read that is under way.
 #[derive(Debug)]

@@ -263,6 +263,9 @@ impl Processor {
         if !commit.changes.is_empty() {
             partition.origin.clear();
         }
+        if commit.changes.iter().any(|change| change.after.columns.is_none()) {
+            partition.collecting.mark();
+        }
         for (row, (timestamp, value)) in commit.rows {
             // The store knows whether it was still the mark that went; here it is not known any more.
             match commit.collected.contains(&row) {
@@ -327,8 +330,8 @@ impl Processor {
     }
 }
 
-/// Marks of deletions that a scan has met and that are old enough go with the next commit.
-fn collect(partition: &mut Partition, commit: &mut Commit) {
+/// Marks of deletions that a scan has met and that are old enough go with a commit.
+pub(super) fn collect(partition: &mut Partition, commit: &mut Commit) {
     let old = partition.expired.len().min(COLLECTED);
     for (row, version) in partition.expired.drain(..old) {
         // At the version of the mark itself: a record that was written since stays.
@@ -367,7 +370,7 @@ fn remember(clients: &mut BTreeMap<NetId, Client>, now: Mono, op: OperationId, r
 
 /// Outcomes of clients that are gone go with the next commit. R6: what they might still repeat is below their watermark from
 /// then on, and never new.
-fn forget(partition: &mut Partition, commit: &mut Commit, now: Mono, keep: Duration) {
+pub(super) fn forget(partition: &mut Partition, commit: &mut Commit, now: Mono, keep: Duration) {
     while commit.forgotten < FORGOTTEN {
         let Some(netid) = partition.gone.pop() else { return };
         let back = commit.outcomes.iter().any(|(op, _)| op.netid == netid);

@@ -12,7 +12,8 @@ use tidings_tables::processor::Input;
 use tidings_tables::refusal::Refusal;
 
 fn guest() -> Caller {
-    Caller { access: Access::Public, app: String::new(), claims: Packed::empty(), ..user("") }
+    let (app, principal) = (String::new(), String::new());
+    Caller { access: Access::Public, app, principal, claims: Packed::empty(), ..user("") }
 }
 
 fn stricter() -> Properties {

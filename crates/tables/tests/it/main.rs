@@ -2,12 +2,15 @@
 
 mod altering;
 mod client;
+mod collecting;
+mod dropping;
 #[path = "../../../sim/src/checkers/history.rs"]
 mod history;
 mod holding;
 mod losses;
 mod partitions;
 mod rules;
+mod veiling;
 mod watching;
 mod world;
 mod worlds;

@@ -2,6 +2,7 @@
 
 use crate::client::{columns, everything, folded, fresh, read};
 use crate::history::{Done, History, Kind, Order, What};
+use crate::veiling::plain;
 use crate::world::{Plan, World, data, user};
 use std::collections::BTreeMap;
 use tidings_predicate::query::Ask;
@@ -107,9 +108,13 @@ impl Run {
         };
         let clients = (1..=4).map(client).collect();
         let team = |team: &str| data(&[("team", team.into())]);
-        let queries = vec![(1, team("a"), ""), (2, team("b"), "team == 'b'"), (3, Packed::empty(), "n % 2 == 0")];
+        let even = "n % 2 == 0";
+        let queries =
+            vec![(1, team("a"), ""), (2, team("b"), "team == 'b'"), (3, Packed::empty(), even), (4, team("a"), "")];
         for (number, reader, predicate) in &queries {
-            world.watch(*number, everything(&user("ann"), reader, predicate));
+            // R7: one in two does not know of partitions.
+            let caller = if number % 2 == 0 { plain("ann") } else { user("ann") };
+            world.watch(*number, everything(&caller, reader, predicate));
         }
         let (values, acknowledged) = (BTreeMap::new(), BTreeMap::new());
         let (counts, history) = (Counts::default(), History::default());
@@ -179,8 +184,11 @@ impl Run {
             5 => {
                 let team = if rng.one_in(2) { "a" } else { "b" };
                 let new = data(&[("team", team.into())]);
-                self.queries[0].1 = new.clone();
-                self.world.tell_gateway(gateway::Input::UpdateData { number: 1, data: new });
+                for query in [0, 3] {
+                    self.queries[query].1 = new.clone();
+                    let number = self.queries[query].0;
+                    self.world.tell_gateway(gateway::Input::UpdateData { number, data: new.clone() });
+                }
             }
             _ => {}
         }

@@ -212,6 +212,7 @@ fn refusal_of(error: Error) -> Refusal {
     for refusal in [
         Refusal::UnknownTable,
         Refusal::Access,
+        Refusal::NotAllowed,
         Refusal::Moved,
         Refusal::Busy,
         Refusal::Behind,

@@ -94,6 +94,7 @@ fn maker() -> Caller {
         access: Access::App,
         app: "app".to_owned(),
         user: String::new(),
+        principal: "app:app/maker".to_owned(),
         claims: tidings_predicate::Packed::empty(),
         expires: None,
     }

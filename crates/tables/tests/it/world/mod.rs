@@ -98,7 +98,8 @@ pub fn data(columns: &[(&str, Value)]) -> Packed {
 
 pub fn user(name: &str) -> Caller {
     let claims = data(&[("sub", name.into())]);
-    Caller { access: Access::User, app: "shop".to_owned(), user: name.to_owned(), claims, expires: None }
+    let (user, principal) = (name.to_owned(), format!("app:shop/{name}"));
+    Caller { access: Access::User, app: "shop".to_owned(), user, principal, claims, expires: None }
 }
 
 impl World {

@@ -505,13 +505,14 @@ impl Client {
 fn who(number: u32) -> Caller {
     let user = format!("u{number}");
     let claims = Packed::columns([("sub", Value::from(user.as_str()))]).unwrap_or_else(|_| Packed::empty());
-    Caller { access: Access::User, app: "app".to_owned(), user, claims, expires: None }
+    let principal = format!("app:app/{user}");
+    Caller { access: Access::User, app: "app".to_owned(), user, principal, claims, expires: None }
 }
 
 /// Somebody of whom nothing is known.
 fn nobody() -> Caller {
     let (access, app, user) = (Access::Public, String::new(), String::new());
-    Caller { access, app, user, claims: Packed::empty(), expires: None }
+    Caller { access, app, user, principal: String::new(), claims: Packed::empty(), expires: None }
 }
 
 /// What nobody says of itself but at the end.

@@ -142,6 +142,7 @@ impl Node {
             page_bytes: habits.piece,
             log_changes: habits.log,
             seed: rng.next_u64(),
+            collects: false,
             mutant: habits.mutant,
             ..processor::Options::default()
         };

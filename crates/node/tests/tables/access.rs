@@ -1,0 +1,213 @@
+//! Who may do what with a table, over real sockets: every kind of principal against every operation.
+
+use super::{Folded, NONE, READ, Town};
+use crate::support::{request, send_http1};
+use http::Method;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tidings_client::ClientConfig;
+use tidings_client::tables::{Aggregate, Ask, Event, Key, Table, Tables, Value as Cell, WatchOptions};
+use tokio::net::TcpStream;
+
+/// A principal with the table as it names it, and whether it may read, write and administer.
+type Who<'a> = (&'a str, &'a str, &'a str, [bool; 3]);
+
+/// Asks for everything that is to be asked of a table; what is not allowed is refused by the table's list.
+async fn may(town: &Town, (name, key, table, [reads, writes, administers]): Who<'_>) {
+    let count = json!({ "aggregates": [{ "name": "n", "aggregate": "count" }] });
+    let all = [
+        (READ, "/records/a", NONE, reads),
+        (READ, "/records", NONE, reads),
+        (Method::POST, "/query", json!({ "order": [{ "expression": "n" }], "limit": 1 }), reads),
+        (Method::POST, "/query", count, reads),
+        (READ, "/export", NONE, reads),
+        (Method::PUT, "/records/b", json!({ "n": 2 }), writes),
+        (Method::DELETE, "/records/c", NONE, writes),
+        (Method::PATCH, "/records/a", json!({ "n": 1 }), reads && writes),
+        (READ, "", NONE, reads || writes || administers),
+        (READ, "/access", NONE, administers),
+        (Method::PATCH, "/access", json!({ "changes": [] }), administers),
+        (Method::PATCH, "", json!({ "max_records": 1_000 }), administers),
+    ];
+    for (method, path, body, allowed) in all {
+        let answer = town.ask(key, method.clone(), &format!("tables/{table}{path}"), body).await;
+        match allowed {
+            true => assert_eq!(answer.status, 200, "{name} {method} {path}: {}", answer.text()),
+            false => assert_eq!(answer.error(), (403, "tables.denied".into()), "{name} {method} {path}"),
+        }
+    }
+    // A stream that is allowed does not end.
+    if !reads {
+        let watch = town.ask(key, READ, &format!("tables/{table}/watch"), NONE).await;
+        assert_eq!(watch.error(), (403, "tables.denied".into()), "{name} watches");
+        let dropped = town.ask(key, Method::DELETE, &format!("tables/{table}"), NONE).await;
+        assert_eq!(dropped.status, 403, "{name} drops: {}", dropped.text());
+    }
+}
+
+async fn change(town: &Town, key: &str, changes: Value) {
+    let changed = town.ask(key, Method::PATCH, "tables/notes/access", json!({ "changes": changes })).await;
+    assert_eq!(changed.status, 200, "{}", changed.text());
+}
+
+async fn table(town: &Town, credential: &str, name: &str) -> Table {
+    let there = ClientConfig::new([format!("http://{}", town.address)]);
+    let config = ClientConfig { credential: Some(credential.to_owned()), ..there };
+    Tables::connect(config).await.unwrap().table(name)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_of_access_hold_for_every_principal_and_operation() {
+    let town = Town::start().await;
+    let (shop, blog, operator) = (town.app("shop").await, town.app("blog").await, town.operator.clone());
+    let [ann, bob, carl, dora, eve] = ["ann", "bob", "carl", "dora", "eve"].map(|name| town.user(name));
+    town.create(&shop, "notes", json!({ "level": "public" })).await;
+    let put = town.ask(&shop, Method::PUT, "tables/notes/records/a", json!({ "n": 1 })).await;
+    assert_eq!(put.status, 200, "{}", put.text());
+    // Without a list the level decides, and only the application administers.
+    assert_eq!(town.ask(&dora, READ, "tables/notes/records", NONE).await.status, 200);
+    assert_eq!(town.ask(&carl, READ, "tables/notes/access", NONE).await.error().1, "tables.not_yours");
+
+    change(
+        &town,
+        &shop,
+        json!([
+            { "who": "user:shop/ann", "allow": ["read"] },
+            { "who": "user:shop/bob", "allow": ["write"] },
+            { "who": "user:shop/carl", "allow": ["all"] },
+            { "who": "user:shop/eve", "allow": ["all"] },
+        ]),
+    )
+    .await;
+    change(&town, &carl, json!([{ "who": "user:shop/eve", "deny": ["write", "administer"] }])).await;
+    let foreign = "shop%2Fnotes";
+    for who in [
+        ("the application", shop.as_str(), "notes", [true, true, true]),
+        ("an operator", &*operator, foreign, [true, true, true]),
+        ("ann, who reads", &*ann, "notes", [true, false, false]),
+        ("bob, who writes", &*bob, "notes", [false, true, false]),
+        ("carl, who administers", &*carl, "notes", [true, true, true]),
+        ("dora, of whom nothing is said", &*dora, "notes", [false, false, false]),
+        ("eve, who is denied what she was allowed", &*eve, "notes", [true, false, false]),
+        ("another application", &*blog, foreign, [false, false, false]),
+    ] {
+        may(&town, who).await;
+    }
+    change(&town, &shop, json!([{ "who": "app:blog/*", "allow": ["read"] }])).await;
+    may(&town, ("another application that is allowed to", &*blog, foreign, [true, false, false])).await;
+
+    // Who writes and does not read is not shown what stands in the way.
+    let stream = TcpStream::connect(town.address).await.unwrap();
+    let mut absent = request(Method::PUT, "/v1/tables/notes/records/a", Some(&bob), Some(json!({ "n": 7 })));
+    absent.headers_mut().insert("if-none-match", "*".parse().unwrap());
+    let conflict = send_http1(stream, absent).await;
+    assert_eq!(conflict.status, 412, "{}", conflict.text());
+    assert!(!conflict.text().contains("columns") && conflict.text().contains("hidden"), "{}", conflict.text());
+
+    // What somebody has no right in is not listed; who is in the list, only whoever administers is told.
+    let listed = async |who: &str| town.ask(who, READ, "tables", NONE).await.json()["tables"].clone();
+    assert_eq!(listed(&dora).await, json!([]));
+    assert_eq!(
+        (listed(&ann).await[0]["table"].clone(), listed(&ann).await[0]["access"].clone()),
+        (json!("notes"), NONE)
+    );
+    assert_eq!(listed(&carl).await[0]["access"][0]["who"], "app:blog/*");
+    // Nobody drops it but its application.
+    assert_eq!(town.ask(&carl, Method::DELETE, "tables/notes", NONE).await.status, 403);
+
+    // What names nobody is refused, and changes nothing.
+    let wrong =
+        json!({ "changes": [{ "who": "user:shop/dora", "allow": ["read"] }, { "who": "dora", "allow": ["read"] }] });
+    let wrong = town.ask(&shop, Method::PATCH, "tables/notes/access", wrong).await;
+    assert_eq!(wrong.error(), (400, "tables.invalid".into()));
+    assert_eq!(town.ask(&dora, READ, "tables/notes/records", NONE).await.status, 403);
+    // Altering a table leaves its list; without one the level decides again.
+    assert_eq!(town.ask(&shop, Method::PATCH, "tables/notes", json!({ "level": "app" })).await.status, 200);
+    assert_eq!(town.ask(&dora, READ, "tables/notes/records", NONE).await.status, 403);
+    assert_eq!(town.ask(&shop, Method::DELETE, "tables/notes/access", NONE).await.json()["listed"], false);
+    assert_eq!(town.ask(&dora, READ, "tables/notes/records", NONE).await.status, 200);
+    town.node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_queries_end_for_whoever_is_shut_out() {
+    let town = Town::start().await;
+    let (shop, ann, bob) = (town.app("shop").await, town.user("ann"), town.user("bob"));
+    town.create(&shop, "notes", json!({ "level": "user" })).await;
+    table(&town, &bob, "notes").await.put("a", [("n", Cell::Int(1))]).await.unwrap();
+    let notes = table(&town, &ann, "notes").await;
+    let mut rows = Folded::new(notes.watch(&Ask::default(), WatchOptions::default()));
+    rows.becomes(&["a"]).await;
+    let count = Ask { aggregates: vec![("n".into(), Aggregate::Count, String::new())], ..Ask::default() };
+    let mut counted = notes.watch(&count, WatchOptions::default());
+    let first = tokio::time::timeout(Duration::from_secs(30), counted.next()).await.expect("it is counted");
+    assert!(matches!(first, Some(Event::Rows(_))), "{first:?}");
+
+    // As soon as there is a list, what it does not allow is denied.
+    change(&town, &shop, json!([{ "who": "user:shop/bob", "allow": ["read", "write"] }])).await;
+    table(&town, &bob, "notes").await.put("b", [("n", Cell::Int(2))]).await.unwrap();
+    for watch in [&mut rows.watch, &mut counted] {
+        let ended = async {
+            loop {
+                match watch.next().await {
+                    Some(Event::Ended(error)) => return error.code,
+                    // Nothing that was written since is told.
+                    Some(Event::Put(record)) => panic!("{record:?}"),
+                    Some(_) => {}
+                    None => panic!("it ended without a word"),
+                }
+            }
+        };
+        let code = tokio::time::timeout(Duration::from_secs(30), ended).await.expect("it ends");
+        assert_eq!(code, "tables.denied");
+    }
+    town.node.shutdown().await.unwrap();
+}
+
+/// R7: a table is cut at keys, and those of hidden records may be among them.
+#[tokio::test(flavor = "multi_thread")]
+async fn users_are_told_neither_bounds_nor_counts() {
+    let town = Town::start().await;
+    let (shop, ann) = (town.app("shop").await, town.user("ann"));
+    town.create(&shop, "cars", json!({ "cuts": ["g-secret", "p-secret"] })).await;
+    let cars = table(&town, &shop, "cars").await;
+    for key in ["a", "h", "z"] {
+        cars.put(key, [("n", Cell::Int(1))]).await.unwrap();
+    }
+    let hidden = "tables/cars/records/g-secret?audience=false";
+    assert_eq!(town.ask(&shop, Method::PUT, hidden, json!({ "n": 1 })).await.status, 200);
+
+    let mut watch = table(&town, &ann, "cars").await.watch(&Ask::default(), WatchOptions::default());
+    let mut told = Vec::new();
+    let whole = async {
+        while !matches!(told.last(), Some(Event::Reset { last: true, .. })) {
+            told.push(watch.next().await.expect("it goes on"));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), whole).await.expect("all rows come");
+    let mut rows = 0;
+    for (at, event) in told.iter().enumerate() {
+        let Event::Reset { start, end, rows: some, first, .. } = event else { panic!("{event:?}") };
+        assert_eq!((start, end, *first), (&None, &None, at == 0));
+        rows += some.len();
+    }
+    assert_eq!(rows, 3, "{told:?}");
+    // The same folds as ever.
+    let mut live = Folded::new(watch);
+    live.rows = ["a", "h", "z"].map(Key::from).into();
+    cars.put("q", [("n", Cell::Int(1))]).await.unwrap();
+    cars.delete("h").await.unwrap();
+    live.becomes(&["a", "q", "z"]).await;
+
+    let parts = async |who: &str| town.ask(who, READ, "tables/cars", NONE).await.json()["partitions"].clone();
+    let (known, veiled) = (parts(&shop).await, parts(&ann).await);
+    let records =
+        |parts: &Value| parts.as_array().unwrap().iter().filter_map(|part| part["records"].as_u64()).sum::<u64>();
+    assert_eq!((known[1]["start"].clone(), records(&known)), (json!("g-secret"), 4));
+    for part in veiled.as_array().unwrap() {
+        for told in ["start", "end", "records", "bytes", "position"] {
+            assert!(part[told].is_null(), "{told}: {veiled}");
+        }
+    }
+    town.node.shutdown().await.unwrap();
+}

@@ -1,0 +1,214 @@
+//! What dropped tables have left in the store, deleted in the background: one page of one table at a time.
+//!
+//! ```text
+//!   Dropped ─▶ seal its partitions, one after the other ─▶ scan a page ─▶ delete it ─▶ … ─▶ a pass that finds nothing ─▶ Finished
+//!                 nobody writes any more                     ▲───── pause ────┘
+//! ```
+//! Rows lie in a group that is named by the table's id, which is never used again: a table that was made under the same name
+//! has another, and is not touched. Everything here can be done twice: whoever begins anew after a restart finds less.
+//!
+//! What it does not do: know which tables were dropped. The shell keeps that, and must not name one that is still there.
+
+use crate::names::{PartitionId, TableId};
+use crate::processor::{StoreReply, StoreRequest, StoreResult};
+use crate::rows;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tidings_base::{Machine, Mono, Now, Outbox};
+use tidings_wire::v1;
+
+/// How a deleter paces itself.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rows of one step.
+    pub page: u32,
+    /// The pause between two steps: whoever uses the store comes first.
+    pub pause: Duration,
+    /// The pause after the store has failed.
+    pub retry: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { page: 256, pause: Duration::from_millis(20), retry: Duration::from_secs(1) }
+    }
+}
+
+/// What a driver brings.
+#[derive(Debug)]
+pub enum Input {
+    /// A table was dropped; said as often as one likes.
+    Dropped {
+        /// The table.
+        table: TableId,
+        /// Its partitions had numbers below this.
+        partitions: u32,
+    },
+    /// The store answered.
+    Stored {
+        /// What it said.
+        result: StoreResult,
+    },
+}
+
+/// What a driver performs.
+#[derive(Debug, PartialEq)]
+pub enum Output {
+    /// Ask the store. Answered exactly once, by [`Input::Stored`], before anything else is asked.
+    Store(StoreRequest),
+    /// So many rows are gone.
+    Deleted {
+        /// How many.
+        rows: usize,
+    },
+    /// Nothing is left of a table: it need not be said again.
+    Finished {
+        /// The table.
+        table: TableId,
+    },
+}
+
+/// What is to be done next with a table.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// R2: this partition is sealed: a deposed owner that has not noticed cannot write behind the scan.
+    Seal(u32),
+    /// A page is read, from this row on.
+    Scan(Bytes),
+    /// These rows are deleted, and the scan goes on there; none = a pass has ended.
+    Delete(Vec<v1::RowWrite>, Option<Bytes>),
+}
+
+/// What is left of a table.
+#[derive(Debug)]
+struct Left {
+    partitions: u32,
+    step: Step,
+    /// Whether this pass has found something.
+    found: bool,
+}
+
+/// Deletes what dropped tables have left.
+#[derive(Debug)]
+pub struct Deleter {
+    options: Options,
+    tables: BTreeMap<TableId, Left>,
+    /// The table that the store was asked about.
+    asked: Option<TableId>,
+    next: Option<Mono>,
+}
+
+impl Deleter {
+    /// A deleter that knows of no table.
+    pub fn new(options: Options) -> Deleter {
+        Deleter { options, tables: BTreeMap::new(), asked: None, next: None }
+    }
+
+    /// Does the next step of the first table.
+    fn step(&mut self, out: &mut Outbox<Output>) {
+        let Some((table, left)) = self.tables.first_key_value() else { return };
+        let group = rows::group(*table);
+        // All partitions are sealed by then, the first among them: a fence as high as any.
+        let sealed = |number: u32| Some(rows::seal(PartitionId { table: *table, number }));
+        let request = match &left.step {
+            Step::Seal(number) => {
+                let group = v1::GroupWrite { group, rows: Vec::new(), fence: sealed(*number) };
+                StoreRequest::Apply(v1::Apply { groups: vec![group] })
+            }
+            Step::Scan(start) => StoreRequest::Scan(v1::Scan {
+                group,
+                start: start.clone(),
+                end: Bytes::new(),
+                limit: self.options.page,
+                columns: Vec::new(),
+            }),
+            Step::Delete(rows, _) => {
+                let group = v1::GroupWrite { group, rows: rows.clone(), fence: sealed(0) };
+                StoreRequest::Apply(v1::Apply { groups: vec![group] })
+            }
+        };
+        self.asked = Some(*table);
+        out.put(Output::Store(request));
+    }
+
+    fn stored(&mut self, now: Now, result: StoreResult, out: &mut Outbox<Output>) {
+        let Some(table) = self.asked.take() else { return };
+        let Some(left) = self.tables.get_mut(&table) else { return };
+        let mut pause = self.options.pause;
+        match (&mut left.step, result) {
+            (Step::Seal(number), Ok(_)) => {
+                left.step = match *number + 1 < left.partitions {
+                    true => Step::Seal(*number + 1),
+                    false => Step::Scan(Bytes::new()),
+                };
+                pause = Duration::ZERO;
+            }
+            (Step::Scan(_), Ok(StoreReply::Rows(found))) => {
+                let rows: Vec<v1::RowWrite> = found.rows.iter().map(gone).collect();
+                left.found |= !rows.is_empty();
+                let over = rows.is_empty() && found.next.is_none();
+                if over && !left.found {
+                    self.tables.remove(&table);
+                    out.put(Output::Finished { table });
+                } else if rows.is_empty() {
+                    left.go_on(found.next);
+                } else {
+                    left.step = Step::Delete(rows, found.next);
+                    pause = Duration::ZERO;
+                }
+            }
+            (Step::Delete(rows, next), Ok(_)) => {
+                out.put(Output::Deleted { rows: rows.len() });
+                let next = next.take();
+                left.go_on(next);
+            }
+            // The same again: it may have happened, and happens once.
+            (_, Err(_)) | (Step::Scan(_), Ok(_)) => pause = self.options.retry,
+        }
+        self.next = (!self.tables.is_empty()).then(|| now.mono + pause);
+    }
+}
+
+impl Left {
+    /// The scan goes on, or begins anew: the last pass finds nothing.
+    fn go_on(&mut self, next: Option<Bytes>) {
+        self.found &= next.is_some();
+        self.step = Step::Scan(next.unwrap_or_default());
+    }
+}
+
+/// A row without its cells, each at the time it has: nothing that is newer goes with it.
+fn gone(row: &v1::Row) -> v1::RowWrite {
+    let cell = |cell: &v1::Cell| v1::Cell { column: cell.column.clone(), timestamp: cell.timestamp, value: None };
+    v1::RowWrite { row: row.row.clone(), cells: row.cells.iter().map(cell).collect() }
+}
+
+impl Machine for Deleter {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
+        match input {
+            Input::Dropped { table, partitions } => {
+                let begin = Left { partitions, step: Step::Seal(0), found: false };
+                self.tables.entry(table).or_insert(begin);
+                if self.asked.is_none() && self.next.is_none() {
+                    self.next = Some(now.mono);
+                }
+            }
+            Input::Stored { result } => self.stored(now, result, out),
+        }
+    }
+
+    fn wake(&mut self, now: Now, out: &mut Outbox<Output>) {
+        if self.next.is_some_and(|next| next <= now.mono) {
+            self.next = None;
+            self.step(out);
+        }
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.next
+    }
+}

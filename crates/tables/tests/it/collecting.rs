@@ -1,0 +1,77 @@
+//! What goes by itself: marks of deletions that are old enough, and what clients that are gone have left.
+
+use crate::client::{agrees, delete, everything, named, put, version, write};
+use crate::holding::public;
+use crate::world::{World, user};
+use std::time::Duration;
+use tidings_predicate::Packed;
+use tidings_tables::directory::Properties;
+
+/// Rows of a kind that are in the store.
+fn rows(world: &World, kind: u8) -> usize {
+    let all = world.store.rows.values().flatten();
+    let live =
+        all.filter(|(row, cells)| row.first() == Some(&kind) && cells.values().any(|(_, value)| value.is_some()));
+    live.count()
+}
+
+/// A table of which eight of ten records were deleted under names, and that nobody uses any more.
+fn abandoned(collects: bool) -> World {
+    let properties = Properties { tombstones_s: 10, ..public() };
+    let mut world = World::tuned(None, properties, |options| {
+        (options.collects, options.outcomes) = (collects, Duration::from_secs(10));
+    });
+    let ann = user("ann");
+    for n in 0..10 {
+        version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", 1)));
+    }
+    for n in 0..8 {
+        version(write(&mut world, 0, &ann, named(delete(&format!("k{n}")), n + 1, 0, None)));
+    }
+    world
+}
+
+#[test]
+fn marks_go_though_nobody_reads_or_writes() {
+    for collects in [true, false] {
+        let mut world = abandoned(collects);
+        world.watch(1, everything(&user("ann"), &Packed::empty(), ""));
+        world.run(5_000);
+        assert_eq!((rows(&world, b'r'), rows(&world, b'o')), (10, 8), "not before their time");
+        world.run(60_000);
+        let left = if collects { (2, 0) } else { (10, 8) };
+        assert_eq!((rows(&world, b'r'), rows(&world, b'o')), left, "collects: {collects}");
+        // Nothing else has changed, for readers, writers and whoever watches.
+        version(write(&mut world, 0, &user("ann"), put("k3", "a", 2)));
+        world.run(3_000);
+        agrees(&mut world, 1, &Packed::empty(), "").unwrap();
+    }
+}
+
+/// Marks of an earlier owner go as well; and then there is nothing more to commit.
+#[test]
+fn marks_of_earlier_owners_go_and_then_it_is_quiet() {
+    let mut world = abandoned(true);
+    let other = world.node();
+    world.lease(0, other);
+    world.run(60_000);
+    assert_eq!(rows(&world, b'r'), 2);
+    world.run(60_000);
+    world.hold = true;
+    world.run(60_000);
+    assert!(world.held.is_empty(), "{:?}", world.held);
+}
+
+/// What is written over a mark that is about to go stays, whichever comes first.
+#[test]
+fn what_is_written_over_a_mark_stays() {
+    for wait in (9_000..16_000).step_by(250) {
+        let mut world = abandoned(true);
+        world.run(wait);
+        version(write(&mut world, 0, &user("ann"), put("k3", "a", 2)));
+        world.watch(1, everything(&user("ann"), &Packed::empty(), ""));
+        world.run(40_000);
+        assert_eq!(rows(&world, b'r'), 3, "after {wait}");
+        agrees(&mut world, 1, &Packed::empty(), "").unwrap();
+    }
+}

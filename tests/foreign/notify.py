@@ -52,6 +52,10 @@ class Node:
                 return
         raise SystemExit("the node did not become ready")
 
+    def make_application(self) -> None:
+        create = [self.program, "app", "create", APP, "--server", f"http://{self.address}"]
+        subprocess.run([*create, "--timeout", str(PATIENCE)], stdout=subprocess.DEVNULL, check=True)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -252,6 +256,7 @@ def main() -> None:
         node = Node(sys.argv[1], place)
         node.start()
         try:
+            node.make_application()
             asyncio.run(follow_the_page(node))
         finally:
             node.kill()

@@ -235,20 +235,20 @@ async fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc
         return refused(Refusal::Busy);
     };
     describe(&mut headers, page, &reply);
+    let trailed = whole && !reply.gzip && !page.trailers.is_empty();
     if reply.gzip {
         insert(&mut headers, header::CONTENT_ENCODING, "gzip");
         if reply.send {
             insert(&mut headers, header::CONTENT_LENGTH, &in_memory.to_string());
         }
-    } else if whole && !page.trailers.is_empty() {
-        // Trailers need a coding without a length.
+    } else if trailed {
         for (name, _) in &page.trailers {
             headers.append(header::TRAILER, HeaderValue::from_name(name.clone()));
         }
     } else if has_length(reply.status) && reply.parts.is_empty() {
         insert(&mut headers, header::CONTENT_LENGTH, &length.to_string());
     }
-    finished(reply.status, headers, Untaken { content, rest: Bytes::new(), _taken: taken }.boxed(), how)
+    finished(reply.status, headers, Untaken { content, rest: Bytes::new(), trailed, _taken: taken }.boxed(), how)
 }
 
 /// What is said of a page beside what its origin said.
@@ -341,6 +341,8 @@ struct Untaken {
     content: Content,
     /// What the content has given and the connection has not taken.
     rest: Bytes,
+    /// Trailers follow, and they need a coding that tells no length.
+    trailed: bool,
     _taken: OwnedSemaphorePermit,
 }
 
@@ -371,6 +373,9 @@ impl Body for Untaken {
     }
 
     fn size_hint(&self) -> SizeHint {
+        if self.trailed {
+            return SizeHint::new();
+        }
         let (rest, mut hint) = (self.rest.len() as u64, self.content.size_hint());
         if let Some(most) = hint.upper() {
             hint.set_upper(most + rest);

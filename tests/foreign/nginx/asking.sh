@@ -22,22 +22,25 @@ sides() {
 
 common=(-s -k -g --path-as-is --max-time 60 -H 'Host: site.test')
 
-# One process of curl asks all three.
+# One process of curl asks all three; but for HTTP/2 without TLS, where curl cannot use a connection twice.
 ask() { # base path arguments…
-  local base=$1 path=$2 side url all=() flags=()
+  local base=$1 path=$2 side url all=() flags=() failed=0
   shift 2
   [[ $via != h2 ]] || flags=(--http2-prior-knowledge)
   [[ $via != tls ]] || flags=(--http2)
   sides
   for side in direct first second; do
-    local args=("${@//@SIDE@/$side}") known=$known_proxy
+    local args=("${@//@SIDE@/side-$side}") known=$known_proxy
     url=$side_proxy
     [[ $side != direct ]] || url=$side_direct known=$known_direct
     args=("${args[@]//@ETAG@/$known}")
+    [[ $via != h2 ]] || all=()
     ((${#all[@]} == 0)) || all+=(--next)
-    all+=("${common[@]}" "${flags[@]}" "${args[@]}" -o "$base.$side.body" -D "$base.$side.head" "$url${path//@SIDE@/$side}")
+    all+=("${common[@]}" "${flags[@]}" "${args[@]}" -o "$base.$side.body" -D "$base.$side.head" "$url${path//@SIDE@/side-$side}")
+    [[ $via != h2 ]] || curl -q "${all[@]}" </dev/null 2>>"$base.err" || failed=$?
   done
-  curl -q "${all[@]}" </dev/null 2>"$base.err" || echo "curl ended with $?" >"$base.curl"
+  [[ $via == h2 ]] || curl -q "${all[@]}" </dev/null 2>"$base.err" || failed=$?
+  ((failed == 0)) || echo "curl ended with $failed" >"$base.curl"
 }
 
 # Reads the last head of a file into `status` and `fields`; trailers are fields, too.
@@ -86,14 +89,14 @@ compare() { # base side -> what is wrong
       continue
     fi
     value=${fields[$name]:-}
-    [[ ${value//$side/direct} == "${own[$name]}" ]] || echo "$side: $name is '$value' instead of '${own[$name]}'"
+    [[ ${value//side-$side/side-direct} == "${own[$name]}" ]] || echo "$side: $name is '$value' instead of '${own[$name]}'"
   done
   for name in "${!fields[@]}"; do
     [[ $ignored != *" $name "* && -z ${own[$name]+there} ]] || continue
     [[ $name != vary || ${fields[$name],,} != accept-encoding ]] || continue
     echo "$side: has $name: ${fields[$name]}"
   done
-  [[ -z ${own[etag]:-} || -n ${fields[etag]:-} ]] || echo "$side: has no ETag"
+  [[ -z ${own[etag]:-} || -n ${fields[etag]:-} || ! $status =~ ^(200|206|304)$ ]] || echo "$side: has no ETag"
   [[ -z ${own[content-length]:-} || ${fields[content-length]:-} == "${own[content-length]}" ]] ||
     echo "$side: Content-Length ${fields[content-length]:-} instead of ${own[content-length]}"
   if [[ ${own[content-type]:-} == multipart/* ]]; then

@@ -7,7 +7,8 @@ files=(/ /index.html /page.html /digits.txt /empty.txt /one.txt /text-1023.txt /
 for path in "${files[@]}"; do
   same "$path"
   same "$path" -I
-  same "$path" --compressed
+  # nginx compresses what it makes up as it goes, however short.
+  [[ $path == /list/ ]] || same "$path" --compressed
 done
 for path in /page.html /app.js /picture.png /missing; do
   same "$path" -I -H 'Accept-Encoding: gzip'
@@ -145,10 +146,8 @@ same /ssi/page.html
 same '/ssi/page.html?a=b'
 same /ssi/page.html -I
 same /sub/page.html
-same /sub/page.html --compressed
 same /trailers/page.txt -H 'TE: trailers' -H 'Connection: TE'
 same /trailers/page.txt -I
-same /trailers/page.txt -r 0-9
 
 # Paths as they are written.
 for path in '/echo/a?b=c' '/echo/a?' '/echo/a?a=1&a=2&b' '/echo/%61' '/echo/a%2Fb' '/echo/a%20b' '/echo/a+b' '/echo/a;b=c' '/echo/a//b' \
@@ -170,7 +169,6 @@ same /write -H 'Transfer-Encoding: chunked' --data-binary @"$place/right/data.bi
 same /write -H 'Expect: 100-continue' -d 'x=1'
 same /write -H 'Content-Type: application/json' -d '{}'
 same /write -H 'Content-Type: multipart/form-data; boundary=b' --data-binary $'--b\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n--b--\r\n'
-same /digits.txt --data-binary @"$place/right/large.txt"
 same /get-only/page.txt
 same /get-only/page.txt -X POST -d x
 same /missing -X POST -d x
@@ -180,7 +178,9 @@ same /dav/@SIDE@.txt -T "$place/right/one.txt"
 same /dav/@SIDE@/new/ -X MKCOL
 same /dav/none -X DELETE
 same /digits.txt -X GET -d 'a body'
-same /digits.txt -X TRACE
+# The same refusals in the proxy's own words.
+differs 413 413 /digits.txt --data-binary @"$place/right/large.txt"
+differs 405 405 /digits.txt -X TRACE
 via=h1
 
 # Where they part on purpose.
@@ -188,6 +188,8 @@ via=h1
 differs 206 200 /digits.txt -I -H 'Range: bytes=0-1'
 # A range is one of the page as it is; nginx compresses and forgets the range.
 differs 200 206 /app.js -H 'Accept-Encoding: gzip' -r 0-9
+# Trailers are of the whole page.
+differs 206 206 /trailers/page.txt -r 0-9
 # Whoever wants a WebSocket hears that there is none.
 differs 200 501 /digits.txt -H 'Connection: Upgrade' -H 'Upgrade: websocket'
 # Without --writes-to-one nothing is written.

@@ -124,7 +124,7 @@ start_servers() {
     own_locations=${own_locations//OWN/$place/server-$number/dav}
     own_locations=${own_locations//ROOT/$root}
     configuration "$number" "$root" "$extra" "$own_locations" >"$place/nginx-$number.conf"
-    nginx -c "$place/nginx-$number.conf" -e "$place/server-$number/error.log" </dev/null >"$place/server-$number/out" 2>&1 &
+    nginx -c "$place/nginx-$number.conf" </dev/null >"$place/server-$number/out" 2>&1 &
     pid=$!
     started+=("$pid") begun+=("$pid")
   done
@@ -153,7 +153,8 @@ start_proxy() {
   done
   shift
   : >"$out"
-  tidings sketch run "${origins[@]}" --listen 127.0.0.1:0 --admin 127.0.0.1:0 --log error "$@" </dev/null >"$out" 2>"$out.err" &
+  # The program itself and not the function `tidings`, so that its id is known.
+  "$CARGO_TARGET_DIR/debug/tidings" sketch run "${origins[@]}" --listen 127.0.0.1:0 --admin 127.0.0.1:0 --log error "$@" </dev/null >"$out" 2>"$out.err" &
   started+=($!)
   for ((tries = 0; tries < 300; tries++)); do
     if grep -q /metrics "$out"; then break; fi

@@ -135,7 +135,9 @@ impl Gateway {
         if watch.caller.expires.is_some_and(|expires| expires <= now.wall) && !self.is(Mutant::ExpiryIgnored) {
             (reader.claims, begin) = (Packed::empty(), Begin::Everything);
         }
-        Ok(Watched { veiled: self.is_veiled(directory, &watch.caller), ..Watched::new(watch.clone(), reader, begin) })
+        let mut watched = Watched::new(watch.clone(), reader, begin);
+        watched.veiled = self.is_veiled(directory, &watch.caller);
+        Ok(watched)
     }
 
     /// Refuses whoever may not read a table.

@@ -155,7 +155,8 @@ mod tests {
         config.notify.renew = crate::config::Time::millis(400);
         let data = crate::data_dir::DataDir::open(&config.data).unwrap();
         let (clock, hindrance) = (Arc::new(crate::SystemClock), crate::hindrance::Hindrance::default());
-        let services = crate::start_services(&config, &hindrance, &data, config.listen, clock).await.unwrap();
+        let services =
+            crate::start_services(&config, &hindrance, Default::default(), &data, config.listen, clock).await.unwrap();
         let hub = services.tables_here().unwrap().hub.clone();
         eventually("a session with the cell", async || hub.the_cell().is_ok()).await;
         (services, hub)

@@ -195,12 +195,12 @@ fn nodes_are_restarted_one_after_the_other_and_no_session_ends() {
         locks.as_array()?.iter().find(|lock| lock["app"] == "default").cloned()
     };
     let before = lock(cluster.node(0)).unwrap();
-    let mut watcher = start(&["notify", "watch", "shop", "prices", "--json"]);
+    let mut watcher = start(&["notify", "watch", "default", "prices", "--json"]);
     for (version, place) in (1..).zip(0..3) {
         cluster.terminate(place);
         cluster.restart(place);
         let version = version.to_string();
-        let published = start(&["notify", "publish", "shop", "prices", &version]).ended();
+        let published = start(&["notify", "publish", "default", "prices", &version]).ended();
         assert_eq!(published.code, 0, "{published:?}");
         until("the watcher hears of it", || {
             let wanted = format!("\"version\":{version}");
@@ -312,9 +312,9 @@ fn a_node_that_is_no_member_passes_on_what_it_is_asked() {
     let (status, said) = http("GET", outside.address, "/v1/cell/files/f", "").unwrap();
     assert!(status == 200 && said.contains("from outside"), "{said}");
     assert_eq!(outside.run(&["place", "namespaces"]).code, 0);
-    let watcher = outside.start_command(&["notify", "watch", "shop", "prices", "--json"]);
+    let watcher = outside.start_command(&["notify", "watch", "default", "prices", "--json"]);
     until("what is published inside is heard outside", || {
-        let (status, _) = http("POST", outside.address, "/v1/notify/shop/prices", "{\"version\": 7}")?;
+        let (status, _) = http("POST", outside.address, "/v1/notify/default/prices", "{\"version\": 7}")?;
         assert!(status < 300 || status == 503, "{status}");
         watcher.out().contains("\"version\":7").then_some(())
     });

@@ -82,7 +82,7 @@ async fn what_describes_a_page_goes_with_it() {
     ] {
         let got = site.ask("GET", "/page", &headers, "").await;
         assert_eq!((got.status, got.header("content-range"), got.header("etag")), (status, range, ""), "{headers:?}");
-        assert!(got.body.starts_with(b"the page ") && got.header("tidings-verified") == "fast", "{got:?}");
+        assert!(got.body.starts_with(b"the page ") && !got.header("tidings-verified").is_empty(), "{got:?}");
     }
 }
 

@@ -110,7 +110,8 @@ async fn what_passes_is_surveyed() {
     };
     // A stale page of a fast read may repeat the one before.
     assert!((found.urls, found.counted, found.purely_static) == (2, 2, 0.5) && found.transitions > 0, "{found:?}");
-    assert_eq!((found.compared, found.without_body), (found.transitions, 0));
+    // Who is busy counts a change without looking at it.
+    assert!((1..=found.transitions).contains(&found.compared) && found.without_body == 0, "{found:?}");
     assert!(survey("GET /survey.svg?least=25").await.starts_with("<svg"));
     let rare: Survey = serde_json::from_str(&survey("GET /survey?least=31").await).unwrap();
     assert_eq!(rare.counted, 0);

@@ -37,6 +37,8 @@ pub struct Sizes {
     pub in_flight: usize,
     /// How long an origin takes for a page.
     pub service: Duration,
+    /// Lengths of pages that take origins no time.
+    pub lengths: &'static [usize],
     /// Reads that executions are counted of.
     pub reads: u64,
     /// Entries of the history table.
@@ -48,11 +50,18 @@ impl Sizes {
         groups: &[4, 7, 10, 13],
         in_flight: 64,
         service: Duration::from_millis(10),
+        lengths: &[PAGE, 16 << 10, 128 << 10],
         reads: 4_000,
         entries: 22_000_000,
     };
-    pub const QUICK: Sizes =
-        Sizes { groups: &[4], in_flight: 4, service: Duration::from_millis(2), reads: 200, entries: 200_000 };
+    pub const QUICK: Sizes = Sizes {
+        groups: &[4],
+        in_flight: 4,
+        service: Duration::from_millis(2),
+        lengths: &[PAGE],
+        reads: 200,
+        entries: 200_000,
+    };
 }
 
 /// The length of a page, where it is not what is measured.

@@ -17,14 +17,13 @@ use tidings_base::Error;
 const ORIGINS: usize = 4;
 /// Clients at once.
 const CLIENTS: usize = 32;
-const LENGTHS: [usize; 3] = [PAGE, 16 << 10, 128 << 10];
 const SESSIONS: [u64; 2] = [1, 10];
 /// A session that does not end.
 const ENDLESS: u64 = u64::MAX;
 
 pub async fn measure(effort: Effort, figures: &mut Figures) -> Result<(), Error> {
-    for length in LENGTHS {
-        let origins = Origins::start(ORIGINS, Pages::new(CLIENTS, length), Duration::ZERO).await?;
+    for length in effort.sketch.lengths {
+        let origins = Origins::start(ORIGINS, Pages::new(CLIENTS, *length), Duration::ZERO).await?;
         let server = proxy(&origins, &["--agreed-path", "/all"])?;
         let what = format!("{length} bytes");
         let ways = [
@@ -36,7 +35,7 @@ pub async fn measure(effort: Effort, figures: &mut Figures) -> Result<(), Error>
             let rates = reads(to, prefix, ENDLESS, effort).await?;
             figures.add(&format!("sketch: null reads of {what}, {way}"), "1/s", None, &rates);
         }
-        for session in SESSIONS.into_iter().filter(|_| length == PAGE) {
+        for session in SESSIONS.into_iter().filter(|_| *length == PAGE) {
             let rates = reads(server.address, "/usual", session, effort).await?;
             let name = format!("sketch: null reads of {what}, sketcher, {session} on a connection");
             figures.add(&name, "1/s", None, &rates);

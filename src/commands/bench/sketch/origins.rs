@@ -14,12 +14,13 @@ use tokio::task::{JoinHandle, JoinSet};
 /// What all of them serve: pages by number, each with a version.
 pub struct Pages {
     versions: Vec<AtomicU64>,
-    length: usize,
+    /// What pages are filled up with.
+    filling: Vec<u8>,
 }
 
 impl Pages {
     pub fn new(count: usize, length: usize) -> Arc<Pages> {
-        Arc::new(Pages { versions: (0..count).map(|_| AtomicU64::new(0)).collect(), length })
+        Arc::new(Pages { versions: (0..count).map(|_| AtomicU64::new(0)).collect(), filling: vec![b'x'; length] })
     }
 
     /// A page changes, on all servers at once.
@@ -33,11 +34,14 @@ impl Pages {
         format!("{page} {version} ")
     }
 
-    fn body(&self, page: usize) -> String {
-        let mut body = self.beginning(page);
-        let rest = self.length.saturating_sub(body.len());
-        body.extend(std::iter::repeat_n('x', rest));
-        body
+    /// An answer with a page, whole.
+    fn answer(&self, page: usize) -> Vec<u8> {
+        let beginning = self.beginning(page);
+        let filling = self.filling.get(beginning.len()..).unwrap_or_default();
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: ";
+        let mut answer = format!("{head}{}\r\n\r\n{beginning}", beginning.len() + filling.len()).into_bytes();
+        answer.extend_from_slice(filling);
+        answer
     }
 }
 
@@ -134,8 +138,6 @@ async fn answer(stream: TcpStream, pages: &Pages, lane: &Lane, executions: &Atom
         }
         executions.fetch_add(1, Ordering::SeqCst);
         lane.serve().await;
-        let body = pages.body(page);
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: ";
-        stream.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).await?;
+        stream.write_all(&pages.answer(page)).await?;
     }
 }

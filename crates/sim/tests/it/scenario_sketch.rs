@@ -34,7 +34,6 @@ fn d_prophecys_seeds_are_green_and_every_kind_of_trouble_occurs() {
         assert!(report.faults.get(kind).is_some_and(|count| *count > 0), "no {kind} in {:?}", report.faults);
     }
     assert!(report.invariants.values().all(|checks| *checks > 0), "{:?}", report.invariants);
-    println!("{:?}", report.faults);
 }
 
 #[test]

@@ -78,7 +78,7 @@ macro_rules! counts {
     };
 }
 
-counts!(fast, agreed, stale, writes, refused, errors, lost, doubled, replayed, restarts, take_overs, client_deaths);
+counts!(fast, agreed, stale, writes, errors, lost, doubled, replayed, restarts, take_overs, client_deaths);
 
 struct Seat {
     replica: Replica<Pages>,
@@ -327,7 +327,6 @@ impl World {
                 }
                 Output::Answer { id, response, how, .. } => self.answered(id.0 as usize, &response, how),
                 Output::Refuse(id, why) => {
-                    self.counts.refused += 1;
                     let asked = self.end(id.0 as usize);
                     if asked.began > FAULTS_END + 1_000 {
                         self.broken = Some(format!("refused without need: {why}"));

@@ -29,6 +29,8 @@ pub struct Sizes {
     pub readers: u64,
     /// Clients that write or read at once.
     pub clients: &'static [usize],
+    /// Writers of messages that wait for their answers.
+    pub writers: usize,
     /// Figure 5: subscriptions of one partition.
     pub grouped: &'static [usize],
     /// Figure 6: subscriptions, ten a partition.
@@ -41,6 +43,7 @@ impl Sizes {
         records: 100_000,
         readers: 100_000,
         clients: &[1, 64, 256],
+        writers: 1_024,
         grouped: &[1, 10, 100, 1_000, 10_000],
         spread: &[10, 100, 1_000, 5_000],
     };
@@ -49,6 +52,7 @@ impl Sizes {
         records: 2_000,
         readers: 5_000,
         clients: &[1, 16],
+        writers: 32,
         grouped: &[1, 20],
         spread: &[10, 30],
     };

@@ -182,13 +182,22 @@ fn begin() {
         NOTIFY_BEHIND,
         NOTIFY_SPOILED,
         NOTIFY_TOMBSTONES,
+        TABLES_ROWS_DELETED,
     ] {
         counter!(name).increment(0);
     }
     REFUSED_FOR.iter().for_each(|reason| counter!(CONNECTIONS_REFUSED, "reason" => *reason).increment(0));
     TABLES_KINDS.iter().for_each(|kind| counter!(TABLES_ANSWERS, "kind" => *kind).increment(0));
     ["version", "unknown"].iter().for_each(|kind| counter!(NOTIFY_SENT, "kind" => *kind).increment(0));
-    for name in [CONNECTIONS, CELL_FAIL_OVER, CELL_REST_SESSIONS, NOTIFY_CHANNELS, TABLES_PARTITIONS, TABLES_WATCHERS] {
+    for name in [
+        CONNECTIONS,
+        CELL_FAIL_OVER,
+        CELL_REST_SESSIONS,
+        NOTIFY_CHANNELS,
+        TABLES_PARTITIONS,
+        TABLES_WATCHERS,
+        TABLES_DROPPED,
+    ] {
         gauge!(name).increment(0.0);
     }
     cell_gauges(&CellGauges::default());

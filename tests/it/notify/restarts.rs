@@ -129,30 +129,20 @@ fn what_is_left_of_a_reset_and_of_a_wipe_is_deleted() {
     // Looked through every 200 ms: a tenth of it.
     let server = start_with(dir.path(), "keep_tombstones = \"2s\"\n");
     let watcher = watcher(&server);
-    // One object, its one registration, one client: nothing else is there.
-    let all_of = |group: &str| {
-        let said = server.run(&["store", "scan", group, "--limit", "100", "--json"]);
-        let rows: serde_json::Value = serde_json::from_str(&said.out).ok()?;
-        Some(rows["rows"].as_array()?.len())
-    };
     let reset = &["notify", "reset", "shop", "--yes"][..];
-    for (version, forget) in (1..).zip([reset, reset, &["notify", "wipe", "--yes"]]) {
-        publish(&server, "prices", 100 * version);
-        hears(&watcher, "prices", 100 * version);
-        told(&server, "prices", 100 * version);
+    for (round, forget) in (1..).zip([reset, reset, &["notify", "wipe", "--yes"]]) {
+        publish(&server, "prices", 10 * round);
+        hears(&watcher, "prices", 10 * round);
+        told(&server, "prices", 10 * round);
         let deleted = metric(&server, "tidings_notify_leftovers_total");
         until("all is forgotten", || (server.run(forget).code == 0).then_some(()));
-        // A smaller one is news again.
-        publish(&server, "prices", version);
-        hears(&watcher, "prices", version);
-        registered(&server, "prices", 1);
-        until("only the present is left", || {
-            (all_of(".notify/registrar")? == 1 && all_of(".notify/matcher")? == 2).then_some(())
-        });
-        until("the client, the object and its registration are counted", || {
+        publish(&server, "prices", 10 * round + 1);
+        hears(&watcher, "prices", 10 * round + 1);
+        until("the client, the object and its registration are deleted", || {
             (metric(&server, "tidings_notify_leftovers_total") >= deleted + 3).then_some(())
         });
+        registered(&server, "prices", 1);
     }
-    publish(&server, "prices", 1_000);
-    hears(&watcher, "prices", 1_000);
+    publish(&server, "prices", 100);
+    hears(&watcher, "prices", 100);
 }

@@ -182,6 +182,7 @@ fn begin() {
         NOTIFY_BEHIND,
         NOTIFY_SPOILED,
         NOTIFY_TOMBSTONES,
+        NOTIFY_LEFTOVERS,
         TABLES_ROWS_DELETED,
     ] {
         counter!(name).increment(0);

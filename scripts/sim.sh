@@ -30,6 +30,7 @@ simulate notify --seeds 19..22
 simulate notify-directed --seeds 1..4
 simulate tables --seeds 4..6
 simulate sketch --seeds 1..4
+simulate sketch-direct --seeds 1..4
 left=$((minutes * 60 - (SECONDS - begin)))
 if ((left > 10)); then
   simulate store --seeds 1001..1000000 --minutes "$(awk "BEGIN { print $left / 60 }")"

@@ -192,7 +192,7 @@ impl Run {
         let targets = Targets { replicas, clients: others, lease: times.lease };
         let mutant = options.mutant.and_then(Mutant::of_placement);
         let chaos = Chaos::new(rng, targets).reaching(REACH).without(&Kind::DISKS);
-        let town = Town { cell, agreed: Default::default(), managers, owners, clients, times, mutant };
+        let town = Town { cell, agreed: Default::default(), managers, owners, clients, times, mutant, calm: false };
         Run {
             stage: Stage { world, town, chaos },
             trouble: Trouble::new(rng),

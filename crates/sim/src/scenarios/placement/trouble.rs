@@ -41,7 +41,6 @@ pub struct Trouble {
     due: BTreeMap<u64, Due>,
     next_id: u64,
     counts: BTreeMap<&'static str, u64>,
-    calm: bool,
     operator: Operator,
     /// Rounds of the operator until a deleted namespace is made again.
     away: u64,
@@ -114,7 +113,6 @@ impl Trouble {
             due: BTreeMap::new(),
             next_id: FIRST_REMINDER,
             counts: BTreeMap::new(),
-            calm: false,
             operator: Operator::default(),
             away: 0,
             troubled: BTreeSet::new(),
@@ -141,7 +139,7 @@ impl Run {
 
     /// Trouble is over: whatever is down or ill is mended.
     pub(super) fn end_trouble(&mut self) {
-        self.trouble.calm = true;
+        self.stage.town.calm = true;
         self.trouble.away = 0;
         for host in self.stage.town.owners.keys().copied().collect::<Vec<_>>() {
             self.tell_owner(host, Input::Healthy(true));
@@ -159,7 +157,7 @@ impl Run {
     pub(super) fn trouble_due(&mut self, id: u64) {
         let Some(due) = self.trouble.due.remove(&id) else { return };
         match due {
-            Due::Strike if self.trouble.calm => {}
+            Due::Strike if self.stage.town.calm => {}
             Due::Strike => {
                 let wait = self.trouble.rng.between(1, 2 * self.trouble.mean);
                 self.later(Duration::from_secs(wait), Due::Strike);
@@ -283,7 +281,7 @@ impl Run {
     fn measure(&mut self) {
         for host in self.stage.town.owners.keys().copied().collect::<Vec<_>>() {
             let Some((owner, now)) = self.owner(host).filter(|_| !self.stage.world.is_paused(host)) else { continue };
-            let load = match self.trouble.calm {
+            let load = match self.stage.town.calm {
                 true => v1::OwnerLoad::default(),
                 false => load(&owner.checks().held(now)),
             };

@@ -10,7 +10,7 @@ use http::Method;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidings_client::{Client, ClientConfig};
 use tidings_node::authorize::Action;
 use tidings_node::config::{Grant, Time};
@@ -62,9 +62,14 @@ async fn publishing(node: &Node) -> Client {
     Client::connect(config).await.expect("the door is open")
 }
 
-/// Opens a channel; its path.
+/// Opens a channel; its path. A node that has just started does not know for a moment that it is a member.
 async fn opened(address: SocketAddr, token: &str) -> String {
-    let opened = ask(address, token, Method::POST, "/v1/notify-channels/shop", None).await;
+    let (open, begin) = ("/v1/notify-channels/shop", Instant::now());
+    let mut opened = ask(address, token, Method::POST, open, None).await;
+    while opened.status == 503 && begin.elapsed() < PATIENCE {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        opened = ask(address, token, Method::POST, open, None).await;
+    }
     assert_eq!(opened.status, 201, "{}", opened.text());
     format!("/v1/notify-channels/shop/{}", opened.json()["channel"].as_str().unwrap())
 }

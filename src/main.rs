@@ -14,6 +14,10 @@ mod stopwatch;
 
 use std::process::ExitCode;
 
+/// A quarter of a loaded node's processor went into the system's allocator: docs/decisions/014-cost-of-a-notification.md.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match cli::parse() {
         Ok((command, typed)) => match commands::run(command) {

@@ -135,6 +135,27 @@ pub struct Run {
     /// How long all origins have, in milliseconds
     #[arg(long, default_value_t = 10_000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     pub give_up: u64,
+    /// Remember as one with other proxies: nodes of Tidings, any of which will do, that divide the pages among them
+    #[arg(long, value_delimiter = ',', value_name = "URL", requires = "core_listen", requires = "core_secret")]
+    pub core: Vec<String>,
+    /// Where other proxies of the core are heard; not encrypted, so on a network of their own
+    #[arg(long, value_name = "ADDR", requires = "core")]
+    pub core_listen: Option<SocketAddr>,
+    /// A file with the secret of the core, 32 bytes or more, the same for all of its proxies
+    #[arg(long, value_name = "FILE", requires = "core")]
+    pub core_secret: Option<PathBuf>,
+    /// Where other proxies reach this one [default: what --core-listen says]
+    #[arg(long, value_name = "HOST:PORT", requires = "core")]
+    pub core_address: Option<String>,
+    /// The namespace of placement that the core is; made if it is not there
+    #[arg(long, default_value = "sketches", value_name = "NAME", requires = "core")]
+    pub core_namespace: String,
+    /// The API key or token for the nodes of --core
+    #[arg(long, env = "TIDINGS_KEY", hide_env_values = true, value_name = "KEY")]
+    pub core_key: Option<String>,
+    /// The certificate authority to trust for the nodes of --core, as a PEM file
+    #[arg(long, env = "TIDINGS_CA", value_name = "FILE")]
+    pub core_ca: Option<PathBuf>,
     /// What to log on standard error; requests are `access`
     #[arg(long, env = "TIDINGS_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
@@ -142,7 +163,11 @@ pub struct Run {
 
 const RUN_HELP: &str = "A page is served once a quorum of origins has agreed on it, and from then on from any one of them \
 whose page is the same. The header Tidings-Verified says how: agreed, fast, or no.\n\n\
-Example:\n  tidings sketch run --origin http://10.0.0.1 --origin http://10.0.0.2 --origin http://10.0.0.3 --listen :8080";
+With --core several proxies before the same origins remember as one: each page at one of them, whichever is asked. Make their \
+secret with `head -c 32 /dev/urandom > core.secret`.\n\n\
+Examples:\n  tidings sketch run --origin http://10.0.0.1 --origin http://10.0.0.2 --origin http://10.0.0.3 --listen :8080\n  \
+tidings sketch run --origin http://10.0.0.1 --listen :8080 --core http://10.0.0.9:7400 --core-secret core.secret \
+--core-listen 10.0.1.1:7500";
 
 /// What one client address may cause in pages that nothing is remembered of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -165,8 +165,10 @@ fn a_leader_that_is_told_to_stop_hands_over_before_it_says_goodbye() {
     });
     // The old one lives, and nobody waits for its end.
     let put = r#"{"cells": [{"column": "c", "value": "v"}]}"#;
-    let (code, said) = http("PUT", other.address, "/v1/store/g/r", put).unwrap();
-    assert!((200..300).contains(&code), "{code} {said}");
+    until("the new leader serves", || {
+        let (code, _) = http("PUT", other.address, "/v1/store/g/r", put)?;
+        (200..300).contains(&code).then_some(())
+    });
     // What was under way is answered, with what the new leader says.
     call.write_all(rest.as_bytes()).unwrap();
     let mut answer = String::new();

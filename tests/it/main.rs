@@ -23,4 +23,5 @@ mod security;
 mod serving;
 mod simulation;
 mod sketch;
+mod sketching_core;
 mod tables;

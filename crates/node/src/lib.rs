@@ -370,6 +370,8 @@ async fn start_services(
         // What is served by lease of placement waits for a dead node equally long.
         lease_ms: millis(config.notify.lease.into()),
         renew_ms: millis(config.notify.renew.into()),
+        // A write is late in all groups of the store alike.
+        keep_tombstones: config.notify.keep_tombstones.into(),
         functions,
     };
     let services = NodeServices::new(cell, store, peers, clock.clone()).hindered(hindrance);

@@ -61,6 +61,7 @@ const TABLES_WATCHERS: &str = "tidings_tables_live_queries";
 const TABLES_ANSWERS: &str = "tidings_tables_answers_total";
 const TABLES_DROPPED: &str = "tidings_tables_dropped";
 const TABLES_ROWS_DELETED: &str = "tidings_tables_rows_deleted_total";
+const TABLES_TOMBSTONES: &str = "tidings_tables_tombstones_total";
 const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
 
 /// The stages of a notification, in the order of its way.
@@ -163,6 +164,7 @@ fn describe() {
     describe_counter!(TABLES_ANSWERS, "What partitions here answered, by kind; of reads each piece.");
     describe_gauge!(TABLES_DROPPED, "Dropped tables of the cluster whose rows are not all deleted yet.");
     describe_counter!(TABLES_ROWS_DELETED, "Rows of dropped tables that this node has deleted.");
+    describe_counter!(TABLES_TOMBSTONES, "Tombstones of tables' rows that have lived long enough and were removed.");
     describe_gauge!(CELL_REST_SESSIONS, "Sessions that this node holds for callers of REST.");
 }
 
@@ -184,6 +186,7 @@ fn begin() {
         NOTIFY_TOMBSTONES,
         NOTIFY_LEFTOVERS,
         TABLES_ROWS_DELETED,
+        TABLES_TOMBSTONES,
     ] {
         counter!(name).increment(0);
     }
@@ -368,6 +371,10 @@ pub(crate) fn tables_dropped(count: usize) {
 
 pub(crate) fn tables_rows_deleted(count: usize) {
     counter!(TABLES_ROWS_DELETED).increment(count as u64);
+}
+
+pub(crate) fn tables_tombstones(removed: u64) {
+    counter!(TABLES_TOMBSTONES).increment(removed);
 }
 
 pub(crate) fn cell_rest_sessions(count: usize) {

@@ -24,6 +24,7 @@ mod reading;
 mod requests;
 mod sealing;
 mod serving;
+mod sweeping;
 mod watching;
 
 // What a program needs to register a function.
@@ -42,6 +43,7 @@ use processing::Processing;
 use sealing::Sealing;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tidings_base::Error;
 use tidings_tables::gateway::{self, Gateway};
 use tidings_tables::processor::{self, Processor};
@@ -75,6 +77,8 @@ pub struct Told {
     pub lease_ms: u32,
     /// How often it is renewed.
     pub renew_ms: u32,
+    /// How long the store remembers rows that were deleted.
+    pub keep_tombstones: Duration,
     /// Functions that the program around this node has registered: predicates and queries may call them.
     pub functions: Functions,
 }
@@ -118,6 +122,7 @@ impl Tables {
         if hub.told.serves {
             hub.spawn(dropping::delete_dropped(hub.clone()));
         }
+        hub.spawn(sweeping::run(hub.clone()));
         Ok(Tables { hub })
     }
 

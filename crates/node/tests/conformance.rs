@@ -44,11 +44,13 @@ struct Members {
 impl Calls for Members {
     async fn call(&self, request: Request) -> Result<Vec<Reply>, Error> {
         let mut last = None;
-        // An election takes a moment; five seconds are many of them.
+        // An election takes a moment; five seconds are many of them. A machine that stood still for a lease has none.
         for _ in 0..500 {
             for group in &self.groups {
                 match group.call(request.clone()).await {
-                    Err(error) if error.code.ends_with(".not_leader") => last = Some(error),
+                    Err(error) if [".not_leader", ".no_majority"].iter().any(|code| error.code.ends_with(code)) => {
+                        last = Some(error);
+                    }
                     answer => return answer,
                 }
             }

@@ -11,6 +11,8 @@ pub enum Mutant {
     SeqnoWithoutLease,
     /// F3: a raised incarnation is not heard.
     IncarnationIgnored,
+    /// F3: whoever was known before a loss is told nothing but what was published since.
+    LossUntold,
     /// F3: a publication that was called for before a loss is told after it.
     StragglerAccepted,
     /// F3: a client keeps what it knew under another generation.
@@ -23,6 +25,8 @@ pub enum Mutant {
     NoMarker,
     /// F5: nobody looks for markers after a range was gained.
     NoRecovery,
+    /// F5: a matcher hears of a registration, or of its end, before the registrar's row says so.
+    SpreadUnstored,
     /// F6: the version is read before the registration is stored.
     ReadBeforeStore,
     /// F6: a registration is not followed by a notification.
@@ -57,16 +61,18 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 24] = [
+    pub const ALL: [Mutant; 26] = [
         Mutant::LeaseIgnored,
         Mutant::SeqnoWithoutLease,
         Mutant::IncarnationIgnored,
+        Mutant::LossUntold,
         Mutant::StragglerAccepted,
         Mutant::GenerationIgnored,
         Mutant::LeftoversKept,
         Mutant::AckClearsUnknown,
         Mutant::NoMarker,
         Mutant::NoRecovery,
+        Mutant::SpreadUnstored,
         Mutant::ReadBeforeStore,
         Mutant::NoPostPropagation,
         Mutant::PageUnmarked,
@@ -90,12 +96,14 @@ impl Mutant {
             Mutant::LeaseIgnored => "lease-ignored",
             Mutant::SeqnoWithoutLease => "seqno-without-lease",
             Mutant::IncarnationIgnored => "incarnation-ignored",
+            Mutant::LossUntold => "loss-untold",
             Mutant::StragglerAccepted => "straggler-accepted",
             Mutant::GenerationIgnored => "generation-ignored",
             Mutant::LeftoversKept => "leftovers-kept",
             Mutant::AckClearsUnknown => "ack-clears-unknown",
             Mutant::NoMarker => "no-marker",
             Mutant::NoRecovery => "no-recovery",
+            Mutant::SpreadUnstored => "spread-unstored",
             Mutant::ReadBeforeStore => "read-before-store",
             Mutant::NoPostPropagation => "no-post-propagation",
             Mutant::PageUnmarked => "page-unmarked",

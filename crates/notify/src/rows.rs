@@ -26,6 +26,8 @@ pub const MATCHER: &[u8] = b".notify/matcher";
 pub const SCRATCH: &[u8] = b".notify/scratch";
 
 pub(crate) const CREATED: &[u8] = b"created";
+/// F3: the client was known before something was lost: what it registers is unknown to it, whatever has come since.
+pub(crate) const AFTER_LOSS: &[u8] = b"after-loss";
 pub(crate) const SESSION: &[u8] = b"session";
 pub(crate) const PRESENCE: &[u8] = b"presence";
 pub(crate) const LAST_SEQNO: &[u8] = b"last-seqno";

@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::metrics::{self, Metrics};
+use crate::sketching_core::Core;
 use crate::survey::{LEAST_REQUESTS, svg};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -41,7 +42,7 @@ pub(crate) async fn listen(at: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// Answers until it is dropped.
-pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, metrics: Arc<Metrics>) {
+pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, core: Option<Arc<Core>>, metrics: Arc<Metrics>) {
     let seats = Arc::new(Semaphore::new(MOST));
     loop {
         let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
@@ -49,9 +50,9 @@ pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, metrics: A
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (engine, metrics) = (Arc::clone(&engine), Arc::clone(&metrics));
+        let (engine, core, metrics) = (Arc::clone(&engine), core.clone(), Arc::clone(&metrics));
         let service = service_fn(move |request| {
-            let answer = answer(&request, &engine, &metrics);
+            let answer = answer(&request, &engine, core.as_deref(), &metrics);
             async move { Ok::<_, Infallible>(answer) }
         });
         tokio::spawn(async move {
@@ -64,12 +65,17 @@ pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, metrics: A
     }
 }
 
-fn answer(request: &Request<Incoming>, engine: &Engine, metrics: &Metrics) -> Response<Full<Bytes>> {
+fn answer(
+    request: &Request<Incoming>,
+    engine: &Engine,
+    core: Option<&Core>,
+    metrics: &Metrics,
+) -> Response<Full<Bytes>> {
     let (path, least) = (request.uri().path(), least(request.uri()));
     match (request.method() == Method::GET, path, &engine.survey) {
         (false, ..) => page(StatusCode::METHOD_NOT_ALLOWED, "text/plain", WHAT.to_owned()),
-        (_, "/metrics", _) => page(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(engine, metrics)),
-        (_, "/stats", _) => json(&metrics::stats(engine, metrics)),
+        (_, "/metrics", _) => page(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(engine, core, metrics)),
+        (_, "/stats", _) => json(&metrics::stats(engine, core, metrics)),
         (_, "/survey" | "/survey.svg", None) => page(StatusCode::NOT_FOUND, "text/plain", UNSURVEYED.to_owned()),
         (_, "/survey", Some(live)) => json(&live.survey(least)),
         (_, "/survey.svg", Some(live)) => page(StatusCode::OK, "image/svg+xml", svg(&live.survey(least))),

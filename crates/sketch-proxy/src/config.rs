@@ -6,8 +6,10 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
+use tidings_client::placement::{OwnerOptions, PlacementTransport};
 use tidings_sketch::group::Kind;
 use tidings_sketch::http::{Bodies, Rules};
 use tidings_sketch::sketcher::{Allowance, Writes};
@@ -54,6 +56,60 @@ impl Checks {
     }
 }
 
+/// The namespace of a sketching core, unless it is named otherwise.
+pub const NAMESPACE: &str = "sketches";
+
+/// What the proxies of one core share, and nobody else knows: pages are sketched by it, and they know each other by it.
+#[derive(Clone)]
+pub struct Secret(Arc<[u8]>);
+
+impl Secret {
+    /// A secret of these bytes, if nobody can guess it.
+    pub fn new(bytes: &[u8]) -> Result<Secret, Error> {
+        if !(32..=4_096).contains(&bytes.len()) {
+            let what = format!("a secret of {} bytes: it must have 32 to 4,096", bytes.len());
+            return Err(Error::new("sketch.bad_secret", Class::Invalid, what).hint(
+                "Make one by `head -c 32 /dev/urandom > core.secret`, and give every proxy of the core the same.",
+            ));
+        }
+        Ok(Secret(bytes.into()))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The part that a proxy has in a sketching core.
+#[derive(Clone)]
+pub struct Core {
+    /// By what placement is reached.
+    pub transport: Arc<dyn PlacementTransport>,
+    /// How it joins. Its address is put in; without a name it is called by that.
+    pub owner: OwnerOptions,
+    /// Where other proxies are heard: MACed and not encrypted, so in a network of their own.
+    pub listen: SocketAddr,
+    /// Where they reach it, as HOST:PORT. By default where it listens.
+    pub address: Option<String>,
+    /// What they share.
+    pub secret: Secret,
+}
+
+impl Core {
+    /// The defaults for this way to placement.
+    pub fn of(transport: impl PlacementTransport, listen: SocketAddr, secret: Secret) -> Core {
+        let owner = OwnerOptions::new(NAMESPACE, "", "");
+        Core { transport: Arc::new(transport), owner, listen, address: None, secret }
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Core { owner, listen, address, .. } = self;
+        f.debug_struct("Core").field("owner", owner).field("listen", listen).field("address", address).finish()
+    }
+}
+
 /// How a proxy runs.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -67,6 +123,8 @@ pub struct Config {
     pub tls: Option<Identity>,
     /// Where metrics and statistics are told, to this machine alone. Nowhere by default.
     pub admin: Option<SocketAddr>,
+    /// Its part in a sketching core. By default it remembers alone.
+    pub core: Option<Core>,
     /// How they are checked. Not by default: whoever is away is noticed by requests, too, and what may be asked for is the
     /// origins' business.
     pub checks: Option<Checks>,
@@ -121,6 +179,7 @@ impl Config {
             origin_ca: None,
             tls: None,
             admin: None,
+            core: None,
             checks: None,
             survey: false,
             faults,

@@ -8,13 +8,13 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Wall};
+use tidings_base::{Class, Error, KeyRange, Machine, Mono, Now, Outbox, Wall};
 use tidings_sketch::group::{self, Group};
 use tidings_sketch::health::{self, Checked, Found, Health};
-use tidings_sketch::history::{self, History};
+use tidings_sketch::history::{self, Carried, History};
 use tidings_sketch::http::{Forwarded, Page, Rules};
 use tidings_sketch::sketch::{Sketch, Sketching};
-use tidings_sketch::sketcher::{self, Alone, Ask, Counts, How, Kind, Refusal, Sketcher, Standing};
+use tidings_sketch::sketcher::{self, Ask, Counts, How, Kind, Ranges, Refusal, Sketcher, Standing};
 use tidings_sketch::{Answer, CallId, ReplicaId, RequestId};
 use tokio::sync::{Notify, oneshot};
 
@@ -33,6 +33,9 @@ pub(crate) type End = Result<(Sheet, How), Refusal>;
 
 /// The longest sleep of the alarm; a spurious wake is harmless.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// Pages in a shard of a table that is one of a core's.
+const ENTRIES_IN_A_SHARED_SHARD: usize = 256;
 
 struct Machines {
     sketcher: Sketcher<Question, Sheet>,
@@ -66,12 +69,15 @@ pub(crate) struct Engine {
     /// How static pages are, if that is noted.
     pub(crate) survey: Option<Live>,
     rules: RwLock<Arc<Rules>>,
+    /// Whether other proxies have the same rules, and must sketch alike.
+    shared: bool,
     start: Instant,
     alarm: Notify,
 }
 
 impl Engine {
-    pub(crate) fn new(config: &Config) -> Result<Engine, Error> {
+    /// Machines for these origins, which answer for these ranges and sketch so; or as nobody else does.
+    pub(crate) fn new(config: &Config, ranges: Arc<dyn Ranges>, sketching: Option<Sketching>) -> Result<Engine, Error> {
         let replicas = u16::try_from(config.origins.len()).unwrap_or(u16::MAX);
         let group = group::Options {
             group: 0,
@@ -103,16 +109,24 @@ impl Engine {
                 up: checks.up.max(1),
             })
         });
-        let history = Arc::new(History::new(&history::Options::of(config.entries)));
-        let sketcher = Sketcher::new(options, Arc::clone(&history), Arc::new(Alone));
-        let sketching = Sketching::new(secret()?);
+        let shared = sketching.is_some();
+        let mut table = history::Options::of(config.entries);
+        if shared {
+            // Ranges are dropped and carried by whole shards, so these are much smaller than ranges.
+            table.shards = table.shards.max(config.entries / ENTRIES_IN_A_SHARED_SHARD);
+        }
+        let history = Arc::new(History::new(&table));
+        let sketcher = Sketcher::new(options, Arc::clone(&history), ranges);
+        let sketching = sketching.map_or_else(|| secret().map(Sketching::new), Ok)?;
+        let rules = Rules { shared, ..config.rules.clone() };
         Ok(Engine {
             machines: Mutex::new(Machines { sketcher, group, health, waiting: BTreeMap::new(), last_id: 0 }),
             upstream: Upstream::new(config, sketching.clone())?,
             sketching,
             history,
             survey: config.survey.then(Live::default),
-            rules: RwLock::new(Arc::new(config.rules.clone())),
+            rules: RwLock::new(Arc::new(rules)),
+            shared,
             start: Instant::now(),
             alarm: Notify::new(),
         })
@@ -127,7 +141,7 @@ impl Engine {
     pub(crate) fn set_rules(&self, rules: Rules) -> u64 {
         let mut current = self.rules.write();
         let generation = current.generation + 1;
-        *current = Arc::new(Rules { generation, ..rules });
+        *current = Arc::new(Rules { generation, shared: self.shared, ..rules });
         generation
     }
 
@@ -153,13 +167,44 @@ impl Engine {
 
     /// Asks the machines; the answer comes when it comes.
     pub(crate) async fn ask(self: &Arc<Self>, question: Question, kind: Kind, client: u64) -> End {
+        self.put(question, kind, client, sketcher::Input::Ask).await
+    }
+
+    /// The same past the table: nothing is looked up or remembered.
+    pub(crate) async fn aside(self: &Arc<Self>, question: Question, kind: Kind, client: u64) -> End {
+        self.put(question, kind, client, sketcher::Input::Aside).await
+    }
+
+    /// Forgets what is remembered of a range.
+    pub(crate) fn lost(self: &Arc<Self>, range: KeyRange) {
+        self.step(|_| Some(Turn::Sketcher(sketcher::Input::Lost(range))));
+    }
+
+    /// What is remembered of a range that goes to another proxy.
+    pub(crate) fn carry(&self, range: KeyRange) -> Vec<u8> {
+        self.history.carry(range).to_bytes()
+    }
+
+    /// Remembers what came along with a range; how many pages it was.
+    pub(crate) fn take_over(&self, range: KeyRange, carried: &Carried) -> u64 {
+        // Origins have no order.
+        self.history.take_over(range, carried, false) as u64
+    }
+
+    async fn put(
+        self: &Arc<Self>,
+        question: Question,
+        kind: Kind,
+        client: u64,
+        input: fn(Ask<Question>) -> sketcher::Input<Question, Sheet>,
+    ) -> End {
         let (sender, receiver) = oneshot::channel();
         self.step(|machines| {
             machines.last_id += 1;
             let id = RequestId(machines.last_id);
             machines.waiting.insert(id, sender);
             let key = question.key;
-            Some(Turn::Sketcher(sketcher::Input::Ask(Ask { id, key, kind, client, request: question })))
+            Some(Turn::Sketcher(input(Ask { id, key, kind, client, request: question })))
         });
         // The machines answer every request; only a stopped proxy does not.
         receiver.await.unwrap_or(Err(Refusal::Busy))

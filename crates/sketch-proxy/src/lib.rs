@@ -10,6 +10,7 @@
 //! - `engine`: the machines, and what they want done.
 //! - `upstream`: a pool of connections to the origins (`line`), and answers as the machines take them.
 //! - `held`: bodies in memory, on disk, or on their way past (rule L); `multipart`: several ranges of one.
+//! - `sketching_core`: several proxies that remember as one, on leases of placement (rule J).
 //! - `rules_file`: rules as a file says them; `tls`; `metrics` and `admin`: what it tells of itself.
 //! - [`survey`]: how static traffic is, from recorded answers or from what it sees.
 //!
@@ -26,13 +27,15 @@ mod metrics;
 mod multipart;
 mod rules_file;
 mod serve;
+mod sketching_core;
 pub mod survey;
 mod tls;
 mod upstream;
 
-pub use config::{Checks, Config, Origin};
+pub use config::{Checks, Config, Core, Origin, Secret};
 pub use metrics::{OriginStats, Stats};
 pub use rules_file::parse as parse_rules;
+pub use sketching_core::CoreStats;
 pub use tls::Identity;
 
 use engine::Engine;
@@ -40,9 +43,10 @@ use metrics::Metrics;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_sketch::http::Rules;
-use tidings_sketch::sketcher::{Counts, Standing};
+use tidings_sketch::sketcher::{Alone, Counts, Ranges, Standing};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -51,8 +55,34 @@ pub struct Proxy {
     address: SocketAddr,
     admin: Option<SocketAddr>,
     engine: Arc<Engine>,
+    core: Option<Arc<sketching_core::Core>>,
     metrics: Arc<Metrics>,
-    tasks: Vec<JoinHandle<()>>,
+    _tasks: Tasks,
+}
+
+/// What goes on until it is dropped.
+#[derive(Default)]
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Tasks {
+    /// Begins to join a sketching core, and hears other proxies.
+    async fn join(&mut self, config: &Config, of: &Core) -> Result<(Arc<Engine>, Arc<sketching_core::Core>), Error> {
+        let listener = sketching_core::listen(of.listen).await?;
+        let listening = listener.local_addr().unwrap_or(of.listen);
+        let sketching = sketching_core::sketching(config, &of.secret);
+        let (core, changes) = sketching_core::Core::join(config, of, listening)?;
+        let engine = Arc::new(Engine::new(config, Arc::clone(&core) as Arc<dyn Ranges>, Some(sketching))?);
+        self.0.push(tokio::spawn(Arc::clone(&core).follow(Arc::clone(&engine), changes)));
+        let door = Arc::new(sketching_core::door::Door::new(Arc::clone(&core), Arc::clone(&engine), config));
+        self.0.push(tokio::spawn(door.serve(listener)));
+        Ok((engine, core))
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
 }
 
 impl Proxy {
@@ -63,19 +93,27 @@ impl Proxy {
             Error::new("sketch.cannot_listen", Class::Refused, what).hint("Choose another address with --listen.")
         })?;
         let address = listener.local_addr().unwrap_or(config.listen);
-        let engine = Arc::new(Engine::new(&config)?);
         let tls = config.tls.as_ref().map(tls::server).transpose()?;
         let metrics = Arc::new(Metrics::default());
-        let mut tasks = vec![tokio::spawn(Arc::clone(&engine).keep_time())];
+        let mut tasks = Tasks::default();
+        let (engine, core) = match &config.core {
+            None => (Arc::new(Engine::new(&config, Arc::new(Alone), None)?), None),
+            Some(of) => {
+                let (engine, core) = tasks.join(&config, of).await?;
+                (engine, Some(core))
+            }
+        };
+        tasks.0.push(tokio::spawn(Arc::clone(&engine).keep_time()));
         let mut admin = None;
         if let Some(at) = config.admin {
             let listener = admin::listen(at).await?;
             admin = listener.local_addr().ok();
-            tasks.push(tokio::spawn(admin::serve(listener, Arc::clone(&engine), Arc::clone(&metrics))));
+            let told = admin::serve(listener, Arc::clone(&engine), core.clone(), Arc::clone(&metrics));
+            tasks.0.push(tokio::spawn(told));
         }
-        let door = serve::accept(listener, Arc::clone(&engine), Arc::clone(&metrics), config, tls);
-        tasks.push(tokio::spawn(door));
-        Ok(Proxy { address, admin, engine, metrics, tasks })
+        let door = serve::accept(listener, Arc::clone(&engine), core.clone(), Arc::clone(&metrics), config, tls);
+        tasks.0.push(tokio::spawn(door));
+        Ok(Proxy { address, admin, engine, core, metrics, _tasks: tasks })
     }
 
     /// Where it listens.
@@ -100,7 +138,14 @@ impl Proxy {
 
     /// What `sketch stats` shows.
     pub fn stats(&self) -> Stats {
-        metrics::stats(&self.engine, &self.metrics)
+        metrics::stats(&self.engine, self.core.as_deref(), &self.metrics)
+    }
+
+    /// Hands its part of the core over, if it is in one; gives up after so long. It serves all the while.
+    pub async fn leave_core(&self, within: Duration) {
+        if let Some(core) = &self.core {
+            core.leave(within).await;
+        }
     }
 
     /// How often what happened.
@@ -111,11 +156,5 @@ impl Proxy {
     /// What is known of each origin: in fast reads, and how often it differed from a quorum.
     pub fn standing(&self) -> Vec<(Standing, u64)> {
         self.engine.standing()
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }

@@ -1,6 +1,7 @@
 //! Every metric of this shell, by name; and what `sketch stats` shows of them.
 
 use crate::engine::Engine;
+use crate::sketching_core::{Core, CoreStats};
 use http::StatusCode;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,14 @@ const EJECTED: &str = "tidings_sketch_origin_ejected";
 const UP: &str = "tidings_sketch_origin_up";
 const CHECKS: &str = "tidings_sketch_origin_checks_total";
 const CHECKS_FAILED: &str = "tidings_sketch_origin_checks_failed_total";
+const CORE_RANGES: &str = "tidings_sketch_core_ranges";
+const CORE_SHARE: &str = "tidings_sketch_core_share";
+const CORE_FORWARDED: &str = "tidings_sketch_core_forwarded_total";
+const CORE_SERVED: &str = "tidings_sketch_core_served_total";
+const CORE_ASIDE: &str = "tidings_sketch_core_aside_total";
+const CORE_UNANSWERED: &str = "tidings_sketch_core_unanswered_total";
+const CORE_FOREIGN: &str = "tidings_sketch_core_foreign_total";
+const CORE_CARRIED: &str = "tidings_sketch_core_carried_total";
 
 /// Bounds of the latency histogram in seconds: from a page of loopback to the longest vote.
 const BUCKETS: [f64; 10] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 10.0];
@@ -79,6 +88,9 @@ pub struct Stats {
     pub rules_generation: u64,
     /// Files of rules that were refused.
     pub rules_refused: u64,
+    /// Its part in a sketching core, if it is in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<CoreStats>,
     /// Each origin.
     pub origins: Vec<OriginStats>,
 }
@@ -104,12 +116,13 @@ pub struct OriginStats {
     pub checks_failed: u64,
 }
 
-pub(crate) fn stats(engine: &Engine, metrics: &Metrics) -> Stats {
+pub(crate) fn stats(engine: &Engine, core: Option<&Core>, metrics: &Metrics) -> Stats {
     let counts = engine.counts();
     let known = engine.upstream.origins().iter().zip(engine.standing());
     let health = engine.health();
     Stats {
-        requests: counts.asked,
+        // What moved was asked again, here or by another proxy.
+        requests: counts.asked - counts.moved,
         fast: counts.fast,
         tried_fast: counts.tried_fast,
         replicated: counts.replicated,
@@ -119,6 +132,7 @@ pub(crate) fn stats(engine: &Engine, metrics: &Metrics) -> Stats {
         remembered: engine.remembered(),
         rules_generation: engine.rules().generation,
         rules_refused: metrics.rules_refused.load(Relaxed),
+        core: core.map(Core::stats),
         origins: known
             .enumerate()
             .map(|(at, (origin, (standing, differed)))| OriginStats {
@@ -136,8 +150,8 @@ pub(crate) fn stats(engine: &Engine, metrics: &Metrics) -> Stats {
 }
 
 /// In Prometheus' form.
-pub(crate) fn text(engine: &Engine, metrics: &Metrics) -> String {
-    let stats = stats(engine, metrics);
+pub(crate) fn text(engine: &Engine, core: Option<&Core>, metrics: &Metrics) -> String {
+    let stats = stats(engine, core, metrics);
     let mut page = Text(String::new());
     page.head(REQUESTS, "counter", "HTTP requests by how their answers were verified, and by status.");
     for ((verified, status), count) in metrics.requests.lock().iter() {
@@ -156,6 +170,9 @@ pub(crate) fn text(engine: &Engine, metrics: &Metrics) -> String {
     page.one(REMEMBERED, "gauge", "Pages that are remembered.", stats.remembered);
     page.one(GENERATION, "gauge", "How often the rules were replaced.", stats.rules_generation);
     page.one(RULES_REFUSED, "counter", "Files of rules that were refused.", stats.rules_refused);
+    if let Some(core) = &stats.core {
+        page.core(core);
+    }
     type OfOrigin = (&'static str, &'static str, &'static str, fn(&OriginStats) -> u64);
     let by_origin: [OfOrigin; 7] = [
         (MISMATCHES, "counter", "Pages of an origin alone that differed though nothing had changed.", |of| {
@@ -197,6 +214,18 @@ impl Text {
     fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
         self.head(name, kind, help);
         self.line(name, "", value as f64);
+    }
+
+    fn core(&mut self, core: &CoreStats) {
+        self.one(CORE_RANGES, "gauge", "Ranges of the core that this proxy holds.", core.ranges);
+        self.head(CORE_SHARE, "gauge", "The share of all sketches that this proxy remembers, from 0 to 1.");
+        self.line(CORE_SHARE, "", core.share);
+        self.one(CORE_FORWARDED, "counter", "Requests that another proxy answered for this one.", core.forwarded);
+        self.one(CORE_SERVED, "counter", "Requests that this proxy was asked for by others.", core.served);
+        self.one(CORE_ASIDE, "counter", "Reads put to all origins for want of the owner of their range.", core.aside);
+        self.one(CORE_UNANSWERED, "counter", "Times that another proxy gave no proper answer.", core.unanswered);
+        self.one(CORE_FOREIGN, "counter", "Messages that were not of this core, its rules and origins.", core.foreign);
+        self.one(CORE_CARRIED, "counter", "Remembered pages that came along with ranges.", core.carried);
     }
 
     fn histogram(&mut self, (buckets, count, sum): &([u64; BUCKETS.len()], u64, f64)) {

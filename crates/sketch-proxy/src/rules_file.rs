@@ -77,6 +77,7 @@ pub fn parse(name: &str, text: &str) -> Result<Rules, Error> {
     });
     Ok(Rules {
         generation: 0,
+        shared: false,
         inputs: names(file.inputs, default.inputs)?,
         non_inputs: names(file.non_inputs, default.non_inputs)?,
         stripped: names(file.stripped, default.stripped)?,

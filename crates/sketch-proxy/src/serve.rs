@@ -5,6 +5,7 @@ use crate::engine::{Asked, Engine};
 use crate::held::{Held, Reading};
 use crate::metrics::Metrics;
 use crate::multipart::Multipart;
+use crate::sketching_core::Core;
 use crate::survey::{Live, Seen};
 use bytes::Bytes;
 use flate2::Compression;
@@ -35,12 +36,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
-type Content = BoxBody<Bytes, io::Error>;
+pub(crate) type Content = BoxBody<Bytes, io::Error>;
 type Answer = Response<Content>;
 
 /// What all connections share.
 struct Door {
     engine: Arc<Engine>,
+    core: Option<Arc<Core>>,
     config: Config,
     metrics: Arc<Metrics>,
     tls: Option<TlsAcceptor>,
@@ -55,13 +57,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn accept(
     listener: TcpListener,
     engine: Arc<Engine>,
+    core: Option<Arc<Core>>,
     metrics: Arc<Metrics>,
     config: Config,
     tls: Option<Arc<ServerConfig>>,
 ) {
     let seats = Arc::new(Semaphore::new(config.most_connections));
     let room = Arc::new(Semaphore::new(config.most_untaken));
-    let door = Arc::new(Door { engine, config, metrics, tls: tls.map(TlsAcceptor::from), room });
+    let door = Arc::new(Door { engine, core, config, metrics, tls: tls.map(TlsAcceptor::from), room });
     loop {
         let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
         match listener.accept().await {
@@ -139,7 +142,11 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
         IpAddr::V6(peer) => KeyHash::of(&peer.octets()).0,
     };
     let question = Arc::new(Asked { forwarded: admitted.forwarded, key: admitted.key, rules });
-    match engine.ask(Arc::clone(&question), admitted.kind, client).await {
+    let end = match &door.core {
+        None => engine.ask(Arc::clone(&question), admitted.kind, client).await,
+        Some(core) => core.ask(engine, Arc::clone(&question), admitted.kind, client).await,
+    };
+    match end {
         Ok((page, how)) => {
             if let Some(survey) = engine.survey.as_ref().filter(|_| parts.method == Method::GET) {
                 note(survey, &question.forwarded, &parts.headers, &page);
@@ -248,7 +255,7 @@ async fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc
     } else if has_length(reply.status) && reply.parts.is_empty() {
         insert(&mut headers, header::CONTENT_LENGTH, &length.to_string());
     }
-    finished(reply.status, headers, Untaken { content, rest: Bytes::new(), trailed, _taken: taken }.boxed(), how)
+    finished(reply.status, headers, Untaken::new(content, trailed, taken).boxed(), how)
 }
 
 /// What is said of a page beside what its origin said.
@@ -309,12 +316,12 @@ fn finished(status: StatusCode, mut headers: HeaderMap, content: Content, how: H
     answer
 }
 
-fn full(content: Bytes) -> Content {
+pub(crate) fn full(content: Bytes) -> Content {
     Full::new(content).map_err(|never| match never {}).boxed()
 }
 
 /// The content, and behind a whole page its trailers.
-fn trailed(content: Content, page: &Page<Held>, whole: bool) -> Content {
+pub(crate) fn trailed(content: Content, page: &Page<Held>, whole: bool) -> Content {
     if !whole || page.trailers.is_empty() {
         return content;
     }
@@ -333,17 +340,23 @@ async fn gzip(content: Bytes) -> io::Result<Bytes> {
 }
 
 /// Of so many bytes the connection takes an answer.
-const PIECE: usize = 64 << 10;
+pub(crate) const PIECE: usize = 64 << 10;
 
 /// An answer on its way: its bytes are counted until the client has them, or is gone. It goes in pieces, since whatever is
 /// given to a connection is as good as gone to us.
-struct Untaken {
+pub(crate) struct Untaken {
     content: Content,
     /// What the content has given and the connection has not taken.
     rest: Bytes,
     /// Trailers follow, and they need a coding that tells no length.
     trailed: bool,
     _taken: OwnedSemaphorePermit,
+}
+
+impl Untaken {
+    pub(crate) fn new(content: Content, trailed: bool, taken: OwnedSemaphorePermit) -> Untaken {
+        Untaken { content, rest: Bytes::new(), trailed, _taken: taken }
+    }
 }
 
 impl Body for Untaken {

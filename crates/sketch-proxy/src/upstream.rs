@@ -8,8 +8,9 @@ use crate::tls;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::uri::{PathAndQuery, Scheme};
-use http::{Request, Uri};
+use http::{Request, Response, Uri};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use std::fmt;
@@ -103,7 +104,16 @@ impl Upstream {
     }
 
     async fn answer(&self, request: Request<Full<Bytes>>, question: &Question) -> Result<Answer<Sheet>, NoAnswer> {
-        let (parts, body) = self.client.request(request).await.map_err(no)?.into_parts();
+        self.taken(self.client.request(request).await.map_err(no)?, question).await
+    }
+
+    /// Takes an answer in, and sketches it.
+    pub(crate) async fn taken(
+        &self,
+        response: Response<Incoming>,
+        question: &Question,
+    ) -> Result<Answer<Sheet>, NoAnswer> {
+        let (parts, body) = response.into_parts();
         let whole = self.store.take(body).await.map_err(no)?;
         // Nobody has seen all of what passes by: it is not remembered.
         let passes = matches!(whole.body, Held::Passing(_));

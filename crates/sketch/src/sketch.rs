@@ -48,6 +48,16 @@ impl Sketching {
         Sketching { key: secret }
     }
 
+    /// Sketches of one purpose under a secret that several share: another purpose and other parts are another secret.
+    pub fn derived(secret: &[u8], purpose: &str, parts: &[&[u8]]) -> Sketching {
+        let mut hasher = blake3::Hasher::new_derive_key("tidings sketch: secrets of a sketching core, 1");
+        for part in [secret, purpose.as_bytes()].iter().chain(parts) {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        Sketching { key: *hasher.finalize().as_bytes() }
+    }
+
     /// Begins a sketch.
     pub fn begin(&self, of: Of) -> Pen {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
@@ -144,6 +154,18 @@ mod tests {
         assert_ne!(of(&[b"ab", b"c"]), of(&[b"abc"]));
         assert_ne!(of(&[]), sketching.begin(Of::Response).finish());
         assert_ne!(of(&[]), Sketching::new([2; 32]).begin(Of::Request).finish());
+    }
+
+    #[test]
+    fn secrets_of_other_purposes_and_parts_are_others() {
+        let of = |secret: &[u8], purpose: &str, parts: &[&[u8]]| {
+            Sketching::derived(secret, purpose, parts).begin(Of::Request).finish()
+        };
+        let this = of(b"secret", "pages", &[b"a", b"b"]);
+        assert_eq!(this, of(b"secret", "pages", &[b"a", b"b"]));
+        assert_ne!(this, of(b"secreT", "pages", &[b"a", b"b"]));
+        assert_ne!(this, of(b"secret", "door", &[b"a", b"b"]));
+        assert_ne!(this, of(b"secret", "pages", &[b"ab"]));
     }
 
     #[test]

@@ -21,6 +21,12 @@ pub enum Mutant {
     EarlyIgnored,
     /// R3: a new lease does not reinstall queries.
     NoReinstall,
+    /// R3: a query goes with its client's connection, though Notify is to tell the client.
+    AwayForgotten,
+    /// R3: a new owner, who knows of nobody that is away, does not say so.
+    OpenedSilently,
+    /// R3: what Notify did not take is not published again.
+    PublishedOnce,
     /// R4: a snapshot holds what is newer than its position.
     SnapshotTorn,
     /// R4: a record that leaves the result is not told.
@@ -63,7 +69,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 27] = [
+    pub const ALL: [Mutant; 30] = [
         Mutant::TermIgnored,
         Mutant::NoFence,
         Mutant::LeaseIgnored,
@@ -72,6 +78,9 @@ impl Mutant {
         Mutant::PieceIgnored,
         Mutant::EarlyIgnored,
         Mutant::NoReinstall,
+        Mutant::AwayForgotten,
+        Mutant::OpenedSilently,
+        Mutant::PublishedOnce,
         Mutant::SnapshotTorn,
         Mutant::NoLeave,
         Mutant::LeaveToAll,
@@ -104,6 +113,9 @@ impl Mutant {
             Mutant::PieceIgnored => "piece-ignored",
             Mutant::EarlyIgnored => "early-ignored",
             Mutant::NoReinstall => "no-reinstall",
+            Mutant::AwayForgotten => "away-forgotten",
+            Mutant::OpenedSilently => "opened-silently",
+            Mutant::PublishedOnce => "published-once",
             Mutant::SnapshotTorn => "snapshot-torn",
             Mutant::NoLeave => "no-leave",
             Mutant::LeaveToAll => "leave-to-all",

@@ -163,6 +163,22 @@ pub struct Endpoint {
     pub app: String,
 }
 
+/// R3: an object of Notify that the owner of a partition publishes, in the application that the table belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Object {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The device that is told; none = everybody who listens to the partition.
+    pub netid: Option<NetId>,
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tables/{}", self.partition)?;
+        self.netid.map_or(Ok(()), |netid| write!(f, "/{netid:?}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,5 +199,14 @@ mod tests {
         let partition = PartitionId { table: TableId(0xabc), number: 7 };
         assert_eq!(partition.to_string().parse(), Ok(partition));
         assert_eq!("abc".parse::<PartitionId>(), Err(()));
+    }
+
+    #[test]
+    fn objects_of_notify_are_named_as_clients_name_them() {
+        let partition = PartitionId { table: TableId(0xabc), number: 7 };
+        let all = Object { partition, netid: None };
+        assert_eq!(all.to_string(), "tables/0000000000000abc.7");
+        let one = Object { netid: Some(NetId([0xf; 16])), ..all };
+        assert_eq!(one.to_string(), format!("tables/0000000000000abc.7/{}", "0f".repeat(16)));
     }
 }

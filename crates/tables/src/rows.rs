@@ -3,14 +3,14 @@
 //! ```text
 //!   r · key                  record = columns, predicate, writer, time, op @ version  (or the mark of a deletion)
 //!   o · key · netid · seq    outcome = hash, outcome @ position                       R6: with the record, by its key
-//!   w · netid                acked = acknowledged through @ that + 1                  the largest wins, whoever writes it
+//!   w · netid                acked = acknowledged through @ that + 1, and when        the largest wins, whoever writes it
 //!   p · partition            meta = records, bytes, counted? @ position               with every commit
 //! ```
 //! All are written under the fence (partition, lease · term); a split moves nothing, since children read the same rows.
 
 use crate::names::{NetId, OperationId, PartitionId, TableId, Term};
 use bytes::{BufMut, Bytes, BytesMut};
-use tidings_base::LeaseNumber;
+use tidings_base::{LeaseNumber, Wall};
 use tidings_predicate::Key;
 use tidings_wire::v1;
 
@@ -125,6 +125,21 @@ pub(crate) fn outcomes(start: Option<&Key>, end: Option<&Key>) -> (Bytes, Bytes)
 /// The row of what a client has acknowledged.
 pub(crate) fn acked(netid: NetId) -> Bytes {
     [&b"w"[..], &netid.0].concat().into()
+}
+
+/// Where they stand.
+pub(crate) fn all_acked() -> (Bytes, Bytes) {
+    (Bytes::from_static(b"w"), Bytes::from_static(b"x"))
+}
+
+/// When a client was heard of, as it lies beside what it has acknowledged.
+pub(crate) fn heard(now: Wall) -> Bytes {
+    now.0.to_be_bytes().to_vec().into()
+}
+
+/// When that was; none of a row from before it was noted.
+pub(crate) fn heard_at(value: &[u8]) -> Option<Wall> {
+    value.try_into().ok().map(|bytes| Wall(u64::from_be_bytes(bytes)))
 }
 
 /// The row of a partition.

@@ -168,6 +168,8 @@ fn config(quick: bool, effort: Effort) -> Map<String, Value> {
     config.insert("placement_lookups".into(), effort.placement.lookups.into());
     config.insert("placement_deaths".into(), effort.placement.deaths.into());
     config.insert("tables_records".into(), effort.tables.records.into());
+    config.insert("tables_writers".into(), effort.tables.writers.into());
+    config.insert("tables_messages".into(), effort.tables.messages.into());
     config.insert("sketch_groups".into(), effort.sketch.groups.to_vec().into());
     config.insert("sketch_in_flight_by_origin".into(), effort.sketch.in_flight.into());
     config.insert("sketch_service_ms".into(), (effort.sketch.service.as_millis() as u64).into());

@@ -31,6 +31,16 @@ impl Counter {
         !self.stopped.load(Ordering::Relaxed)
     }
 
+    /// How often it was done so far.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// No task is to do it once more.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
     /// It was done this many times.
     pub fn add(&self, times: u64) {
         self.done.fetch_add(times, Ordering::Relaxed);
@@ -47,10 +57,10 @@ where
         running.spawn(task);
     });
     tokio::time::sleep(Duration::from_secs_f64(seconds * WARM_UP)).await;
-    let (watch, before) = (Stopwatch::start(), counter.done.load(Ordering::Relaxed));
+    let (watch, before) = (Stopwatch::start(), counter.done());
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-    let (took, after) = (watch.elapsed(), counter.done.load(Ordering::Relaxed));
-    counter.stopped.store(true, Ordering::Relaxed);
+    let (took, after) = (watch.elapsed(), counter.done());
+    counter.stop();
     let ended = tokio::time::timeout(ENDING, async {
         while let Some(ended) = running.join_next().await {
             ended.map_err(|error| failed(format!("a task under measurement panicked: {error}")))??;

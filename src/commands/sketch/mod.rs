@@ -2,6 +2,7 @@
 
 mod asking;
 mod rules;
+mod sharing;
 mod stats;
 mod survey;
 
@@ -17,6 +18,9 @@ use tidings_sketch::http::{Bodies, PathRule};
 use tidings_sketch::sketcher::{Allowance, Way, Writes};
 use tidings_sketch_proxy::{Checks, Config, Identity, Proxy};
 
+/// How long a proxy has to hand its part of a core over when it is told to stop.
+const LEAVING: Duration = Duration::from_secs(20);
+
 /// Runs what was typed.
 pub fn run(command: Sketch) -> Result<(), Error> {
     match command {
@@ -30,6 +34,7 @@ fn serve(args: Run) -> Result<(), Error> {
     logs::init(&Log { filter: args.log.clone(), ..Log::default() })?;
     probe::raise_open_files();
     let mut file = args.rules.clone().map(rules::File::new);
+    let shared = sharing::Sharing::of(&args);
     let mut config = configured(args)?;
     if let Some(file) = &mut file {
         config.rules = file.read()?;
@@ -38,6 +43,7 @@ fn serve(args: Run) -> Result<(), Error> {
         let mut signals = Signals::listen()?;
         let (origins, quorum) = (config.origins.len(), config.quorum);
         let scheme = if config.tls.is_some() { "https" } else { "http" };
+        config.core = sharing::joined(&shared).await?;
         let proxy = Proxy::start(config).await?;
         let address = proxy.address();
         output::line(format_args!("listening on {scheme}://{address}; {quorum} of {origins} origins must agree"));
@@ -50,6 +56,11 @@ fn serve(args: Run) -> Result<(), Error> {
                 _ = signals.next() => {}
                 never = file.watch(&proxy) => match never? {},
             },
+        }
+        // It serves while it hands over; whoever is in a hurry says so again.
+        tokio::select! {
+            () = proxy.leave_core(LEAVING) => {}
+            _ = signals.next() => {}
         }
         let counts = proxy.counts();
         output::line(format_args!(

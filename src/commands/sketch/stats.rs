@@ -29,6 +29,21 @@ pub fn run(args: &Args) -> Result<(), Error> {
         "{} pages remembered; rules of generation {}, {} files refused",
         stats.remembered, stats.rules_generation, stats.rules_refused
     ));
+    if let Some(core) = &stats.core {
+        output::line(format_args!(
+            "core, as {}: {} ranges, {:.1} % of all pages; {} requests answered by others and {} for others, {} asked of all \
+             origins for want of an owner; {} times no answer, {} messages not of this core; {} pages came along with ranges",
+            core.name,
+            core.ranges,
+            100.0 * core.share,
+            core.forwarded,
+            core.served,
+            core.aside,
+            core.unanswered,
+            core.foreign,
+            core.carried,
+        ));
+    }
     let rows = stats.origins.into_iter().map(|of| {
         let asked = if of.ejected { "no" } else { "yes" };
         let health = match of.up {

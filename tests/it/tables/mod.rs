@@ -1,5 +1,6 @@
 //! Tables through the real binary: what is written is read, watched and kept, whatever dies in between.
 
+mod away;
 mod clusters;
 mod commands;
 mod http;
@@ -15,8 +16,13 @@ const FAST: &str = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_
 
 /// A node with fast times, in its directory.
 fn start(dir: &Path) -> Server {
+    start_with(dir, "")
+}
+
+/// The same, with more of `[notify]`.
+fn start_with(dir: &Path, more: &str) -> Server {
     let config = dir.join("node.toml");
-    std::fs::write(&config, FAST).unwrap();
+    std::fs::write(&config, format!("{FAST}{more}")).unwrap();
     let (config, data) = (config.to_str().unwrap().to_owned(), dir.join("data"));
     Server::start(&["--config", &config, "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"])
 }

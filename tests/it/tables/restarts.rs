@@ -1,6 +1,6 @@
 //! What was acknowledged survives SIGKILL, and so does what is still to be done.
 
-use super::{create, keys, lines, start, table};
+use super::{create, keys, lines, start, start_with, table};
 use crate::process::{Server, http_get, turn, until};
 use serde_json::json;
 
@@ -71,4 +71,21 @@ fn rows_of_a_dropped_table_go_and_those_of_its_namesake_stay() {
     let server = start(dir.path());
     deletes(&server, 1.0);
     server.run(&["table", "read", "t"]).failed(3, "There is no table `t`.");
+}
+
+/// Every outcome that its client has acknowledged leaves a tombstone in the store; those go, and nothing else does.
+#[test]
+fn tombstones_of_tables_are_swept_out() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_with(dir.path(), "keep_tombstones = \"2s\"\n");
+    create(&server, "t", &["--cut", "r0500"]);
+    let all: String = (0..1_000).map(|n| format!("{{\"key\":\"r{n:04}\",\"columns\":{{\"n\":2}}}}\n")).collect();
+    let file = dir.path().join("all.ndjson");
+    std::fs::write(&file, all).unwrap();
+    table(&server, &["import", "t", file.to_str().unwrap()]);
+    until("tombstones are swept out", || (metric(&server, "tidings_tables_tombstones_total")? > 0.0).then_some(()));
+    let count =
+        lines(&table(&server, &["read", "t", "--aggregate", "n=count", "--json"]).out)[0]["columns"]["n"].clone();
+    assert_eq!(count, 1_000);
 }

@@ -97,7 +97,9 @@ impl Listener {
         Ok((Listener { inputs }, events))
     }
 
-    /// Intends to hear of an object; `known` is the version that the application has, 0 if none.
+    /// Intends to hear of an object; `known` is the version that the application has, 0 if none. It spares a notification
+    /// where the servers are known to count versions as they did then: where the client's state was kept, or a session is
+    /// open. Elsewhere the present version is told again.
     pub fn register(&self, object: impl Into<Bytes>, known: u64) {
         self.say(Input::Register { object: object.into(), known });
     }

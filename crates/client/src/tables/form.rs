@@ -214,6 +214,17 @@ impl From<(Key, Columns)> for Line {
     }
 }
 
+/// A netid as people write it: 32 hexadecimal digits.
+pub fn netid_of(text: &str) -> Result<Bytes, Error> {
+    let digits = Some(text).filter(|text| text.len() == 32 && text.is_ascii());
+    let bytes =
+        digits.and_then(|text| (0..16).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()).collect());
+    bytes.map(|bytes: Vec<u8>| bytes.into()).ok_or_else(|| {
+        Error::new("tables.invalid", Class::Invalid, format!("`{text}` is no netid"))
+            .hint("Draw 16 bytes at random, once, and write them as 32 hexadecimal digits.")
+    })
+}
+
 /// R6: an operation as people write it: `NETID/SEQ[/ACKED[/AFTER]]`, the netid as 32 hexadecimal digits.
 pub fn operation_of(text: &str) -> Result<v1::RecordOperation, Error> {
     let parse = || {
@@ -244,6 +255,14 @@ fn bad_data(why: impl Into<String>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn netids_are_read_as_people_write_them() {
+        assert_eq!(netid_of("00112233445566778899aabbccddeeff").unwrap()[..2], [0, 0x11]);
+        for bad in ["", "0011", &"g".repeat(32), &"é".repeat(16), &"0".repeat(33)] {
+            assert_eq!(netid_of(bad).unwrap_err().code, "tables.invalid", "{bad}");
+        }
+    }
 
     #[test]
     fn operations_are_read_as_people_write_them() {

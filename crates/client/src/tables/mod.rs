@@ -28,7 +28,7 @@ pub use tidings_wire::v1::{
     PartitionInfo, PartitionSize, ReadLevel, RecordOperation, TableAccessChange, TableAcl, TableAclEntry, TableColumn,
     TableInfo, TableLevel, TableProperties, TableRight,
 };
-pub use watch::{Event, Watch, WatchOptions, event_of};
+pub use watch::{Event, Watch, WatchOptions, event_of, objects};
 pub use write::{Conflict, Outcome, Write};
 
 use crate::{Client, ClientConfig, Request};

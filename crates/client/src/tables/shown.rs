@@ -1,7 +1,7 @@
 //! Tables, records and events as JSON, as REST and the command line show them.
 
 use super::form::{Record, key_of};
-use super::watch::Event;
+use super::watch::{Event, partition_object};
 use serde_json::{Value as Json, json};
 use tidings_base::Error;
 use tidings_predicate::json::{Form, write, write_columns, write_key};
@@ -37,6 +37,7 @@ pub fn info(info: &v1::TableInfo) -> Json {
     let partition = |part: &v1::PartitionInfo| {
         let mut json = json!({
             "partition": part.number,
+            "object": partition_object(info, part),
             "term": part.term,
             "start": key(&part.start),
             "end": key(&part.end),

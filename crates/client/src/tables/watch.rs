@@ -31,6 +31,28 @@ pub struct WatchOptions {
     pub cursor: Option<Bytes>,
     /// Leaves records out of the first read that are older, in microseconds since 1970.
     pub newer_than_us: u64,
+    /// R3: names this device, at random and for good: while the watch is closed, Notify tells of changes ([`objects`]). A device
+    /// has one watch of each query; the latest counts.
+    pub endpoint: Option<[u8; 16]>,
+}
+
+/// R3: the objects of Notify that tell a device of changes to what it watches while it is away, all in the table's application.
+/// Whatever is heard of any of them means: watch again from the last cursor, and look again which objects there are.
+///
+/// Each part of the table has two: one of the device, and one that tells everybody that the part is in other hands, or was cut
+/// or joined, and that nobody there knows who is away.
+pub fn objects(info: &v1::TableInfo, endpoint: &[u8; 16]) -> Vec<String> {
+    let device: String = endpoint.iter().map(|byte| format!("{byte:02x}")).collect();
+    let both = |part| {
+        let all = partition_object(info, part);
+        let own = format!("{all}/{device}");
+        [all, own]
+    };
+    info.partitions.iter().flat_map(both).collect()
+}
+
+pub(super) fn partition_object(info: &v1::TableInfo, part: &v1::PartitionInfo) -> String {
+    format!("tables/{:016x}.{}", info.id, part.number)
 }
 
 /// What happened to the answer of a live query.
@@ -163,6 +185,7 @@ impl Watch {
                 reader: Some(form::data_to(&self.options.reader)?),
                 cursor: self.received.clone(),
                 newer_than_us: self.options.newer_than_us,
+                netid: self.options.endpoint.map(|endpoint| endpoint.to_vec().into()).unwrap_or_default(),
                 ..Default::default()
             };
             let link = self.table.tables.client.any(Part::Tables, CONNECT).await?;

@@ -19,7 +19,7 @@ use tidings_base::{Class, Error, KeyHash, LeaseNumber};
 use tidings_client::tables::Operations;
 use tidings_predicate::Dialect;
 use tidings_tables::directory::{Opened, Properties};
-use tidings_tables::names::{Endpoint, GatewayId, PartitionId, Position};
+use tidings_tables::names::{GatewayId, Object, PartitionId, Position};
 use tidings_tables::processor::{Guard, StoreId, StoreReply, StoreRequest, StoreResult};
 use tidings_tables::refusal::Refusal;
 use tidings_tables::{gateway, processor};
@@ -197,20 +197,33 @@ impl Hub {
         Ok(self.stored()?.peers().clone())
     }
 
-    /// R3: whoever is away hears from Notify that there is something to read. Each commit publishes again what an earlier one
-    /// could not.
-    pub(super) fn publish(&self, endpoint: Endpoint, partition: PartitionId, position: Position) {
-        let Some(notify) = self.notify.clone() else { return };
-        let object = format!("tables/{partition}/{:?}", endpoint.netid).into();
-        let publication = v1::Publication { object, version: position.get(), ..Default::default() };
-        let publish = Message::Publish(v1::Publish { publications: vec![publication] });
-        let caller = v1::NotifyCaller { app: endpoint.app, ..Default::default() };
+    /// R3: whoever is away hears from Notify that there is something to read. What Notify does not take is published again.
+    pub(super) fn publish(self: &Arc<Self>, partition: PartitionId, number: u64, all: Vec<(Object, Position)>) {
+        let hub = self.clone();
         self.spawn(async move {
-            let request = v1::NotifyMessage { caller: Some(caller), message: Some(publish) };
-            if let Err(error) = notify.call(request).await {
-                tracing::debug!(%error, "tables: nobody who is away was told");
+            let published = tokio::time::timeout(STORE, hub.published(partition, all)).await;
+            let published = published.unwrap_or_else(|_| Err(error::deadline()));
+            if let Err(error) = &published {
+                tracing::debug!(%error, %partition, "tables: nobody who is away was told");
             }
+            hub.processor(processor::Input::Published { partition, number, done: published.is_ok() }).await;
         });
+    }
+
+    async fn published(&self, partition: PartitionId, all: Vec<(Object, Position)>) -> Result<(), Error> {
+        // Where Notify is not served nobody listens.
+        let Some(notify) = &self.notify else { return Ok(()) };
+        // Only whoever holds the partition publishes for it.
+        let entry = self.directories.find(partition.table).filter(|_| self.lease(partition).is_some());
+        let app = entry.ok_or(Refusal::Moved)?.name.app.clone();
+        let publication = |(object, position): (Object, Position)| v1::Publication {
+            object: object.to_string().into(),
+            version: position.get(),
+            ..Default::default()
+        };
+        let publish = Message::Publish(v1::Publish { publications: all.into_iter().map(publication).collect() });
+        let caller = v1::NotifyCaller { app, ..Default::default() };
+        notify.call(v1::NotifyMessage { caller: Some(caller), message: Some(publish) }).await.map(drop)
     }
 
     /// Asks the store for the processor; each request is answered exactly once.

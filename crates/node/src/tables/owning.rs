@@ -16,6 +16,7 @@ use tidings_base::{Error, KeyRange, LeaseNumber};
 use tidings_client::cell::{Link, SessionOptions};
 use tidings_client::placement::{Owner, OwnershipChange};
 use tidings_predicate::Key;
+use tidings_tables::acl::Acl;
 use tidings_tables::directory::{Acquired, Directory, Properties};
 use tidings_tables::names::{PartitionId, TableId};
 use tidings_tables::refusal::Refusal;
@@ -40,8 +41,8 @@ pub(super) struct Held {
 struct Told {
     /// The processor has these.
     partitions: BTreeMap<PartitionId, LeaseNumber>,
-    /// The processor knows these properties.
-    properties: BTreeMap<TableId, Properties>,
+    /// The processor knows these properties, and acts upon other lists.
+    properties: BTreeMap<TableId, (Properties, Option<Acl>)>,
     /// The gateway knows these directories, and who has which partition.
     directories: BTreeMap<TableId, (u64, u64)>,
     owners: BTreeMap<PartitionId, Option<LeaseNumber>>,
@@ -197,11 +198,14 @@ impl Hub {
     }
 
     async fn tell_processor(&self, entry: &Entry) {
-        let (table, properties) = (entry.table(), &entry.directory.properties);
-        let before = self.held.told.lock().properties.insert(table, properties.clone());
-        if before.is_some_and(|before| before != *properties) {
+        let (table, Directory { properties, acl, .. }) = (entry.table(), &*entry.directory);
+        let before = self.held.told.lock().properties.insert(table, (properties.clone(), acl.clone()));
+        if before.as_ref().is_some_and(|(before, _)| before != properties) {
             let properties = Box::new(properties.clone());
             self.processor(processor::Input::Altered { table, properties }).await;
+        }
+        if before.is_some_and(|(_, before)| before != *acl) {
+            self.processor(processor::Input::Relisted(table)).await;
         }
         let parts: Vec<PartitionId> =
             entry.directory.partitions.iter().map(|part| entry.directory.partition_id(part.number)).collect();

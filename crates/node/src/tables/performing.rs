@@ -34,7 +34,7 @@ impl Perform<processor::Output> for ForProcessor {
                 true => hub.say(Said::Gateway(gateway::Input::Progress(progress))),
                 false => hub.send_news(gateway, convert::progress_to(&progress)),
             },
-            Output::Publish { endpoint, partition, position } => hub.publish(endpoint, partition, position),
+            Output::Publish { partition, number, publications } => hub.publish(partition, number, publications),
             Output::Grown { partition, at } => {
                 let hub = hub.clone();
                 self.0.spawn(async move {
@@ -66,8 +66,8 @@ impl Perform<gateway::Output> for ForGateway {
             Output::Update { partition, query, reader } => {
                 hub.send_ask(partition, processor::Input::Update { query, partition, reader });
             }
-            Output::Remove { partition, query } => {
-                hub.send_ask(partition, processor::Input::Remove { query, partition });
+            Output::Remove { partition, query, over } => {
+                hub.send_ask(partition, processor::Input::Remove { query, partition, over });
             }
             Output::Taken { partition, query, frames } => {
                 hub.send_ask(partition, processor::Input::Taken { query, partition, frames });

@@ -13,7 +13,7 @@ pub(super) struct Processing(pub(super) Processor);
 pub(super) enum Input {
     /// Something for the machine.
     Machine(processor::Input),
-    /// R1: only a partition that is open may be cut or joined.
+    /// R1: only a partition that is open may be cut or joined; R3: and only after those who are away were told that it is.
     Opened(PartitionId, oneshot::Sender<Option<Opened>>),
 }
 
@@ -26,7 +26,8 @@ impl Machine for Processing {
             Input::Machine(input) => self.0.handle(now, input, out),
             Input::Opened(partition, reply) => {
                 // Who does not wait any more needs no answer.
-                let _ = reply.send(self.0.opened(partition));
+                let opened = self.0.opened(partition).filter(|_| self.0.has_told_of_opening(partition));
+                let _ = reply.send(opened);
             }
         }
     }

@@ -212,6 +212,7 @@ impl Hub {
             generation: entry.version.1,
             partitions: entry.directory.partitions.iter().map(part).collect(),
             acl: entry.directory.acl.as_ref().filter(|_| whole).map(convert::acl_to),
+            id: entry.table().0,
         }
     }
 

@@ -263,6 +263,7 @@ impl Hub {
         let who = convert::relative(&caller, &name.app);
         let endpoint = match query.netid.is_empty() {
             true => None,
+            false if caller.app != name.app => return Err(foreign_endpoint()),
             false => Some(Endpoint { netid: convert::netid_of(&query.netid)?, app: caller.app.clone() }),
         };
         let (caller_here, properties) = (convert::caller_of(&who), &entry.directory.properties);
@@ -344,6 +345,11 @@ impl Hub {
             }
         }
     }
+}
+
+fn foreign_endpoint() -> Error {
+    Error::new("tables.foreign_endpoint", Class::Refused, "Notify tells only callers of the table's own application")
+        .hint("Watch without a netid, or as a caller of the application that the table belongs to.")
 }
 
 fn one_frame() -> Error {

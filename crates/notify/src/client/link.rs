@@ -214,8 +214,9 @@ impl Client {
         let v1::NotifyGrant { token, session, salt, generation, .. } = grant;
         self.nonce = None;
         self.previous = Some((token.clone(), generation));
-        // F3: versions of another generation have nothing to do with this one's.
-        let forget = before.is_some_and(|before| before != generation) && !self.is(Mutant::GenerationIgnored);
+        // F3: versions of another generation have nothing to do with this one's, and without a state nobody knows which
+        // generation the application's are of.
+        let forget = before != Some(generation) && !self.is(Mutant::GenerationIgnored);
         self.digest = digest::Digest::default();
         for (object, intent) in &mut self.intended {
             intent.hash = digest::hash(&salt, object);
@@ -231,7 +232,7 @@ impl Client {
         self.changes.clear();
         self.acks.clear();
         let state = v1::NotifyClientState { token: token.clone(), session, salt: salt.clone(), generation };
-        self.session = Some(Session { token, number: session, salt, generation });
+        self.session = Some(Session { token, number: session, salt });
         out.put(Output::WriteState(state.encode_to_vec().into()));
         self.say(now);
     }
@@ -248,10 +249,14 @@ impl Client {
         out.put(Output::Event(Event::Refused { reason }));
         match reason {
             v1::NotifyRefused::InvalidId | v1::NotifyRefused::Superseded | v1::NotifyRefused::BadToken => {
-                // Start as new: the servers learn what is intended from the digests.
-                let session = self.session.take().map(|session| session.generation);
-                let generation = session.or(self.previous.as_ref().map(|(_, generation)| *generation));
-                self.previous = generation.map(|generation| (Bytes::new(), generation));
+                // Start as new: the servers learn what is intended from the digests, and from the token that there was
+                // something before. Another session's id is not ours any more.
+                self.session = None;
+                if reason == v1::NotifyRefused::Superseded
+                    && let Some((token, _)) = &mut self.previous
+                {
+                    token.clear();
+                }
                 self.nonce = None;
                 self.synced = false;
                 self.say(now);

@@ -200,7 +200,6 @@ struct Session {
     token: Bytes,
     number: u64,
     salt: Bytes,
-    generation: u32,
 }
 
 /// The timers of the client.

@@ -153,8 +153,9 @@ impl Matcher {
             // F12: something earlier may be on its way still.
             next.suppress &= always;
             waiters.extend(waiter);
-        } else if job.want.suppress && want.version < job.want.version && !always {
-            // F12: the maker of the later version has not been told of this one. No marker says so, hence `hold`.
+        } else if job.want.suppress && (want.version < job.want.version || !want.suppress) && !always {
+            // F12: the maker of the later version has not been told of this one, or of what has collapsed into it in
+            // scratch. No marker says so, hence `hold`.
             let again = Want { suppress: false, hold: true, ..job.want.clone() };
             let (next, waiters) = job.next.get_or_insert_with(|| (again, Vec::new()));
             (next.suppress, next.hold) = (false, true);

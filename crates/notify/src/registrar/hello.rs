@@ -2,8 +2,9 @@
 
 use super::state::{After, Client, State, Work};
 use super::{Output, Registrar, Step};
+use crate::mutant::Mutant;
 use crate::names::{Caller, Channel, ClientKey, MAX_SOURCE};
-use crate::rows::{self, CREATED, PRESENCE, REGISTRAR, SESSION, Span, StoreReply, StoreResult};
+use crate::rows::{self, AFTER_LOSS, CREATED, PRESENCE, REGISTRAR, SESSION, Span, StoreReply, StoreResult};
 use bytes::Bytes;
 use tidings_base::{KeyHash, Now, Outbox};
 use tidings_wire::v1;
@@ -15,6 +16,8 @@ pub(super) struct Newcomer {
     channel: Channel,
     contact: u64,
     hello: v1::NotifyHello,
+    /// F3: it was known before something was lost.
+    after_loss: bool,
     /// Ids of the principal that were found so far.
     found: u32,
 }
@@ -43,7 +46,10 @@ impl Registrar {
         let known = previous.and_then(|token| Some((self.owner_of(caller, &token).ok()?, token.session)));
         match known {
             Some((key, session)) => self.give(now, &key, Work::Hello { channel, contact, session, hello }, out),
-            None => self.newcomer(now, caller, (channel, contact), hello, out),
+            None => {
+                let after_loss = !hello.previous.is_empty() && !self.is(Mutant::LossUntold);
+                self.newcomer(now, caller, (channel, contact), (hello, after_loss), out);
+            }
         }
     }
 
@@ -53,7 +59,7 @@ impl Registrar {
         now: Now,
         caller: &Caller,
         (channel, contact): (Channel, u64),
-        hello: v1::NotifyHello,
+        (hello, after_loss): (v1::NotifyHello, bool),
         out: &mut Outbox<Output>,
     ) {
         let Some(realm) = &self.realm else { return };
@@ -61,7 +67,7 @@ impl Registrar {
         let uuid = (u128::from(self.rng.next_u64()) << 64) | u128::from(self.rng.next_u64());
         let key = ClientKey::new(&caller.app, generation, &caller.principal, uuid.to_be_bytes());
         let (place, nonce) = (key.hash(), hello.nonce);
-        let newcomer = Newcomer { key, channel, contact, hello, found: 0 };
+        let newcomer = Newcomer { key, channel, contact, hello, after_loss, found: 0 };
         match self.ids.get(&place).copied() {
             Some(ids) if ids < self.options.max_ids => return self.welcome(now, newcomer, out),
             // Some of them may have been collected.
@@ -107,16 +113,19 @@ impl Registrar {
     }
 
     fn welcome(&mut self, now: Now, newcomer: Newcomer, out: &mut Outbox<Output>) {
-        let Newcomer { key, channel, contact, hello, .. } = newcomer;
+        let Newcomer { key, channel, contact, hello, after_loss, .. } = newcomer;
         if let Some(ids) = self.ids.get(&key.hash()) {
             *ids += 1;
         }
         let mut client = Box::new(Client::new(now.mono));
         (client.state, client.created) = (State::Ready, true);
-        (client.source, client.persistent) = (hello.source.clone(), hello.persistent);
+        (client.source, client.persistent, client.after_loss) = (hello.source.clone(), hello.persistent, after_loss);
         let value = [&[u8::from(hello.persistent)], hello.source.as_ref()].concat();
         let seqno = self.begin_session(now, &key, &mut client, (channel, contact), hello.nonce);
         client.put(rows::cell(CREATED, seqno, value));
+        if after_loss {
+            client.put(rows::cell(AFTER_LOSS, seqno, Bytes::new()));
+        }
         self.nonces.insert((key.hash(), hello.nonce), key.clone());
         self.clients.insert(key.clone(), client);
         self.run(now, &key, out);
@@ -132,6 +141,8 @@ impl Registrar {
     ) -> u64 {
         let seqno = self.seqno(key);
         (client.session, client.nonce, client.op) = (seqno, nonce, Some(0));
+        // Should the write fail, the row is read again: nothing of this session is stable yet.
+        client.durable.0 = 0;
         client.put(rows::cell(SESSION, seqno, nonce.to_be_bytes().to_vec()));
         self.connect(now, key, client, (channel, contact), seqno);
         client.dirty.after.push(After::Grant { channel, nonce });
@@ -202,7 +213,7 @@ impl Registrar {
             self.nonces.remove(&(key.hash(), nonce));
             let user = key.to_message();
             let caller = Caller { app: user.app, principal: user.user };
-            self.newcomer(now, &caller, (channel, contact), hello, out);
+            self.newcomer(now, &caller, (channel, contact), (hello, false), out);
         }
     }
 

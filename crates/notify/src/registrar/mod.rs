@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   client ─ Up ─▶ loaded row ─▶ changes, acks ─▶ one row write, with markers ─▶ Send (F1: guarded by the lease)
-//!                                     └▶ ToMatcher ─▶ version ─▶ post-propagation: log or unk, and the marker's end,
-//!                                                                in one row write (F5, F6) ─▶ Send
+//!                     └▶ once it is stable: ToMatcher ─▶ version ─▶ post-propagation: log or unk, and the marker's end,
+//!                                                                   in one row write (F5, F6) ─▶ Send
 //!   matcher ─ Notify ─▶ pushed at once (fast path), log-{object}@version ─▶ Notified
 //!                          └▶ sent again from memory until it is acknowledged (F9)
 //! ```

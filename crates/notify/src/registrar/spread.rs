@@ -20,18 +20,15 @@ const WINDOW: usize = 256;
 
 impl Registrar {
     /// Takes a change to its matcher, in place of an earlier one of the same object.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn spread(
         &mut self,
         now: Now,
         key: &ClientKey,
         client: &mut Client,
-        object: u32,
-        seqno: u64,
-        registered: bool,
+        (object, pending): (u32, Pending),
         out: &mut Outbox<Output>,
     ) {
-        match client.pending.insert(object, Pending::new(seqno, registered)) {
+        match client.pending.insert(object, pending) {
             Some(old) => drop(old.call.map(|call| self.calls.remove(&call))),
             None if self.pending >= self.options.max_pending && client.state == State::Ready => {
                 // §4.2.5: under pressure entries are dropped, and found again by their markers.
@@ -71,8 +68,8 @@ impl Registrar {
         let Some(realm) = self.realm.as_ref().map(|realm| realm.message(key.app())) else { return };
         let under_way = client.pending.values().filter(|pending| pending.call.is_some()).count();
         let room = WINDOW.saturating_sub(under_way);
-        let waiting: Vec<u32> =
-            client.pending.iter().filter(|(_, p)| p.call.is_none()).map(|(object, _)| *object).take(room).collect();
+        let ready = client.pending.iter().filter(|(_, pending)| pending.stored && pending.call.is_none());
+        let waiting: Vec<u32> = ready.map(|(object, _)| *object).take(room).collect();
         for object in waiting {
             let id = CallId(self.id());
             let name = Bytes::copy_from_slice(self.names.name(object));
@@ -158,13 +155,19 @@ impl Registrar {
             client.put(rows::gone(rows::column(PENDING_OF, &name), pending.seqno));
         }
         let posts = pending.registered && client.reg(object).is_some() && !self.is(Mutant::NoPostPropagation);
-        if posts && version == 0 {
+        // F3: what was published since a loss need not be the latest that was published before it.
+        let unknown = version == 0 || (client.after_loss && !pending.scrub);
+        if posts && unknown {
             let seqno = self.seqno(key);
             client.unknown.retain(|(other, _)| *other != object);
             client.unknown.push((object, seqno));
             client.put(rows::cell(rows::column(UNK, &name), seqno, Bytes::new()));
             client.used(seqno, now.wall.millis());
-        } else if posts && let Some(reg) = client.reg_mut(object) {
+        }
+        if posts
+            && version > 0
+            && let Some(reg) = client.reg_mut(object)
+        {
             reg.version = reg.version.max(version);
             if version > reg.acked {
                 reg.logged = reg.logged.max(version);

@@ -3,7 +3,7 @@
 use super::interned::Names;
 use crate::digest::{self, Digest};
 use crate::names::{Channel, ClientKey, Guard};
-use crate::rows::{self, CREATED, LAST_SEQNO, LOG, PENDING_OF, PRESENCE, REG, SESSION, UNK};
+use crate::rows::{self, AFTER_LOSS, CREATED, LAST_SEQNO, LOG, PENDING_OF, PRESENCE, REG, SESSION, UNK};
 use crate::{CallId, RequestId};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -67,6 +67,8 @@ pub(super) struct Pending {
     pub registered: bool,
     /// F3: it was confirmed before, and no marker stands for it; only news of the object come of it.
     pub scrub: bool,
+    /// Our row says so, stably: only then may its matcher hear of it.
+    pub stored: bool,
     pub call: Option<CallId>,
     pub sent: Mono,
     pub failures: u32,
@@ -74,7 +76,7 @@ pub(super) struct Pending {
 
 impl Pending {
     pub fn new(seqno: u64, registered: bool) -> Pending {
-        Pending { seqno, registered, scrub: false, call: None, sent: Mono(0), failures: 0 }
+        Pending { seqno, registered, scrub: false, stored: true, call: None, sent: Mono(0), failures: 0 }
     }
 }
 
@@ -87,6 +89,8 @@ pub(super) enum After {
     Grant { channel: Channel, nonce: u64 },
     /// Answer a matcher.
     Notified { request: RequestId, guard: Guard },
+    /// Take a change to its matcher.
+    Spread { object: u32, seqno: u64 },
     /// Tell the client how a registration stands, and what is known of the object.
     Told { object: u32, status: v1::RegistrationStatus },
 }
@@ -153,6 +157,8 @@ pub(super) struct Client {
     /// F10: whether the row has its `created`.
     pub created: bool,
     pub persistent: bool,
+    /// F3: it was known before something was lost.
+    pub after_loss: bool,
     pub source: Bytes,
     pub session: u64,
     pub nonce: u64,
@@ -192,6 +198,7 @@ impl Client {
             queue: VecDeque::new(),
             created: false,
             persistent: false,
+            after_loss: false,
             source: Bytes::new(),
             session: 0,
             nonce: 0,
@@ -311,6 +318,7 @@ impl Client {
         for cell in &row.cells {
             let Some(value) = &cell.value else { continue };
             match cell.column.as_ref() {
+                AFTER_LOSS => self.after_loss = true,
                 CREATED => {
                     self.created = true;
                     self.persistent = value.first() == Some(&1);

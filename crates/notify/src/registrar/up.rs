@@ -1,6 +1,6 @@
 //! A client's messages: changes of registrations in the order of their numbers, acks, and what they are answered with.
 
-use super::state::{After, Asking, Client, Reg};
+use super::state::{After, Asking, Client, Pending, Reg};
 use super::{Ask, AskId, Output, Registrar, Verdict};
 use crate::digest;
 use crate::mutant::Mutant;
@@ -203,7 +203,11 @@ impl Registrar {
             client.put(rows::cell(rows::column(PENDING_OF, name), seqno, known.to_be_bytes().to_vec()));
         }
         client.used(seqno, now.wall.millis());
-        self.spread(now, key, client, object, seqno, registered, out);
+        // Matchers hear of it when it is stable: of an end that is not, they would know what no registrar knows, and no
+        // later look would find it.
+        client.dirty.after.push(After::Spread { object, seqno });
+        let pending = Pending { stored: self.is(Mutant::SpreadUnstored), ..Pending::new(seqno, registered) };
+        self.spread(now, key, client, (object, pending), out);
     }
 
     /// F7: these and no others.

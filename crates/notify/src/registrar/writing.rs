@@ -131,6 +131,7 @@ impl Registrar {
     fn complete(&mut self, now: Now, key: &ClientKey, client: &mut Client, batch: Batch, out: &mut Outbox<Output>) {
         client.durable = (batch.op, batch.digest);
         client.present = client.channel.is_some() && client.channel == batch.channel;
+        let mut spread = false;
         for after in batch.after {
             match after {
                 After::Reply { channel, statuses, query } => {
@@ -148,8 +149,17 @@ impl Registrar {
                     let guard = self.guarded(guard);
                     out.put(Output::Notified { request, guard, outcome: Outcome::Done });
                 }
+                After::Spread { object, seqno } => {
+                    if let Some(pending) = client.pending.get_mut(&object).filter(|pending| pending.seqno == seqno) {
+                        pending.stored = true;
+                        spread = true;
+                    }
+                }
                 After::Told { object, status } => self.tell(now, key, client, object, status, out),
             }
+        }
+        if spread {
+            self.propagate(now, key, client, out);
         }
     }
 

@@ -16,6 +16,8 @@ struct Pair {
     client: Client,
     state: Option<Bytes>,
     events: Vec<Event>,
+    /// What was told, and is not acknowledged yet.
+    news: Vec<(Bytes, u64)>,
     up: usize,
     down: usize,
     open: bool,
@@ -29,7 +31,17 @@ impl Pair {
 
     fn of(registrar: registrar::Options, client: Options) -> Pair {
         let (desk, client) = (Desk::registrar(registrar), Client::new(client));
-        Pair { desk, client, state: None, events: Vec::new(), up: 0, down: 0, open: false, left: false }
+        Pair {
+            desk,
+            client,
+            state: None,
+            events: Vec::new(),
+            news: Vec::new(),
+            up: 0,
+            down: 0,
+            open: false,
+            left: false,
+        }
     }
 
     fn now(&self) -> Now {
@@ -52,7 +64,12 @@ impl Pair {
                     self.desk.give(registrar::Input::Up { caller, channel, lease: lease(), message: up });
                 }
                 Output::WriteState(state) => self.state = Some(state),
-                Output::Event(event) => self.events.push(event),
+                Output::Event(event) => {
+                    if let Event::Notify { object, version, .. } = &event {
+                        self.news.push((object.clone(), *version));
+                    }
+                    self.events.push(event);
+                }
                 Output::Left => self.left = true,
             }
         }
@@ -73,6 +90,9 @@ impl Pair {
             let (now, mut out) = (self.now(), Outbox::new());
             self.client.wake(now, &mut out);
             self.perform(out);
+            for (object, version) in std::mem::take(&mut self.news) {
+                self.tell(Input::Acked { object, version });
+            }
         }
     }
 
@@ -177,6 +197,29 @@ fn a_version_is_told_once_and_acknowledged_again_when_it_comes_again() {
     pair.tell(Input::Received(Box::new(other)));
     pair.talk(100);
     assert_eq!(pair.up, before);
+}
+
+/// F3: without a state nobody knows of which generation the version is that the application has.
+#[test]
+fn f3_a_version_of_an_unknown_generation_hides_nothing() {
+    for (mutant, told) in [(None, 1), (Some(Mutant::GenerationIgnored), 0)] {
+        let mut pair = Pair::new(mutant);
+        pair.tell(Input::Start { state: None });
+        pair.tell(Input::Register { object: "prices".into(), known: 1 << 40 });
+        pair.tell(Input::Reissued);
+        pair.talk(300);
+        let news = pair.events.iter().filter(|event| matches!(event, Event::Notify { version: 1, .. }));
+        assert_eq!(news.count(), told, "{mutant:?}");
+        // Whoever kept the state knows: what it has is not told again.
+        pair.client = Client::new(Options { seed: 1, mutant, ..Default::default() });
+        pair.events.clear();
+        pair.tell(Input::Start { state: pair.state.clone() });
+        pair.tell(Input::Register { object: "prices".into(), known: 1 });
+        pair.tell(Input::Register { object: "rates".into(), known: 1 });
+        pair.tell(Input::Reissued);
+        pair.talk(300);
+        assert!(pair.registered() >= 1 && !pair.events.iter().any(|event| matches!(event, Event::Notify { .. })));
+    }
 }
 
 /// F10: what nobody keeps is given back, and whoever comes next has room.

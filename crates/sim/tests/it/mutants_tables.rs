@@ -60,7 +60,8 @@ const TABLE: &[(Rule, u64, &[&str])] = &[
 ];
 
 /// Rules that no seed here misses: tests of the machines hold them (`crates/tables/tests/it`).
-const ELSEWHERE: &[Rule] = &[Rule::BoundsTold, Rule::ListIgnored];
+const ELSEWHERE: &[Rule] =
+    &[Rule::BoundsTold, Rule::ListIgnored, Rule::AwayForgotten, Rule::OpenedSilently, Rule::PublishedOnce];
 
 /// Two minutes of faults.
 fn options(mutant: Option<Rule>) -> Options {

@@ -5,5 +5,6 @@ mod health;
 mod origins;
 mod secure;
 mod serving;
+mod sketching_core;
 mod telling;
 mod verifying;

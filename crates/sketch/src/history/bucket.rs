@@ -54,6 +54,11 @@ impl Bucket {
         self.words[at] = 0;
     }
 
+    /// The tags and rows that are there.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (u32, Row)> + '_ {
+        (0..SLOTS).filter(|at| self.words[*at] != 0).map(|at| (self.tags[at], self.row(at)))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.words.iter().filter(|word| **word != 0).count()
     }

@@ -12,11 +12,15 @@
 //! back as the newest thing known. All memory is allocated at the start; nothing grows.
 
 mod bucket;
+mod carried;
 mod shard;
+
+pub use carried::Carried;
 
 use crate::mutant::Mutant;
 use crate::sigma::{Sigma, Stamp};
 use crate::sketch::Sketch;
+use carried::Item;
 use parking_lot::Mutex;
 use shard::Shard;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,14 +173,74 @@ impl History {
 
     /// Drops what is remembered of a range that was lost (rule J): whole shards, which costs some replicated reads.
     pub fn drop_range(&self, range: KeyRange) {
-        let span = self.shards.len().ilog2();
         for (number, shard) in self.shards.iter().enumerate() {
-            let start = (number as u64).checked_shl(self.shift).unwrap_or(0);
-            let arc = KeyRange::new(KeyHash(start), KeyHash(start | u64::MAX.checked_shr(span).unwrap_or(0)));
-            if arc.overlaps(range) {
+            if self.arc(number).overlaps(range) {
                 shard.lock().drop_all();
             }
         }
+    }
+
+    /// What is remembered of a range that is handed over, as far as whole shards lie within it. Nobody answers for the range
+    /// any more when this is called, so nothing of it changes.
+    pub fn carry(&self, range: KeyRange) -> Carried {
+        let incarnation = Incarnation(self.incarnation.load(Ordering::SeqCst));
+        let mut carried = Carried {
+            shards: self.shards.len() as u32,
+            buckets: self.buckets() as u32,
+            incarnation,
+            items: Vec::new(),
+        };
+        for (number, shard) in self.shards.iter().enumerate().filter(|(number, _)| range.covers(self.arc(*number))) {
+            let mut shard = shard.lock();
+            self.renew(&mut shard);
+            if shard.incarnation == incarnation {
+                let items = shard.rows().map(|(bucket, tag, row)| {
+                    let (shard, bucket) = (number as u32, bucket as u32);
+                    Item { shard, bucket, tag, row }
+                });
+                carried.items.extend(items.take(Carried::MOST_ITEMS - carried.items.len()));
+            }
+        }
+        carried
+    }
+
+    /// Takes over what came along with a range, after everything of it was dropped and before anybody may ask for it; how many
+    /// entries it was. A table that is divided otherwise takes none.
+    ///
+    /// Places of an `ordered` group mean the same everywhere. Ticks are each table's own: without an order the entries are as of
+    /// now, which is before every vote that this sketcher begins for the range.
+    pub fn take_over(&self, range: KeyRange, carried: &Carried, ordered: bool) -> usize {
+        if carried.shards as usize != self.shards.len() || carried.buckets as usize != self.buckets() {
+            return 0;
+        }
+        if ordered {
+            self.incarnation.fetch_max(carried.incarnation.0, Ordering::SeqCst);
+        }
+        let now = self.tick();
+        let mut taken = 0;
+        for Item { shard, bucket, tag, row } in &carried.items {
+            let number = *shard as usize;
+            let Some(shard) = self.shards.get(number).filter(|_| range.covers(self.arc(number))) else { continue };
+            let mut shard = shard.lock();
+            self.renew(&mut shard);
+            if shard.incarnation == carried.incarnation {
+                let place = if ordered { row.place } else { now };
+                taken += usize::from(shard.take_over(*bucket as usize, *tag, bucket::Row { place, ..*row }));
+            }
+        }
+        taken
+    }
+
+    /// The part of the ring that a shard is for.
+    fn arc(&self, number: usize) -> KeyRange {
+        let start = (number as u64).checked_shl(self.shift).unwrap_or(0);
+        let span = u64::MAX.checked_shr(self.shards.len().ilog2()).unwrap_or(0);
+        KeyRange::new(KeyHash(start), KeyHash(start | span))
+    }
+
+    /// Buckets of each shard.
+    fn buckets(&self) -> usize {
+        self.shards[0].lock().buckets()
     }
 
     /// The next tick: what votes without σ are dated by (rule E).

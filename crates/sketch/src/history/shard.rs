@@ -75,6 +75,25 @@ impl Shard {
         self.buckets[bucket].put(at, spot.tag, Row { black, ..row });
     }
 
+    pub(super) fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Everything that is remembered: its bucket, its tag, and what it is.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, u32, Row)> + '_ {
+        let numbered = self.buckets.iter().enumerate();
+        numbered.flat_map(|(number, bucket)| bucket.rows().map(move |(tag, row)| (number, tag, row)))
+    }
+
+    /// Puts a row where it lay in another table, if nothing is in its way.
+    pub(super) fn take_over(&mut self, bucket: usize, tag: u32, row: Row) -> bool {
+        let free = self.buckets.get(bucket).filter(|bucket| bucket.find(tag).is_none()).and_then(Bucket::free);
+        let Some(at) = free else { return false };
+        self.highest = self.highest.max(row.place);
+        self.buckets[bucket].put(at, tag, row);
+        true
+    }
+
     pub(super) fn len(&self) -> usize {
         self.buckets.iter().map(Bucket::len).sum()
     }

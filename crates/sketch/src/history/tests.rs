@@ -255,3 +255,88 @@ proptest! {
         }
     }
 }
+
+/// A table of sixteen shards with a hundred keys, and the upper half of the ring.
+fn to_be_carried() -> (History, Options, KeyRange) {
+    let options = Options { shards: 16, ..Options::of(2_000) };
+    let history = History::new(&options);
+    for number in 0..100 {
+        assert_eq!(put(&history, number, number, at(10 + number)), Change::New);
+    }
+    let range = KeyRange::new(KeyHash(1 << 63), KeyHash(u64::MAX));
+    (history, options, range)
+}
+
+/// Rule J: with a range that is handed over its entries go along, and no others.
+#[test]
+fn entries_of_whole_shards_are_carried() {
+    let (history, options, range) = to_be_carried();
+    let carried = history.carry(range);
+    let inside = |number: &u64| range.contains(key(*number).position());
+    assert_eq!(carried.len(), (0..100).filter(inside).count());
+    let carried = Carried::from_bytes(&carried.to_bytes()).expect("what was written is read");
+    let other = History::new(&options);
+    assert_eq!(other.take_over(range, &carried, true), carried.len());
+    for number in 0..100 {
+        assert_eq!(seen(&other, number), inside(&number).then(|| answer(number)), "{number}");
+    }
+    let some = (0..100).find(inside).expect("half of them are");
+    assert_eq!(put(&other, some, 777, at(some)), Change::Older, "a place means the same everywhere");
+    assert_eq!(put(&other, some, 777, at(1_000)), Change::Changed);
+
+    // A shard that is not within the range as a whole stays.
+    let short = KeyRange::new(range.start, KeyHash(u64::MAX - 1));
+    let last = |number: &u64| key(*number).position().0 >> 60 == 15;
+    assert_eq!(history.carry(short).len(), (0..100).filter(|number| inside(number) && !last(number)).count());
+    assert_eq!(History::new(&options).take_over(short, &carried, true), history.carry(short).len());
+    let divided = Options { shards: 32, ..options };
+    assert_eq!(History::new(&divided).take_over(range, &carried, true), 0);
+    assert!(Carried::default().is_empty() && other.take_over(range, &Carried::default(), true) == 0);
+}
+
+/// Ticks are each table's own: carried entries count as of the hand-over, however far the other table had come.
+#[test]
+fn entries_without_an_order_are_as_of_the_hand_over() {
+    let (history, options, range) = to_be_carried();
+    let voted = History::new(&options);
+    for _ in 0..1_000 {
+        voted.tick();
+    }
+    let vote = |history: &History| Stamp::Voted { began: history.tick(), ended: history.tick() };
+    for number in 0..100 {
+        put(&voted, number, number, vote(&voted));
+    }
+    let number = (0..100).find(|number| range.contains(key(*number).position())).expect("half of them are");
+    let other = History::new(&options);
+    let before = Stamp::Voted { began: other.tick(), ended: other.tick() };
+    assert!(other.take_over(range, &voted.carry(range), false) > 0);
+    assert_eq!(seen(&other, number), Some(answer(number)));
+    assert_eq!(put(&other, number, 777, vote(&other)), Change::Changed, "a vote that began later decides");
+    assert_eq!(put(&other, number, number, before), Change::Disputed, "one that began before does not");
+    // Of another life of the group nothing is taken.
+    let later = History::new(&options);
+    put(&later, 1, 1, Stamp::Ordered(sigma(2, 1)));
+    assert_eq!(later.take_over(range, &history.carry(range), true), 0);
+}
+
+#[test]
+fn spoilt_entries_are_none() {
+    let (history, _, range) = to_be_carried();
+    let bytes = history.carry(range).to_bytes();
+    for end in 0..bytes.len() {
+        assert_eq!(Carried::from_bytes(&bytes[..end]), None);
+    }
+    let spoilt = |at: usize, byte: u8| {
+        let mut bytes = bytes.clone();
+        bytes[at] = byte;
+        Carried::from_bytes(&bytes)
+    };
+    assert_eq!(spoilt(0, 2), None, "another form");
+    assert_eq!(spoilt(12, bytes[12] ^ 1), None, "another number of entries");
+    assert_eq!(spoilt(bytes.len() - 1, 2), None, "neither black nor not");
+    assert_eq!(spoilt(bytes.len() - 2, 255), None, "no place");
+    // What names a shard or bucket that is not there is passed over.
+    let (_, options, _) = to_be_carried();
+    let elsewhere = spoilt(24 + 3, 255).expect("it is read");
+    assert_eq!(History::new(&options).take_over(range, &elsewhere, true), elsewhere.len() - 1);
+}

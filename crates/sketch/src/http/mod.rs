@@ -29,6 +29,9 @@ pub const SESSION_COOKIE: &str = "tidings-session";
 /// The header that says of each answer whether it was verified, and how.
 pub const VERIFIED: HeaderName = HeaderName::from_static("tidings-verified");
 
+/// The header by which sketchers of one core speak to each other. Nobody else's passes, in either direction.
+pub const CORE: HeaderName = HeaderName::from_static("tidings-core");
+
 /// Headers of one message, sorted by name; of one name in the order in which they came, which has a meaning.
 pub type Fields = Vec<(HeaderName, HeaderValue)>;
 
@@ -110,10 +113,10 @@ pub enum BadResponse {
 }
 
 impl Forwarded {
-    /// s(q): everything that may decide the answer, under the generation of the rules that let it pass.
-    fn sketch(&self, sketching: &Sketching, generation: u64) -> Sketch {
+    /// s(q): everything that may decide the answer, under the rules that let it pass.
+    fn sketch(&self, sketching: &Sketching, rules: u64) -> Sketch {
         let mut pen = sketching.begin(Of::Request);
-        pen.number(generation).field(self.method.as_str().as_bytes()).field(self.scheme.as_bytes());
+        pen.number(rules).field(self.method.as_str().as_bytes()).field(self.scheme.as_bytes());
         pen.field(self.authority.as_bytes()).field(self.target.as_bytes());
         add_fields(&mut pen, &self.inputs);
         pen.field(&self.body);
@@ -123,7 +126,7 @@ impl Forwarded {
 
 impl<B> Page<B> {
     /// s(r): everything that would be forwarded, and what it answers.
-    fn sketch(&self, sketching: &Sketching, key: &Sketch) -> Sketch {
+    pub fn sketch(&self, sketching: &Sketching, key: &Sketch) -> Sketch {
         let mut pen = sketching.begin(Of::Response);
         pen.field(&key.0).number(self.status.as_u16().into());
         add_fields(&mut pen, &self.fields);
@@ -233,7 +236,7 @@ impl Rules {
             non_inputs: passing(&headers, |name| self.is_non_input(name)),
             body,
         };
-        let key = forwarded.sketch(sketching, self.generation);
+        let key = forwarded.sketch(sketching, self.identity());
         let kind = match read {
             true => Kind::Read { way: self.way(parts.uri.path(), personal), after: session },
             false => Kind::Write,

@@ -3,7 +3,7 @@
 use super::SESSION_COOKIE;
 use crate::session;
 use crate::sigma::Sigma;
-use crate::sketch::Sketching;
+use crate::sketch::{Of, Sketching};
 use crate::sketcher::Way;
 use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -13,6 +13,9 @@ use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 pub struct Rules {
     /// Grows with every change.
     pub generation: u64,
+    /// Whether several sketchers share these rules, as those of one core do: then what the rules say stands in s(q) in the place
+    /// of the generation, which each of them counts for itself.
+    pub shared: bool,
     /// Request headers that are forwarded, and so sketched. All others are stripped.
     pub inputs: Vec<HeaderName>,
     /// Request headers that are forwarded and declared to have no influence on the answer.
@@ -40,6 +43,7 @@ impl Default for Rules {
     fn default() -> Rules {
         Rules {
             generation: 0,
+            shared: false,
             inputs: vec![
                 header::ACCEPT,
                 header::ACCEPT_LANGUAGE,
@@ -77,10 +81,31 @@ pub(super) fn hop_by_hop(name: &HeaderName) -> bool {
 /// Date, Via and Age are written by the sketcher, ETag and ranges are its own (rules C and D), and nobody but the sketcher
 /// says what was verified.
 fn is_own(name: &HeaderName) -> bool {
-    [header::DATE, header::VIA, header::AGE, header::ETAG, header::ACCEPT_RANGES, super::VERIFIED].contains(name)
+    let own =
+        [header::DATE, header::VIA, header::AGE, header::ETAG, header::ACCEPT_RANGES, super::VERIFIED, super::CORE];
+    own.contains(name)
 }
 
 impl Rules {
+    /// What of the rules stands in s(q).
+    pub(super) fn identity(&self) -> u64 {
+        if !self.shared {
+            return self.generation;
+        }
+        let mut pen = Sketching::new([0; 32]).begin(Of::Request);
+        for names in [&self.inputs, &self.non_inputs, &self.stripped] {
+            pen.number(names.len() as u64);
+            names.iter().for_each(|name| {
+                pen.field(name.as_str().as_bytes());
+            });
+        }
+        for rule in &self.paths {
+            pen.field(rule.prefix.as_bytes()).number(rule.way as u64).number(rule.personal_too.into());
+        }
+        let sketch = pen.number(self.remembers_set_cookie.into()).finish();
+        u64::from(sketch.word(0)) << 32 | u64::from(sketch.word(4))
+    }
+
     pub(super) fn forwards(&self, name: &HeaderName) -> bool {
         self.inputs.contains(name) && !super::conditions::is_conditional(name)
     }

@@ -52,6 +52,26 @@ fn every_part_that_is_forwarded_is_part_of_the_sketch() {
 }
 
 #[test]
+fn sketchers_of_one_core_sketch_alike_if_their_rules_say_the_same() {
+    let admit = |rules: &Rules| rules.admit(&sketching(), "http", &request(PAGE), Bytes::new()).unwrap().key;
+    let rules = |generation| Rules { generation, shared: true, ..Rules::default() };
+    let this = admit(&rules(0));
+    assert_eq!(this, admit(&rules(7)), "each counts for itself how often they changed");
+    let path = |way| PathRule { prefix: "/".into(), way, personal_too: false };
+    for other in [
+        Rules { inputs: vec![header::ACCEPT], ..rules(0) },
+        Rules { non_inputs: vec![], ..rules(0) },
+        Rules { stripped: vec![], ..rules(0) },
+        Rules { paths: vec![path(Way::Usual)], ..rules(0) },
+        Rules { paths: vec![path(Way::Replicated)], ..rules(0) },
+        Rules { remembers_set_cookie: true, ..rules(0) },
+    ] {
+        assert_ne!(this, admit(&other), "{other:?}");
+    }
+    assert!(!Rules::decides(&CORE), "what sketchers say to each other is nobody else's");
+}
+
+#[test]
 fn what_is_not_part_of_the_sketch_is_not_forwarded() {
     let text = format!(
         "{PAGE}\nX-Forwarded-Host: evil\nRange: bytes=0-1\nIf-None-Match: *\nAccept-Encoding: gzip\nTE: trailers\nConnection: accept-language\nAccept-Language: de"

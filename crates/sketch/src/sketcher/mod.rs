@@ -9,10 +9,12 @@
 //! Requests and answers are opaque: [`http`](crate::http) knows them. One machine is one thread's; several share a
 //! [`History`].
 
+mod clean;
 mod limits;
 mod lists;
 mod replicas;
 
+pub use clean::Clean;
 pub use limits::Allowance;
 pub use replicas::Standing;
 
@@ -145,6 +147,10 @@ pub enum Way {
 pub enum Input<Q, R> {
     /// A request.
     Ask(Ask<Q>),
+    /// A request that goes past the table (rule J): nothing is looked up, nothing is remembered, no range is needed. For what
+    /// the table has no part in, and for reads whose range nobody holds or whose owner cannot be reached: those are put to the
+    /// group. Where a group has σ, whoever brings one must know that nobody holds the range, or reads could go back.
+    Aside(Ask<Q>),
     /// What one replica answered to a fast read, or `None` if it did not.
     Fast(CallId, Option<Answer<R>>),
     /// What the group answered. σ is missing where there is none (rule E).
@@ -228,8 +234,12 @@ pub struct Counts {
     pub transitions: u64,
     /// Requests that are black-listed or taken off the list automatically.
     pub listed: u64,
-    /// Refused requests.
+    /// Refused requests, but for those that moved.
     pub refused: u64,
+    /// Requests whose range was not held here, or no longer: they are asked again elsewhere.
+    pub moved: u64,
+    /// Requests that went past the table.
+    pub aside: u64,
 }
 
 /// The one kind of timer: a replica was asked for a fast answer.
@@ -240,7 +250,8 @@ struct Silent(CallId);
 struct Pending<Q> {
     ask: Ask<Q>,
     visit: Visit,
-    lease: LeaseNumber,
+    /// The lease under which it was taken; none if it goes past the table.
+    lease: Option<LeaseNumber>,
     /// What was remembered when the request came: never decided on, but by mutants.
     then: Option<Entry>,
     stage: Stage,
@@ -326,7 +337,8 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         };
         let then = self.history.look(visit, &ask.key);
         let (kind, client) = (ask.kind, ask.client);
-        let pending = Pending { ask, visit, lease, then, stage: Stage::Replicated { began: 0, doubt: None } };
+        let stage = Stage::Replicated { began: 0, doubt: None };
+        let pending = Pending { ask, visit, lease: Some(lease), then, stage };
         match kind {
             Kind::Write => self.write(now, pending, out),
             Kind::Read { way: Way::One, .. } => self.ask_one(now, pending, 2, out),
@@ -337,6 +349,24 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
             Kind::Read { .. } if then.is_none() && !self.limits.allow(now.mono, client) => {
                 self.refuse(pending.ask.id, Refusal::TooManyReplicated, out);
             }
+            Kind::Read { .. } => self.replicate(pending, None, out),
+        }
+    }
+
+    /// Rule J: who does not hold the range neither looks anything up nor remembers anything. No client is charged for it: it is
+    /// not his doing that the range moves.
+    fn aside(&mut self, now: Now, ask: Ask<Q>, out: &mut Outbox<Output<Q, R>>) {
+        self.counts.asked += 1;
+        if self.pending.len() >= self.options.most_requests {
+            return self.refuse(ask.id, Refusal::Busy, out);
+        }
+        self.counts.aside += 1;
+        let (visit, kind) = (self.history.visit(&ask.key), ask.kind);
+        let stage = Stage::Replicated { began: 0, doubt: None };
+        let pending = Pending { ask, visit, lease: None, then: None, stage };
+        match kind {
+            Kind::Write => self.write(now, pending, out),
+            Kind::Read { way: Way::One, .. } => self.ask_one(now, pending, 2, out),
             Kind::Read { .. } => self.replicate(pending, None, out),
         }
     }
@@ -459,7 +489,7 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         out: &mut Outbox<Output<Q, R>>,
     ) {
         let Some((pending, began, doubt)) = self.take_replicated(call) else { return };
-        if pending.ask.kind == Kind::Write {
+        if pending.ask.kind == Kind::Write || pending.lease.is_none() {
             return self.answer(&pending, answer.response, How::Agreed, sigma, out);
         }
         let stamp = match sigma {
@@ -536,7 +566,8 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
 
     /// Rule J: whether the range was this sketcher's from the request's arrival until now.
     fn is_held_still(&self, pending: &Pending<Q>) -> bool {
-        self.is(Mutant::LeaseIgnored) || self.ranges.held(pending.ask.key.position()) == Some(pending.lease)
+        let held = || pending.lease.is_some() && self.ranges.held(pending.ask.key.position()) == pending.lease;
+        self.is(Mutant::LeaseIgnored) || held()
     }
 
     fn answer(
@@ -551,7 +582,10 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
     }
 
     fn refuse(&mut self, id: RequestId, why: Refusal, out: &mut Outbox<Output<Q, R>>) {
-        self.counts.refused += 1;
+        match why {
+            Refusal::Moved => self.counts.moved += 1,
+            _ => self.counts.refused += 1,
+        }
         out.put(Output::Refuse(id, why));
     }
 }
@@ -567,6 +601,7 @@ impl<Q: Clone, R: Clone> Machine for Sketcher<Q, R> {
         }
         match input {
             Input::Ask(ask) => self.ask(now, ask, out),
+            Input::Aside(ask) => self.aside(now, ask, out),
             Input::Fast(call, answer) => self.fast(now, call, answer, out),
             Input::Replicated(call, answer, sigma) => self.replicated(now, call, answer, sigma, out),
             Input::NotReplicated(call, why, one) => self.not_replicated(call, why, one, out),

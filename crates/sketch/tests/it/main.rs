@@ -9,7 +9,7 @@ mod world;
 use std::collections::BTreeSet;
 use tidings_sketch::mutant::Mutant;
 use tidings_sketch::replica::liar::Sin;
-use world::{Counts, Plan, World};
+use world::{Carries, Counts, Plan, World};
 
 /// Runs a world; what it claims is broken, if something is.
 fn run(plan: Plan, mutant: Option<Mutant>) -> Result<Counts, String> {
@@ -66,6 +66,20 @@ fn worlds_without_a_rule_break() {
     for seed in noticed.map(|(_, seed, _)| seed).into_iter().collect::<BTreeSet<_>>() {
         assert_eq!(run(Plan::of(seed), None).err(), None);
     }
+}
+
+/// Rule J: entries go along with a range that is handed over, copied once nobody answers for it any more. No read goes back, and
+/// more of them are fast; copied while the owner still answers, they bring back what was.
+#[test]
+fn entries_are_carried_once_nobody_answers_for_their_range() {
+    let world = |seed, carries| run(Plan { moves: true, carries, ..Plan::of(seed) }, None);
+    let fast = |carries| -> u64 {
+        (0..8).map(|seed| world(seed, carries).unwrap_or_else(|broken| panic!("{broken}")).fast()).sum()
+    };
+    let (with, without) = (fast(Carries::Frozen), fast(Carries::Nothing));
+    assert!(with > without, "{with} fast reads with entries that are carried, {without} without");
+    let broken = (0..20).find_map(|seed| world(seed, Carries::Early).err());
+    assert!(broken.as_ref().is_some_and(|broken| broken.contains("older")), "{broken:?}");
 }
 
 /// With one liar more than the group bears, made-up answers come through: the claim needs its assumption.

@@ -1,16 +1,16 @@
 //! Algorithm 1, step by step.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tidings_base::{Incarnation, Machine, Mono, Now, Outbox, Wall};
+use tidings_base::{Incarnation, KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Wall};
 use tidings_sketch::group;
 use tidings_sketch::history::{History, Options as TableOptions};
 use tidings_sketch::mutant::Mutant;
 use tidings_sketch::sigma::Sigma;
 use tidings_sketch::sketch::{Of, Sketch, Sketching};
 use tidings_sketch::sketcher::{
-    Allowance, Alone, Ask, How, Input, Kind, Options, Output, Refusal, Sketcher, Way, Writes,
+    Allowance, Alone, Ask, Clean, How, Input, Kind, Options, Output, Ranges, Refusal, Sketcher, Way, Writes,
 };
 use tidings_sketch::{Answer, CallId, ReplicaId, RequestId};
 
@@ -49,9 +49,13 @@ fn options() -> Options {
 
 impl Desk {
     fn new(options: Options) -> Desk {
+        Desk::with(options, Arc::new(Alone))
+    }
+
+    fn with(options: Options, ranges: Arc<dyn Ranges>) -> Desk {
         let table = TableOptions { mutant: options.mutant, ..TableOptions::of(1_000) };
         let history = Arc::new(History::new(&table));
-        let sketcher = Sketcher::new(options, history, Arc::new(Alone));
+        let sketcher = Sketcher::new(options, history, ranges);
         let now = Now { mono: Mono(0), wall: Wall(0) };
         Desk { sketcher, now, last_id: 0, height: 0, pages: BTreeMap::new(), executed: (0, 0) }
     }
@@ -297,4 +301,85 @@ fn across_requests_nothing_is_claimed() {
     assert_eq!(desk.read(photos), End::Answered(photos_added, How::Agreed));
     let stale = desk.read_with(list, USUAL, |_, _| Some(0));
     assert_eq!(stale, End::Answered(0, How::Fast), "the photos are visible, and so they are to her");
+}
+
+/// Leases as placement says them at the instant of the call, and what of them the node has dealt with.
+#[derive(Debug, Default)]
+struct Leases {
+    now: Mutex<Option<LeaseNumber>>,
+    clean: Mutex<Clean>,
+    /// The rule left out: the check alone decides.
+    check_alone: bool,
+}
+
+impl Leases {
+    fn say(&self, number: u32) {
+        *self.now.lock().unwrap() = LeaseNumber::new(number).filter(|_| number > 0);
+    }
+
+    /// The node hears of its lease, and deals with it.
+    fn deal_with(&self, desk: &mut Desk) {
+        self.clean.lock().unwrap().lost(KeyRange::FULL);
+        desk.give(Input::Lost(KeyRange::FULL));
+        if let Some(lease) = *self.now.lock().unwrap() {
+            self.clean.lock().unwrap().gained(KeyRange::FULL, lease);
+        }
+    }
+}
+
+impl Ranges for Leases {
+    fn held(&self, at: KeyHash) -> Option<LeaseNumber> {
+        let now = *self.now.lock().unwrap();
+        if self.check_alone { now } else { self.clean.lock().unwrap().held(at, now) }
+    }
+}
+
+/// A range is lost and granted again before the node has heard of the loss. Another sketcher has answered for it meanwhile.
+fn regained_unnoticed(check_alone: bool) -> (End, End) {
+    let leases = Arc::new(Leases { check_alone, ..Leases::default() });
+    let mut desk = Desk::with(options(), leases.clone());
+    leases.say(1);
+    leases.deal_with(&mut desk);
+    assert_eq!(desk.read(1), End::Answered(0, How::Agreed));
+    // Somebody else's now, who has answered with the new page.
+    desk.pages.insert(1, 5);
+    leases.say(3);
+    let stale = |_, _| Some(0);
+    let unnoticed = desk.read_with(1, USUAL, stale);
+    leases.deal_with(&mut desk);
+    (unnoticed, desk.read_with(1, USUAL, stale))
+}
+
+/// Rule J: placement tells of losses late, so entries of an earlier lease are used by nobody.
+#[test]
+fn a_range_that_was_lost_unnoticed_is_not_answered_for() {
+    let end = regained_unnoticed(false);
+    assert_eq!(end, (End::Refused(Refusal::Moved), End::Answered(5, How::Agreed)));
+    assert_eq!(regained_unnoticed(true).0, End::Answered(0, How::Fast), "without the rule a read goes back");
+}
+
+/// Rule J: whoever does not hold the range asks the group, and leaves no trace.
+#[test]
+fn what_goes_past_the_table_is_agreed_on_and_not_remembered() {
+    let leases = Arc::new(Leases::default());
+    let allowance = Some(Allowance { burst: 1, every: Duration::from_secs(3_600) });
+    let mut desk = Desk::with(Options { allowance, writes: Writes::One, ..options() }, leases.clone());
+    let aside = |desk: &mut Desk, kind| {
+        desk.last_id += 1;
+        desk.give(Input::Aside(Ask { id: RequestId(desk.last_id), key: key(1), kind, client: 1, request: 1 }))
+    };
+    for _ in 0..3 {
+        let call = replicated(&aside(&mut desk, USUAL));
+        let sigma = desk.sigma();
+        let outputs = desk.give(Input::Replicated(call, answer(1, 4), Some(sigma)));
+        assert!(matches!(outputs[..], [Output::Answer { response: 4, how: How::Agreed, .. }]), "{outputs:?}");
+    }
+    fast(&aside(&mut desk, Kind::Write));
+    fast(&aside(&mut desk, Kind::Read { way: Way::One, after: None }));
+    let counts = desk.sketcher.counts();
+    assert_eq!((counts.asked, counts.aside, counts.refused), (5, 5, 0), "no client is charged for it: {counts:?}");
+    assert_eq!(desk.read(1), End::Refused(Refusal::Moved));
+    leases.say(1);
+    leases.deal_with(&mut desk);
+    assert_eq!(desk.read(1), End::Answered(0, How::Agreed), "nothing was remembered");
 }

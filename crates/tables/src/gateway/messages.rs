@@ -128,6 +128,8 @@ pub enum Output {
         partition: PartitionId,
         /// The query.
         query: QueryId,
+        /// Whether the query was refused, or has ended: otherwise its client has only gone.
+        over: bool,
     },
     /// Bring this to the owner of the partition.
     Taken {

@@ -211,18 +211,18 @@ impl Gateway {
         QueryId { gateway: self.options.gateway, number }
     }
 
-    fn unwatch(&mut self, number: u64, out: &mut Outbox<Output>) {
+    fn unwatch(&mut self, number: u64, over: bool, out: &mut Outbox<Output>) {
         let Some(watched) = self.queries.remove(&number) else { return };
         self.timers.cancel(&Timer::Expiry(number));
         for part in watched.parts.keys() {
             let partition = PartitionId { table: watched.watch.table, number: *part };
             self.unlisten(number, partition);
-            out.put(Output::Remove { partition, query: self.id(number) });
+            out.put(Output::Remove { partition, query: self.id(number), over });
         }
     }
 
     fn end(&mut self, number: u64, refusal: Refusal, out: &mut Outbox<Output>) {
-        self.unwatch(number, out);
+        self.unwatch(number, true, out);
         out.put(Output::Ended { number, refusal });
     }
 
@@ -521,7 +521,7 @@ impl Machine for Gateway {
                 let (access, claims) = (caller.access, caller.claims);
                 self.update(now, number, |reader| (reader.access, reader.claims) = (access, claims), out);
             }
-            Input::Unwatch { number } => self.unwatch(number, out),
+            Input::Unwatch { number } => self.unwatch(number, false, out),
             Input::Taken { number, events } => self.taken(number, events, out),
             Input::Directory(directory) => self.directory(now, directory, out),
             Input::Dropped(table) => self.dropped(table, out),

@@ -1,5 +1,6 @@
 //! Marks of deletions go when they are old enough, whether or not anybody reads or writes: a slow scan looks for them, and a
-//! commit without operations takes them away, and what clients that are gone have left with them.
+//! commit without operations takes them away, and what clients that are gone have left with them. R6: what such clients have
+//! acknowledged stays longer, and is looked for by the owner of the first partition, for all of the table.
 //!
 //! ```text
 //!   every second:  there may be marks? ─▶ the next page of a scan ─▶ expired ─▶ a commit, if no other is under way
@@ -13,6 +14,11 @@ use crate::rows;
 use bytes::Bytes;
 use std::time::Duration;
 use tidings_base::{Mono, Now, Outbox};
+
+/// How often clients that are gone are looked for while what they have acknowledged is kept.
+const LOOKS: u32 = 8;
+/// After so long a new owner has nothing more urgent to do.
+const SETTLED: Duration = Duration::from_secs(3600);
 
 /// How far a partition is with looking for marks.
 #[derive(Debug)]
@@ -33,6 +39,17 @@ impl Default for Collecting {
     fn default() -> Collecting {
         Collecting { marked: true, met: false, next: None, asked: false, due: Mono(0) }
     }
+}
+
+/// How far the owner of the first partition is with looking for clients that are gone.
+#[derive(Debug, Default)]
+pub(super) struct Looking {
+    /// Where the look goes on; none = there is none.
+    next: Option<Bytes>,
+    /// Whether the store was asked and has not answered.
+    asked: bool,
+    /// When the next look may begin; none = the owner is new.
+    due: Option<Mono>,
 }
 
 impl Collecting {
@@ -63,7 +80,49 @@ impl Processor {
             let request = partition.scan(next, end, page);
             self.shared.store(Step::Collecting(id), request, out);
         }
+        self.look_on(now, id, out);
         self.collect_now(now, id, out);
+    }
+
+    /// The next step of a look at what clients have acknowledged.
+    fn look_on(&mut self, now: Now, id: PartitionId, out: &mut Outbox<Output>) {
+        let (page, keep) = (self.shared.options.page, self.shared.options.watermarks);
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        if partition.owned.entry.start.is_some() {
+            return;
+        }
+        let (start, end) = rows::all_acked();
+        let looking = &mut partition.looking;
+        let due = *looking.due.get_or_insert(now.mono + (keep / LOOKS).min(SETTLED));
+        if looking.next.is_none() && due <= now.mono {
+            looking.next = Some(start);
+        }
+        let room = partition.expired.len() < EXPIRED;
+        if let Some(next) = looking.next.clone().filter(|_| room && !looking.asked) {
+            looking.asked = true;
+            let request = partition.scan(next, end, page);
+            self.shared.store(Step::Looking(id), request, out);
+        }
+    }
+
+    /// A page of the look has come. What goes, goes at its own number: whatever a client has acknowledged since stays.
+    pub(super) fn looked(&mut self, now: Now, id: PartitionId, result: StoreResult) {
+        let keep = self.shared.options.watermarks;
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        partition.looking.asked = false;
+        let Ok(StoreReply::Rows(found)) = result else { return };
+        for row in &found.rows {
+            let Some((number, value)) = rows::found(row) else { continue };
+            let heard = rows::heard_at(&value).unwrap_or(now.wall);
+            let silent = Duration::from_micros(now.wall.0.saturating_sub(heard.0));
+            if silent > keep && partition.expired.len() < EXPIRED {
+                partition.expired.push((row.row.clone(), number));
+            }
+        }
+        partition.looking.next = found.next;
+        if partition.looking.next.is_none() {
+            partition.looking.due = Some(now.mono + keep / LOOKS);
+        }
     }
 
     /// A page of the scan has come; one that has not is asked for again with the next step.
@@ -104,7 +163,7 @@ impl Processor {
         let (records, bytes) = (partition.records, partition.bytes);
         let mut commit = Commit { position, records, bytes, ..Commit::default() };
         collect(partition, &mut commit);
-        forget(partition, &mut commit, now.mono, keep);
+        forget(partition, &mut commit, now, keep);
         if !commit.rows.is_empty() {
             partition.commit = Some(commit);
             self.commit_again(id, out);

@@ -282,7 +282,7 @@ impl Decider<'_> {
         if op.acked_through <= self.acked(op) {
             return;
         }
-        self.commit.rows.insert(rows::acked(op.id.netid), (op.acked_through + 1, Some(Bytes::new())));
+        self.commit.rows.insert(rows::acked(op.id.netid), (op.acked_through + 1, Some(rows::heard(self.now.wall))));
         let Some(client) = self.partition.clients.get_mut(&op.id.netid) else { return };
         for _ in 0..PRUNED {
             match client.outcomes.first_entry() {

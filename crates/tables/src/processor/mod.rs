@@ -8,6 +8,7 @@
 //! A partition has one commit under way; what the store says late or not at all is asked again, with the same bytes. All
 //! that is remembered may be forgotten: outcomes, positions and records are in the store.
 
+mod away;
 mod cache;
 mod collecting;
 mod counting;
@@ -29,7 +30,7 @@ use crate::calls::{Answer, Call, Caller, Stat};
 use crate::directory::{Acquired, Opened, Properties};
 use crate::live::{Frame, Install, Progress, Reader};
 use crate::mutant::{self, Mutant};
-use crate::names::{Endpoint, GatewayId, PartitionId, Position, QueryId, RequestId, TableId};
+use crate::names::{GatewayId, Object, PartitionId, Position, QueryId, RequestId, TableId};
 use crate::refusal::Refusal;
 use bytes::Bytes;
 use partition::Partition;
@@ -89,12 +90,14 @@ pub enum Input {
         /// The reader at its next epoch.
         reader: Box<Reader>,
     },
-    /// A query is over.
+    /// A query's client has gone. If Notify is to tell it (R3), the query stays without it.
     Remove {
         /// The query.
         query: QueryId,
         /// The partition.
         partition: PartitionId,
+        /// The query was refused, or has ended: it does not stay.
+        over: bool,
     },
     /// The gateway has handed on so many frames of a query: there is room for as many.
     Taken {
@@ -107,6 +110,17 @@ pub enum Input {
     },
     /// A gateway is gone, with all its queries.
     GatewayGone(GatewayId),
+    /// The table's list of access is another one: clients that are away come again to be judged by it.
+    Relisted(TableId),
+    /// Notify was told, or was not.
+    Published {
+        /// The partition.
+        partition: PartitionId,
+        /// Which publications.
+        number: u64,
+        /// Whether Notify has them; otherwise they are published again.
+        done: bool,
+    },
     /// The store answered.
     Stored {
         /// Which request.
@@ -149,14 +163,14 @@ pub enum Output {
         /// What is said.
         progress: Box<Progress>,
     },
-    /// Publish through Notify: something changed for an endpoint (R3).
+    /// R3: publish through Notify, in the table's application. Answered exactly once, by [`Input::Published`].
     Publish {
-        /// Whom.
-        endpoint: Endpoint,
-        /// Where.
+        /// The partition, whose lease must hold.
         partition: PartitionId,
-        /// The version: the position of the commit.
-        position: Position,
+        /// Names the answer.
+        number: u64,
+        /// What, each with its version: the position of the last commit that changed something for whoever is told.
+        publications: Vec<(Object, Position)>,
     },
     /// The partition has grown: it would be well to cut it here.
     Grown {
@@ -233,6 +247,8 @@ enum Step {
     Counting(PartitionId),
     /// Old marks of deletions are looked for.
     Collecting(PartitionId),
+    /// Clients that are gone are looked for.
+    Looking(PartitionId),
     /// A page of a read.
     Reading(RequestId),
     /// A page of a live query's snapshot or difference.
@@ -246,7 +262,8 @@ impl Step {
         match self {
             Step::Fencing(id) | Step::Loading(id) | Step::Founding(id) | Step::Committing(id, _) => Some(*id),
             Step::Sealing(id, _) | Step::Inheriting(id, _) | Step::Row(id, _) => Some(*id),
-            Step::Sweeping(id) | Step::Counting(id) | Step::Collecting(id) | Step::Aside(id) => Some(*id),
+            Step::Sweeping(id) | Step::Counting(id) | Step::Collecting(id) | Step::Looking(id) => Some(*id),
+            Step::Aside(id) => Some(*id),
             Step::Catching(id, _) => Some(*id),
             Step::Reading(_) => None,
         }
@@ -324,6 +341,12 @@ impl Processor {
         Some(Opened { number: id.number, lease: *lease, term: entry.term })
     }
 
+    /// R3: whether everybody who listens to a partition, or to its parents, knows that it is in these hands. Its own children would
+    /// not tell those who listen to its parents.
+    pub fn has_told_of_opening(&self, id: PartitionId) -> bool {
+        self.partitions.get(&id).is_some_and(|partition| partition.away.has_told_all())
+    }
+
     /// The partitions that are here, with the lease each was acquired under.
     pub fn partitions(&self) -> impl Iterator<Item = Guard> {
         self.partitions.values().map(Partition::guard)
@@ -367,7 +390,8 @@ impl Processor {
             answer(request, Err(Refusal::Moved), out);
         }
         if let Some(table) = self.tables.get_mut(&id.table) {
-            for query in std::mem::take(&mut partition.feeds).into_keys() {
+            let feeds = std::mem::take(&mut partition.feeds);
+            for query in feeds.into_keys().chain(partition.away.queries()) {
                 table.leave(query, id);
             }
             if !self.partitions.keys().any(|other| other.table == id.table) {
@@ -396,6 +420,7 @@ impl Processor {
             Step::Sweeping(partition) => self.swept(now, partition, result, out),
             Step::Counting(partition) => self.counted(now, partition, result, out),
             Step::Collecting(partition) => self.collected(now, partition, result),
+            Step::Looking(partition) => self.looked(now, partition, result),
             Step::Aside(_) => {}
             opening => self.opening(now, opening, result, out),
         }
@@ -427,9 +452,11 @@ impl Machine for Processor {
             Input::Cancel { request } => self.cancel(request),
             Input::Install(install) => self.install(now, *install, out),
             Input::Update { query, partition, reader } => self.update(now, query, partition, *reader, out),
-            Input::Remove { query, partition } => self.remove(query, partition),
+            Input::Remove { query, partition, over } => self.gone(now, query, partition, over),
             Input::Taken { query, partition, frames } => self.taken(query, partition, frames, out),
-            Input::GatewayGone(gateway) => self.gateway_gone(gateway),
+            Input::GatewayGone(gateway) => self.gateway_gone(now, gateway),
+            Input::Relisted(table) => self.relisted(table),
+            Input::Published { partition, number, done } => self.published(partition, number, done, out),
             Input::Stored { id, result } => self.stored(now, id, result, out),
         }
     }

@@ -168,6 +168,8 @@ impl Processor {
         self.shared.store(Step::Sweeping(id), request, out);
         self.shared.timers.set(Timer::Progress(id), now.mono + self.shared.options.progress);
         self.count(id, out);
+        self.tell_of_opening(id);
+        self.tell_away(now, id, out);
         waiting.into_iter().for_each(|asked| self.request(now, asked, out));
     }
 }

@@ -39,6 +39,13 @@ pub struct Options {
     pub patience: Duration,
     /// R6: how long outcomes are kept of a client that is not heard of any more.
     pub outcomes: Duration,
+    /// R6: how long it is remembered what a client has acknowledged that is not heard of any more. A copy of an operation that
+    /// comes later than that would be new.
+    pub watermarks: Duration,
+    /// R3: how long it is known what concerns a client that is away; after it the client is told of one change more.
+    pub away: Duration,
+    /// R3: queries of clients that are away in one partition; the one that left first makes room, as if its time were over.
+    pub endpoints: usize,
     /// Whether marks of deletions are looked for and taken away though nobody reads or writes.
     pub collects: bool,
     /// The pause before the store is asked again after it failed.
@@ -76,6 +83,11 @@ impl Default for Options {
             patience: Duration::from_secs(10),
             // A device that was away for a day still learns what became of what it sent.
             outcomes: Duration::from_secs(24 * 3600),
+            // Far beyond what any client repeats, and anything between it and us holds back.
+            watermarks: Duration::from_secs(30 * 24 * 3600),
+            // As long as Notify keeps a client that is away.
+            away: Duration::from_secs(7 * 24 * 3600),
+            endpoints: 65_536,
             collects: true,
             retry: Duration::from_millis(50),
             grown: 1 << 30,

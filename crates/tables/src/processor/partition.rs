@@ -1,7 +1,8 @@
 //! One partition as its owner has it.
 
+use super::away::Away;
 use super::cache::Rows;
-use super::collecting::Collecting;
+use super::collecting::{Collecting, Looking};
 use super::counting::Counting;
 use super::log::Log;
 use super::opening::Meta;
@@ -64,9 +65,12 @@ pub(super) struct Partition {
     /// Queries that have something to be sent.
     pub busy: BTreeSet<QueryId>,
     pub gateways: BTreeMap<GatewayId, Told>,
+    /// R3: clients that are away, and what Notify is still to tell.
+    pub away: Away,
     /// Marks of deletions that are old enough to go: rows and versions.
     pub expired: Vec<(Bytes, u64)>,
     pub collecting: Collecting,
+    pub looking: Looking,
     /// Whether the driver was told that it is large.
     pub grown: bool,
 }
@@ -96,8 +100,10 @@ impl Partition {
             feeds: BTreeMap::new(),
             busy: BTreeSet::new(),
             gateways: BTreeMap::new(),
+            away: Away::default(),
             expired: Vec::new(),
             collecting: Collecting::default(),
+            looking: Looking::default(),
             grown: false,
         }
     }

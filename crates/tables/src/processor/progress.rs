@@ -106,5 +106,6 @@ impl Processor {
             self.flow(id, query, out);
         }
         self.collect_on(now, id, out);
+        self.tell_away(now, id, out);
     }
 }

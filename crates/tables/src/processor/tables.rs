@@ -4,7 +4,7 @@ use super::Options;
 use crate::directory::Properties;
 use crate::gather::micros;
 use crate::live::Reader;
-use crate::names::{Endpoint, PartitionId, QueryId};
+use crate::names::{NetId, PartitionId, QueryId};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tidings_base::Wall;
 use tidings_base::bounded::BoundedMap;
 use tidings_predicate::index::{Index, SubscriptionId};
-use tidings_predicate::query::Query;
+use tidings_predicate::query::{Ask, Query};
 use tidings_predicate::{Dialect, Functions, Key, Packed, Predicate, Scope};
 
 /// Writers' predicates that are kept compiled: the most recently used.
@@ -35,8 +35,18 @@ pub(super) struct Subscription {
     pub id: SubscriptionId,
     pub query: Query,
     pub reader: Reader,
-    pub endpoint: Option<Endpoint>,
+    pub endpoint: Option<Box<Absent>>,
     pub partitions: BTreeSet<PartitionId>,
+}
+
+/// What is known of a query whose client hears through Notify when it is away.
+#[derive(Debug)]
+pub(super) struct Absent {
+    pub netid: NetId,
+    /// What tells its queries apart.
+    pub ask: Ask,
+    /// The list of access has changed since: it does not outlive the connection that its client was admitted with.
+    pub doubted: bool,
 }
 
 impl Table {
@@ -70,7 +80,7 @@ impl Table {
         partition: PartitionId,
         compiled: impl FnOnce(&Dialect) -> Result<Query, Refusal>,
         reader: &Reader,
-        endpoint: &Option<Endpoint>,
+        endpoint: Option<Box<Absent>>,
     ) -> Result<(), Refusal> {
         if let Some(there) = self.queries.get_mut(&query) {
             there.partitions.insert(partition);
@@ -87,7 +97,7 @@ impl Table {
         };
         let id = self.index.subscribe(predicate, &reader.data, &reader.claims)?;
         self.by_index.insert(id, query);
-        let (reader, endpoint, partitions) = (reader.clone(), endpoint.clone(), [partition].into());
+        let (reader, partitions) = (reader.clone(), [partition].into());
         self.queries.insert(query, Subscription { id, query: compiled, reader, endpoint, partitions });
         Ok(())
     }

@@ -4,12 +4,12 @@ use super::log::Changed;
 use super::partition::Partition;
 use super::reading::decode;
 use super::sending::{Catching, Feed, ROW, difference, frame, send};
-use super::tables::{Subscription, To};
+use super::tables::{Absent, Subscription, To};
 use super::{Output, Processor, Shared, StoreId, StoreReply, StoreResult, Timer};
 use crate::directory::Properties;
 use crate::live::{Body, Change, Frame, From, Install, Reader};
 use crate::mutant::Mutant;
-use crate::names::{Endpoint, GatewayId, PartitionId, Position, QueryId, TableId};
+use crate::names::{GatewayId, PartitionId, Position, QueryId, TableId};
 use crate::refusal::Refusal;
 use crate::rows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -73,7 +73,10 @@ impl Processor {
             }
             Ok(compiled)
         };
-        table.join(query, id, compile, &install.reader, &install.endpoint)?;
+        // Notify has the table's application alone.
+        let endpoint = install.endpoint.as_ref().filter(|endpoint| endpoint.app == table.properties.app);
+        let absent = |netid| Box::new(Absent { netid, ask: install.ask.clone(), doubted: false });
+        table.join(query, id, compile, &install.reader, endpoint.map(|endpoint| absent(endpoint.netid)))?;
         let Some(subscription) = table.queries.get(&query) else { return Err(Refusal::Moved) };
         let rereads = !subscription.query.is_streamed() || subscription.query.limit().is_some();
         let mut feed = Feed {
@@ -145,6 +148,8 @@ impl Processor {
         let again = partition.feeds.insert(query, feed).is_some();
         partition.joined(query, again);
         partition.busy.insert(query);
+        partition.away.remove(query);
+        self.replace_absent(id, query);
         if rereads {
             self.shared.timers.set(Timer::Dirty(id), now.mono);
             return Ok(());
@@ -169,6 +174,7 @@ impl Processor {
 
     pub(super) fn remove(&mut self, query: QueryId, id: PartitionId) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
+        partition.away.remove(query);
         if partition.feeds.remove(&query).is_some() {
             partition.busy.remove(&query);
             partition.left(query);
@@ -178,12 +184,12 @@ impl Processor {
         }
     }
 
-    pub(super) fn gateway_gone(&mut self, gateway: GatewayId) {
+    pub(super) fn gateway_gone(&mut self, now: Now, gateway: GatewayId) {
         let feeds = self.partitions.values().flat_map(|partition| {
             partition.feeds.keys().filter(move |query| query.gateway == gateway).map(|query| (*query, partition.id))
         });
         for (query, id) in feeds.collect::<Vec<_>>() {
-            self.remove(query, id);
+            self.gone(now, query, id, false);
         }
         self.partitions.values_mut().for_each(|partition| {
             partition.gateways.remove(&gateway);
@@ -277,6 +283,7 @@ impl Processor {
 
     /// Tells a query that it is over here.
     fn end(&mut self, id: PartitionId, query: QueryId, refusal: Refusal, out: &mut Outbox<Output>) {
+        self.forsake(id, query);
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let subscription = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
         if let (Some(subscription), Some(feed)) = (subscription, partition.feeds.get(&query)) {
@@ -333,7 +340,9 @@ impl Processor {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let Some(table) = self.tables.get_mut(&id.table) else { return };
         let mut concerned = BTreeSet::new();
-        let mut away: BTreeMap<Endpoint, Position> = BTreeMap::new();
+        if let Some(last) = changes.last() {
+            partition.away.changed(id, last.position);
+        }
         let all = self.shared.is(Mutant::LeaveToAll);
         for change in changes {
             if table.index.is_empty() {
@@ -348,22 +357,22 @@ impl Processor {
                 found.extend(partition.feeds.keys());
             }
             for query in found {
+                let absent = table.queries.get(&query).and_then(|known| known.endpoint.as_ref());
+                if let Some(absent) = absent.filter(|absent| !absent.doubted)
+                    && (partition.feeds.contains_key(&query) || partition.away.has(query))
+                {
+                    partition.away.owe(id, Some(absent.netid), change.position);
+                }
                 let Some(feed) = partition.feeds.get_mut(&query) else { continue };
                 match feed.rereads {
                     true => feed.dirty = true,
                     false => feed.queue.push_back(change.position),
                 }
                 concerned.insert(query);
-                if let Some(endpoint) = table.queries.get(&query).and_then(|known| known.endpoint.clone()) {
-                    away.insert(endpoint, change.position);
-                }
             }
             partition.log.push(change);
         }
         partition.log.trim(now.mono, &self.shared.options);
-        for (endpoint, position) in away {
-            out.put(Output::Publish { endpoint, partition: id, position });
-        }
         let undelivered = self.shared.options.undelivered;
         for query in concerned {
             let Some(feed) = self.partitions.get_mut(&id).and_then(|partition| partition.feeds.get(&query)) else {

@@ -200,7 +200,7 @@ impl Processor {
             return;
         }
         collect(partition, &mut commit);
-        forget(partition, &mut commit, now.mono, self.shared.options.outcomes);
+        forget(partition, &mut commit, now, self.shared.options.outcomes);
         partition.commit = Some(commit);
         self.commit_again(id, out);
     }
@@ -370,11 +370,11 @@ fn remember(clients: &mut BTreeMap<NetId, Client>, now: Mono, op: OperationId, r
 
 /// Outcomes of clients that are gone go with the next commit. R6: what they might still repeat is below their watermark from
 /// then on, and never new.
-pub(super) fn forget(partition: &mut Partition, commit: &mut Commit, now: Mono, keep: Duration) {
+pub(super) fn forget(partition: &mut Partition, commit: &mut Commit, now: Now, keep: Duration) {
     while commit.forgotten < FORGOTTEN {
         let Some(netid) = partition.gone.pop() else { return };
         let back = commit.outcomes.iter().any(|(op, _)| op.netid == netid);
-        let gone = |client: &Client| !back && now.since(client.heard) > keep;
+        let gone = |client: &Client| !back && now.mono.since(client.heard) > keep;
         let Some(client) = partition.clients.get_mut(&netid).filter(|client| gone(client)) else { continue };
         let outcomes = std::mem::take(&mut client.outcomes);
         partition.clients.remove(&netid);
@@ -382,7 +382,7 @@ pub(super) fn forget(partition: &mut Partition, commit: &mut Commit, now: Mono, 
         let acked = rows::acked(netid);
         // Others may have written a larger number, which stays: what the row is then is not known here.
         commit.collected.insert(acked.clone());
-        commit.rows.entry(acked).or_insert((last + 1, Some(Bytes::new())));
+        commit.rows.entry(acked).or_insert((last + 1, Some(rows::heard(now.wall))));
         commit.forgotten += outcomes.len();
         for row in outcomes.into_values() {
             commit.rows.entry(row).or_insert((commit.position.get(), None));

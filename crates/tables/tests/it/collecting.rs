@@ -5,7 +5,10 @@ use crate::holding::public;
 use crate::world::{World, user};
 use std::time::Duration;
 use tidings_predicate::Packed;
+use tidings_tables::calls::{Operation, Write};
 use tidings_tables::directory::Properties;
+use tidings_tables::names::{NetId, OperationId};
+use tidings_tables::refusal::Refusal;
 
 /// Rows of a kind that are in the store.
 fn rows(world: &World, kind: u8) -> usize {
@@ -46,6 +49,44 @@ fn marks_go_though_nobody_reads_or_writes() {
         world.run(3_000);
         agrees(&mut world, 1, &Packed::empty(), "").unwrap();
     }
+}
+
+#[test]
+fn r6_what_clients_have_acknowledged_goes_when_they_are_long_gone() {
+    let mut world = World::tuned(None, public(), |options| {
+        (options.outcomes, options.watermarks) = (Duration::from_secs(10), Duration::from_secs(100));
+    });
+    let ann = user("ann");
+    let other = |write: Write, seq: u64| {
+        let id = OperationId { netid: NetId([8; 16]), seq };
+        Write { op: Some(Operation { id, acked_through: seq - 1, after: None }), ..write }
+    };
+    for seq in 1..4 {
+        version(write(&mut world, 0, &ann, named(put("k", "a", 1), seq, seq - 1, None)));
+    }
+    let mut seq = 0;
+    let mut goes_on = |world: &mut World, seconds: u64| {
+        for _ in 0..seconds / 5 {
+            seq += 1;
+            version(write(world, 0, &ann, other(put("l", "a", 1), seq)));
+            world.run(4_900);
+        }
+    };
+    goes_on(&mut world, 60);
+    assert_eq!((rows(&world, b'o'), rows(&world, b'w')), (1, 2));
+    // It is remembered longer than its outcomes are.
+    let late = write(&mut world, 0, &ann, named(put("k", "a", 1), 3, 2, None));
+    assert_eq!(late, Some(Err(Refusal::OutcomeUnknown)));
+    // Whoever owns the partition; and whoever goes on is remembered.
+    let next = world.node();
+    world.lease(0, next);
+    world.run(100);
+    world.lease(0, 0);
+    world.run(100);
+    goes_on(&mut world, 100);
+    assert_eq!(rows(&world, b'w'), 1);
+    let late = write(&mut world, 0, &ann, other(put("l", "a", 1), 2));
+    assert_eq!(late, Some(Err(Refusal::OutcomeUnknown)));
 }
 
 /// Marks of an earlier owner go as well; and then there is nothing more to commit.

@@ -1,6 +1,7 @@
 //! Tables' machines together, in a small deterministic world; and the rules that hold in it.
 
 mod altering;
+mod away;
 mod client;
 mod collecting;
 mod dropping;

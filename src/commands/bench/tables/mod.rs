@@ -1,12 +1,14 @@
-//! `bench tables`: the index that matches records against subscriptions, and a node as a process of its own under writes and
-//! reads.
+//! `bench tables`: the index that matches records against subscriptions, a node as a process of its own under writes and
+//! reads, and messages from one to one: written durably, matched, received.
 //!
 //! ```text
 //!   index.rs      matching alone, on one thread
 //!   served.rs     writes and reads, each client on a connection of its own, against a node in another process
+//!   messages.rs   one-to-one messages through an embedded node and over WebSockets; the paper's Figures 5 and 6
 //! ```
 
 mod index;
+mod messages;
 mod served;
 
 use super::Effort;
@@ -27,6 +29,14 @@ pub struct Sizes {
     pub readers: u64,
     /// Clients that write or read at once.
     pub clients: &'static [usize],
+    /// Writers of messages that wait for their answers.
+    pub writers: usize,
+    /// Messages that are received in a repetition at least, however long that takes.
+    pub messages: u64,
+    /// Figure 5: subscriptions of one partition.
+    pub grouped: &'static [usize],
+    /// Figure 6: subscriptions, ten a partition.
+    pub spread: &'static [usize],
 }
 
 impl Sizes {
@@ -35,9 +45,21 @@ impl Sizes {
         records: 100_000,
         readers: 100_000,
         clients: &[1, 64, 256],
+        writers: 1_024,
+        messages: 10_000,
+        grouped: &[1, 10, 100, 1_000, 10_000],
+        spread: &[10, 100, 1_000, 5_000],
     };
-    pub const QUICK: Sizes =
-        Sizes { subscriptions: &[10_000, 1_000], records: 2_000, readers: 5_000, clients: &[1, 16] };
+    pub const QUICK: Sizes = Sizes {
+        subscriptions: &[10_000, 1_000],
+        records: 2_000,
+        readers: 5_000,
+        clients: &[1, 16],
+        writers: 32,
+        messages: 64,
+        grouped: &[1, 20],
+        spread: &[10, 30],
+    };
 }
 
 /// Measures everything.
@@ -47,10 +69,11 @@ pub fn run(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Er
     }
     index::mirror(effort, figures)?;
     index::one_by_one(effort, figures)?;
-    served::measure(place, effort, figures)
+    served::measure(place, effort, figures)?;
+    messages::measure(place, effort, figures)
 }
 
-/// How long a node may take until it serves tables.
+/// How long a node may take until it serves tables, and anything under measurement until it answers.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two attempts to make a table.
 const AGAIN: Duration = Duration::from_millis(50);

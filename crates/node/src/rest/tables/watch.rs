@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 use tidings_base::{Class, Error};
-use tidings_client::tables::{Event as Told, event_of, shown};
+use tidings_client::tables::{Event as Told, event_of, form, shown};
 use tidings_wire::v1;
 use tidings_wire::v1::live_event::Event as Said;
 use tokio::time::{Instant, Interval};
@@ -30,7 +30,8 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
     params(("table" = String, Path, description = "The table"),
         ("predicate" = Option<String>, Query, description = "Which records; all that are visible if left out"),
         ("reader" = Option<String>, Query, description = "What writers' predicates see as `reader`: a JSON object"),
-        ("cursor" = Option<String>, Query, description = "Where an earlier stream ended; empty = nothing that exists")),
+        ("cursor" = Option<String>, Query, description = "Where an earlier stream ended; empty = nothing that exists"),
+        ("netid" = Option<String>, Query, description = "Names the device, as 32 hexadecimal digits: Notify tells it of changes while it is away")),
     responses((status = 200, description = "Events", content_type = "text/event-stream"),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
@@ -45,12 +46,14 @@ pub(in crate::rest) async fn watch(
     let reader = reader_of(&mut query)?;
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     let cursor = last.or(text_of(&mut query, "cursor")?);
+    let netid = text_of(&mut query, "netid")?.map(|netid| form::netid_of(&netid)).transpose()?;
     query.finish()?;
     let query = v1::LiveQuery {
         table: path.text(TABLE)?,
         query: Some(v1::RecordQuery { predicate, ..Default::default() }),
         reader,
         cursor: cursor.map(|cursor| cursor_of(&cursor)).transpose()?,
+        netid: netid.unwrap_or_default(),
         ..Default::default()
     };
     let watching = app.gate.tables_watch(&caller.0.principal, query).await?;

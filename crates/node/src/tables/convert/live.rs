@@ -21,7 +21,7 @@ pub(in super::super) fn ask_to(partition: PartitionId, input: processor::Input) 
         processor::Input::Install(install) => (install.query, Ask::Install(install_to(*install))),
         processor::Input::Update { query, reader, .. } => (query, Ask::Reader(reader_to(&reader))),
         processor::Input::Taken { query, frames, .. } => (query, Ask::Taken(frames)),
-        processor::Input::Remove { query, .. } => (query, Ask::Remove(v1::LiveRemove {})),
+        processor::Input::Remove { query, over, .. } => (query, Ask::Remove(v1::LiveRemove { over })),
         _ => return None,
     };
     Some(v1::LiveAsk { partition: Some(partition_to(partition)), query: query.number, ask: Some(ask) })
@@ -34,7 +34,7 @@ pub(in super::super) fn ask_of(gateway: GatewayId, ask: v1::LiveAsk) -> Option<p
         Ask::Install(install) => processor::Input::Install(Box::new(install_of(partition, query, install)?)),
         Ask::Reader(reader) => processor::Input::Update { query, partition, reader: Box::new(reader_of(&reader)?) },
         Ask::Taken(frames) => processor::Input::Taken { query, partition, frames },
-        Ask::Remove(_) => processor::Input::Remove { query, partition },
+        Ask::Remove(remove) => processor::Input::Remove { query, partition, over: remove.over },
     })
 }
 
@@ -264,7 +264,8 @@ mod tests {
             processor::Input::Install(Box::new(install)),
             processor::Input::Update { query, partition, reader: Box::new(reader) },
             processor::Input::Taken { query, partition, frames: 5 },
-            processor::Input::Remove { query, partition },
+            processor::Input::Remove { query, partition, over: false },
+            processor::Input::Remove { query, partition, over: true },
         ] {
             let before = format!("{input:?}");
             let after = ask_of(gateway, ask_to(partition, input).unwrap()).unwrap();

@@ -8,8 +8,7 @@ use super::town::Habits;
 use crate::kernel::{Effect, HostId, Seat};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tidings_base::{KeyHash, LeaseNumber, Machine, Mono, Now, Outbox, Seeded};
 use tidings_sketch::group::{self, Group};
@@ -19,7 +18,7 @@ use tidings_sketch::replica::Command;
 use tidings_sketch::replica::pages;
 use tidings_sketch::sigma::Sigma;
 use tidings_sketch::sketch::Sketching;
-use tidings_sketch::sketcher::{self, Ask, How, Kind, Ranges, Refusal, Sketcher, Way};
+use tidings_sketch::sketcher::{self, Ask, Clean, How, Kind, Ranges, Refusal, Sketcher, Way};
 use tidings_sketch::{CallId, RequestId, session};
 
 /// Threads of a node.
@@ -45,19 +44,23 @@ pub fn group_options(habits: &Habits, client: u64) -> group::Options {
     }
 }
 
-/// What a node holds: what it knows of and the ring says, too.
+/// What a node holds: what the ring says, where the node has dealt with it.
 #[derive(Debug)]
 struct Held {
     node: usize,
     ring: Ring,
-    /// The leases that the node knows of, and one more; zero where it knows of none.
-    known: [AtomicU32; PARTS],
+    clean: Mutex<Clean>,
+}
+
+impl Held {
+    fn clean(&self) -> MutexGuard<'_, Clean> {
+        self.clean.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Ranges for Held {
     fn held(&self, at: KeyHash) -> Option<LeaseNumber> {
-        let part = ring::part(at);
-        self.ring.held(self.node, part).filter(|lease| self.known[part].load(Relaxed) == lease.get() + 1)
+        self.clean().held(at, self.ring.held(self.node, ring::part(at)))
     }
 }
 
@@ -113,7 +116,7 @@ impl Node {
             mutant: habits.mutant,
         };
         let history = Arc::new(History::new(&table));
-        let held = Arc::new(Held { node, ring, known: Default::default() });
+        let held = Arc::new(Held { node, ring, clean: Mutex::default() });
         let threads = (0..THREADS).map(|_| {
             let mut secret = [0; 32];
             secret[..8].copy_from_slice(&seat.rng.next_u64().to_le_bytes());
@@ -203,10 +206,16 @@ impl Node {
     /// Rule J: what is no longer held is dropped before it can be held again.
     fn look_at_ring(&mut self, now: Now, out: &mut Out) {
         for part in 0..PARTS {
-            let lease = self.held.ring.held(self.held.node, part).map_or(0, |lease| lease.get() + 1);
-            let known = self.held.known[part].swap(lease, Relaxed);
-            if known != 0 && known != lease {
-                self.tell_sketcher(now, 0, sketcher::Input::Lost(ring::range(part)), out);
+            let (range, lease) = (ring::range(part), self.held.ring.held(self.held.node, part));
+            if lease.is_some_and(|lease| self.held.clean().covers(range, lease)) {
+                continue;
+            }
+            let noted = self.held.clean().lost(range);
+            if noted {
+                self.tell_sketcher(now, 0, sketcher::Input::Lost(range), out);
+            }
+            if let Some(lease) = lease {
+                self.held.clean().gained(range, lease);
             }
         }
     }

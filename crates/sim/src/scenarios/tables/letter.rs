@@ -155,7 +155,7 @@ pub enum Live {
     /// Its reader has changed.
     Update(QueryId, PartitionId, Box<Reader>),
     /// It is over.
-    Remove(QueryId, PartitionId),
+    Remove(QueryId, PartitionId, bool),
     /// There is room for more frames.
     Taken(QueryId, PartitionId, u32),
 }
@@ -165,7 +165,7 @@ impl Live {
     pub fn query(&self) -> QueryId {
         match self {
             Live::Install(install) => install.query,
-            Live::Update(query, ..) | Live::Remove(query, _) | Live::Taken(query, ..) => *query,
+            Live::Update(query, ..) | Live::Remove(query, ..) | Live::Taken(query, ..) => *query,
         }
     }
 
@@ -174,7 +174,7 @@ impl Live {
         match self {
             Live::Install(install) => processor::Input::Install(install),
             Live::Update(query, partition, reader) => processor::Input::Update { query, partition, reader },
-            Live::Remove(query, partition) => processor::Input::Remove { query, partition },
+            Live::Remove(query, partition, over) => processor::Input::Remove { query, partition, over },
             Live::Taken(query, partition, frames) => processor::Input::Taken { query, partition, frames },
         }
     }

@@ -7,7 +7,7 @@ mod nodes;
 mod plan;
 mod replicas;
 
-pub use plan::{Counts, Plan};
+pub use plan::{Carries, Counts, Plan};
 
 use bytes::Bytes;
 use checker::Checker;
@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tidings_base::{Incarnation, Mono, Now, Seeded, Wall};
 use tidings_sketch::group::{self, Reply};
+use tidings_sketch::history::Carried;
 use tidings_sketch::mutant::Mutant;
 use tidings_sketch::replica::liar::Liar;
 use tidings_sketch::replica::model::Model;
@@ -66,6 +67,8 @@ enum Event {
     /// A range changes hands.
     Move,
     Settle(usize),
+    /// Its owner stops answering for it; its entries are copied already.
+    Freeze(usize),
     Crash,
     Rebirth,
     Lag,
@@ -101,6 +104,8 @@ pub struct World {
     life: Incarnation,
     nodes: Vec<Node>,
     table: Arc<Table>,
+    /// Entries on their way with a half that moves.
+    carried: [Option<Carried>; 2],
     asked: Vec<Asked>,
     sessions: BTreeMap<u64, LastWrite>,
     /// Writes that pass the sketchers by, until they are executed somewhere.
@@ -137,6 +142,7 @@ impl World {
             life: Incarnation(1),
             nodes: Vec::new(),
             table: Arc::new(Table::default()),
+            carried: [None, None],
             asked: Vec::new(),
             sessions: BTreeMap::new(),
             outside: BTreeMap::new(),
@@ -260,6 +266,7 @@ impl World {
             Event::Heard(id, response, how, sigma) => self.client_hears(id, &response, how, sigma),
             Event::Move => self.move_range(),
             Event::Settle(half) => self.settle(half),
+            Event::Freeze(half) => self.freeze(half),
             Event::Crash => self.crash(),
             Event::Rebirth => self.rebirth(),
             Event::Lag => {

@@ -1,6 +1,6 @@
 //! Sketching nodes: what they hold, what they say, how they fail.
 
-use super::{CLIENTS, Event, MS, NODES, REPLICAS, THREADS, Where, World};
+use super::{CLIENTS, Carries, Event, MS, NODES, REPLICAS, THREADS, Where, World};
 use bytes::Bytes;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,6 +20,7 @@ pub struct Thread {
 
 pub struct Node {
     pub life: u64,
+    history: Arc<History>,
     pub threads: Vec<Thread>,
 }
 
@@ -107,7 +108,7 @@ impl World {
                 wakes: [0; 2],
             }
         });
-        Node { life, threads: threads.collect() }
+        Node { life, threads: threads.collect(), history }
     }
 
     pub(super) fn tell_sketcher(&mut self, at: Where, input: sketcher::Input<Bytes, Bytes>) {
@@ -190,7 +191,13 @@ impl World {
         let half = self.rng.below(2) as usize;
         if !self.table.halves.lock().unwrap()[half].moving {
             self.counts.moved += 1;
-            self.begin_move(half);
+            match self.plan.carries {
+                Carries::Early => {
+                    self.carry(half);
+                    self.after(20 * MS, Event::Freeze(half));
+                }
+                Carries::Frozen | Carries::Nothing => self.begin_move(half),
+            }
         }
         if self.faulty() {
             let pause = self.rng.between(30, 200) * MS;
@@ -198,9 +205,23 @@ impl World {
         }
     }
 
+    pub(super) fn freeze(&mut self, half: usize) {
+        if !self.table.halves.lock().unwrap()[half].moving {
+            self.begin_move(half);
+        }
+    }
+
+    fn carry(&mut self, half: usize) {
+        let owner = self.table.halves.lock().unwrap()[half].owner;
+        self.carried[half] = Some(self.nodes[owner].history.carry(range(half)));
+    }
+
     fn begin_move(&mut self, half: usize) {
         let owner = self.table.halves.lock().unwrap()[half].owner;
         self.table.change(half, |half| half.moving = true);
+        if self.plan.carries == Carries::Frozen {
+            self.carry(half);
+        }
         let at = Where { node: owner, life: self.nodes[owner].life, thread: 0 };
         self.tell_sketcher(at, sketcher::Input::Lost(range(half)));
         let pause = self.rng.between(1, 10) * MS;
@@ -209,9 +230,13 @@ impl World {
 
     pub(super) fn settle(&mut self, half: usize) {
         let next = usize::from(!self.rng.one_in(4));
-        self.table.change(half, |half| {
-            *half = Half { owner: (half.owner + next) % NODES, lease: half.lease + 1, moving: false };
-        });
+        let owner = (self.table.halves.lock().unwrap()[half].owner + next) % NODES;
+        if let Some(carried) = self.carried[half].take() {
+            let history = &self.nodes[owner].history;
+            history.drop_range(range(half));
+            history.take_over(range(half), &carried, true);
+        }
+        self.table.change(half, |half| *half = Half { owner, lease: half.lease + 1, moving: false });
     }
 
     /// A node loses its memory; its ranges are granted to somebody under new numbers.

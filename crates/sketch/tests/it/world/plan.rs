@@ -24,6 +24,18 @@ pub struct Plan {
     pub replays: bool,
     /// Whether replicas fall far behind.
     pub lags: bool,
+    /// What goes along with a range that moves.
+    pub carries: Carries,
+}
+
+/// Whether entries go along with a range that moves, and when they are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    Nothing,
+    /// Once nobody answers for the range any more (rule J).
+    Frozen,
+    /// The rule left out: while its owner still does.
+    Early,
 }
 
 impl Plan {
@@ -40,6 +52,7 @@ impl Plan {
             rebirth_at: rng.one_in(3).then(|| rng.between(1_000, 3_000) * MS),
             replays: rng.one_in(2),
             lags: !rng.one_in(4),
+            carries: Carries::Nothing,
         }
     }
 }
@@ -53,6 +66,10 @@ macro_rules! counts {
         impl Counts {
             pub fn add(&mut self, other: &Counts) {
                 $(self.$name += other.$name;)*
+            }
+
+            pub fn fast(&self) -> u64 {
+                self.fast
             }
 
             pub fn all_happened(&self) -> bool {

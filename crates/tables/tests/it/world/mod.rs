@@ -13,7 +13,7 @@ use tidings_tables::directory::{Directory, Opened, Properties};
 use tidings_tables::gateway::{self, Event, Gateway, Sealer, Watch};
 use tidings_tables::live::Install;
 use tidings_tables::mutant::Mutant;
-use tidings_tables::names::{GatewayId, PartitionId, RequestId, TableId};
+use tidings_tables::names::{GatewayId, Object, PartitionId, Position, RequestId, TableId};
 use tidings_tables::processor::{self, Options, Processor, StoreId, StoreRequest, StoreResult};
 use tidings_tables::refusal::Refusal;
 
@@ -68,7 +68,10 @@ pub struct World {
     pub held: Vec<(usize, u64, StoreId, StoreRequest)>,
     /// Frames that are dropped by a test.
     pub deaf: bool,
-    pub published: usize,
+    /// What was published, and whether Notify took it.
+    pub publications: Vec<(bool, Vec<(Object, Position)>)>,
+    /// Whether Notify takes anything.
+    pub notify: bool,
     /// Whether clients take their events at once.
     pub taking: bool,
     /// What the gateway has asked owners for, in order.
@@ -126,7 +129,8 @@ impl World {
             hold: false,
             held: Vec::new(),
             deaf: false,
-            published: 0,
+            publications: Vec::new(),
+            notify: true,
             taking: true,
             installs: Vec::new(),
             grown: Vec::new(),
@@ -330,7 +334,11 @@ impl World {
                     let input = gateway::Input::Progress(progress);
                     self.carry(move || Happening::Gateway(Box::new(clone_gateway(&input))));
                 }
-                processor::Output::Publish { .. } => self.published += 1,
+                processor::Output::Publish { partition, number, publications } => {
+                    let done = self.notify;
+                    self.publications.push((done, publications));
+                    self.tell_processor(node, processor::Input::Published { partition, number, done });
+                }
                 processor::Output::Grown { partition, at } => self.grown.push((partition, at)),
                 processor::Output::Deposed { .. } => {}
             }
@@ -363,8 +371,8 @@ impl World {
                     let update = move || processor::Input::Update { query, partition, reader: reader.clone() };
                     self.bring(partition, update);
                 }
-                gateway::Output::Remove { partition, query } => {
-                    self.bring(partition, move || processor::Input::Remove { query, partition });
+                gateway::Output::Remove { partition, query, over } => {
+                    self.bring(partition, move || processor::Input::Remove { query, partition, over });
                 }
                 gateway::Output::Taken { partition, query, frames } => {
                     self.bring(partition, move || processor::Input::Taken { query, partition, frames });

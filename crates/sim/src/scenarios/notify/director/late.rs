@@ -45,6 +45,12 @@ impl Run {
                 self.wipe();
                 director.on(STRAGGLES + DONE)
             }
+            2 => {
+                // Whoever was known before the loss is told that everything is unknown: this one begins with nothing.
+                self.stage.town.shared.install(director.device);
+                self.begin_anew(director.device);
+                director.on(DONE)
+            }
             _ => {
                 self.intend(director.device, director.name(), true);
                 director.end(DONE)

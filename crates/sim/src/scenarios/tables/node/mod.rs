@@ -308,7 +308,7 @@ impl Node {
                     false => self.tell(gateway, Letter::Progress { gateway: gateway.0, progress }, out),
                 },
                 processor::Output::Deposed { partition } => self.deposed(now, partition),
-                // Cuts are the trouble's; nobody is away here.
+                // Cuts are the trouble's; nobody listens to Notify here.
                 processor::Output::Grown { .. } | processor::Output::Publish { .. } => {}
             }
         }
@@ -336,7 +336,7 @@ impl Node {
                 gateway::Output::Update { partition, query, reader } => {
                     (partition, Live::Update(query, partition, reader))
                 }
-                gateway::Output::Remove { partition, query } => (partition, Live::Remove(query, partition)),
+                gateway::Output::Remove { partition, query, over } => (partition, Live::Remove(query, partition, over)),
                 gateway::Output::Taken { partition, query, frames } => {
                     (partition, Live::Taken(query, partition, frames))
                 }

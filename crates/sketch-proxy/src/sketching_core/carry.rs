@@ -1,0 +1,144 @@
+//! Entries of ranges that come and go: dropped with their range, or carried by a clean hand-over (rule J).
+
+use super::seal::{Carries, Seal};
+use super::{Line, nonce};
+use crate::engine::Engine;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::header::HeaderValue;
+use http::{Method, Request, Uri};
+use http_body_util::Full;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+use tidings_base::{Class, Error, KeyRange};
+use tidings_client::placement::{HandOver, Leased, Move};
+use tidings_sketch::history::Carried;
+use tidings_sketch::http::CORE;
+use tidings_sketch::sketcher::Clean;
+
+/// The most moves whose entries wait for their lease. Of more of them the entries are let go, which costs agreed reads.
+const MOST_WAITING: usize = 64;
+
+/// Which entries may be used, and those that have arrived for ranges that have not yet.
+#[derive(Default)]
+pub(crate) struct Books {
+    pub(super) clean: RwLock<Clean>,
+    engine: OnceLock<Weak<Engine>>,
+    /// By the token of their move.
+    waiting: Mutex<BTreeMap<u64, Carried>>,
+    /// What is taken off, dropped and noted is so in one step before whoever else does that.
+    dealing: Mutex<()>,
+    carried: AtomicU64,
+}
+
+impl Books {
+    /// From now on ranges can come with entries.
+    pub(super) fn open(&self, engine: &Arc<Engine>) {
+        let _ = self.engine.set(Arc::downgrade(engine));
+    }
+
+    fn engine(&self) -> Option<Arc<Engine>> {
+        self.engine.get().and_then(Weak::upgrade)
+    }
+
+    pub(super) fn carried(&self) -> u64 {
+        self.carried.load(Relaxed)
+    }
+
+    /// Forgets everything; only what is held now is noted.
+    pub(super) fn begin_anew(&self, engine: &Arc<Engine>, held: impl IntoIterator<Item = Leased>) {
+        let _dealing = self.dealing.lock();
+        self.clean.write().lost(KeyRange::FULL);
+        engine.lost(KeyRange::FULL);
+        let mut clean = self.clean.write();
+        held.into_iter().for_each(|leased| clean.gained(leased.range, leased.lease));
+    }
+
+    /// A range is held no more. Told late, it may be held under another lease by now, whose grant has dealt with it.
+    pub(super) fn lost(&self, engine: &Arc<Engine>, leased: Leased) {
+        let _dealing = self.dealing.lock();
+        if self.clean.write().ended(leased.range, leased.lease) {
+            engine.lost(leased.range);
+        }
+    }
+
+    /// A range is held from now on, and begins empty unless its entries came along.
+    pub(super) fn gained(&self, engine: &Arc<Engine>, leased: Leased) {
+        let _dealing = self.dealing.lock();
+        if self.clean.read().covers(leased.range, leased.lease) {
+            return;
+        }
+        self.clean.write().lost(leased.range);
+        engine.lost(leased.range);
+        self.clean.write().gained(leased.range, leased.lease);
+    }
+
+    /// A range is about to be held whose entries have arrived: they are put in before the first check can succeed.
+    fn take_over(&self, leased: Leased, token: u64) {
+        let _dealing = self.dealing.lock();
+        self.clean.write().lost(leased.range);
+        let arrived = self.waiting.lock().remove(&token);
+        let (Some(engine), Some(arrived)) = (self.engine(), arrived) else { return };
+        engine.lost(leased.range);
+        self.carried.fetch_add(engine.take_over(leased.range, &arrived), Relaxed);
+        self.clean.write().gained(leased.range, leased.lease);
+    }
+
+    /// Entries have arrived; they wait for their lease.
+    pub(super) fn arrived(&self, token: u64, entries: Carried) {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() < MOST_WAITING || waiting.contains_key(&token) {
+            waiting.insert(token, entries);
+        }
+    }
+}
+
+/// Carries entries to another proxy's door.
+pub(super) struct Carrier {
+    pub(super) books: Arc<Books>,
+    pub(super) seal: Arc<Seal>,
+    pub(super) line: Line,
+}
+
+impl Carrier {
+    async fn send(&self, to: &Move, entries: Vec<u8>) -> Result<(), String> {
+        let carries = Carries { nonce: nonce()?, token: to.token, incarnation: to.incarnation };
+        let uri = Uri::builder().scheme("http").authority(to.address.as_str()).path_and_query("/");
+        let sealed = HeaderValue::from_str(&self.seal.carry(&carries, &entries)).map_err(|error| error.to_string())?;
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(uri.build().map_err(|error| error.to_string())?)
+            .header(CORE, sealed)
+            .body(Full::new(Bytes::from(entries)))
+            .map_err(|error| error.to_string())?;
+        let response = self.line.request(request).await.map_err(|error| error.to_string())?;
+        let header = response.headers().get(CORE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        match self.seal.has_taken(&carries.nonce, header) {
+            true => Ok(()),
+            false => Err(format!("it answered {}", response.status())),
+        }
+    }
+}
+
+impl HandOver for Carrier {
+    fn export(&self, to: Move) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let entries = self.books.engine().map(|engine| engine.carry(to.leased.range)).unwrap_or_default();
+            self.send(&to, entries).await.map_err(|why| {
+                let what = format!("{} at {} did not take entries over: {why}", to.owner, to.address);
+                Error::new("sketch.not_carried", Class::Unreachable, what)
+                    .hint("Proxies of one core share its secret and reach each other by --core-address.")
+            })
+        })
+    }
+
+    fn restamp(&self, leased: Leased, token: u64) {
+        self.books.take_over(leased, token);
+    }
+
+    fn over(&self, token: u64) {
+        self.books.waiting.lock().remove(&token);
+    }
+}

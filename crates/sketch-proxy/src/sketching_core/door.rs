@@ -1,0 +1,177 @@
+//! Where other proxies of the core are heard: a listener of its own, for nobody else.
+
+use super::Core;
+use super::seal::{self, Asks, Carries, Nonce, Opened, same};
+use crate::config::Config;
+use crate::engine::{Asked, Engine};
+use crate::held::{Held, Reading};
+use crate::serve::{Content, PIECE, Untaken, full, trailed};
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Request, Response, StatusCode, request};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tidings_sketch::history::Carried;
+use tidings_sketch::http::{CORE, Page};
+use tidings_sketch::sketch::Sketch;
+use tidings_sketch::sketcher::{How, Kind, Refusal};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+type Answer = Response<Content>;
+
+/// Connections of other proxies at a time; each has as many as it has requests under way here.
+const MOST_CONNECTIONS: usize = 4_096;
+/// After a failed accept others get the time to go away.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) struct Door {
+    pub(crate) core: Arc<Core>,
+    pub(crate) engine: Arc<Engine>,
+    longest_request: usize,
+    slow: Duration,
+    /// Bytes of pages that other proxies have not taken yet.
+    room: Arc<Semaphore>,
+}
+
+impl Door {
+    pub(crate) fn new(core: Arc<Core>, engine: Arc<Engine>, config: &Config) -> Door {
+        let room = Arc::new(Semaphore::new(config.most_untaken));
+        Door { core, engine, longest_request: config.longest_request, slow: config.slow_client, room }
+    }
+
+    /// Answers until it is dropped.
+    pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
+        let seats = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        loop {
+            let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            let _ = stream.set_nodelay(true);
+            let door = Arc::clone(&self);
+            tokio::spawn(async move {
+                let mut builder = http1::Builder::new();
+                builder.timer(TokioTimer::new()).header_read_timeout(door.slow);
+                let service = service_fn(move |request| {
+                    let door = Arc::clone(&door);
+                    async move { Ok::<_, Infallible>(door.answer(request).await) }
+                });
+                // Whoever breaks off asks somebody else.
+                let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                drop(seat);
+            });
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let opened = parts.headers.get(CORE).and_then(|value| value.to_str().ok()).and_then(seal::open);
+        let longest = match opened {
+            None => return self.foreign(),
+            Some(Opened::Asks(..)) => self.longest_request,
+            Some(Opened::Carries(..)) => Carried::MOST_BYTES,
+        };
+        let collected = tokio::time::timeout(self.slow, Limited::new(body, longest).collect()).await;
+        let Ok(Ok(collected)) = collected else { return self.foreign() };
+        match opened {
+            Some(Opened::Asks(asks, mac)) => self.asked(&parts, collected.to_bytes(), &asks, &mac).await,
+            Some(Opened::Carries(carries, mac)) => self.brought(&collected.to_bytes(), &carries, &mac),
+            None => self.foreign(),
+        }
+    }
+
+    /// Somebody else's request, or one by other rules or for other origins: both make another s(q).
+    fn foreign(&self) -> Answer {
+        self.core.counts.foreign.fetch_add(1, Relaxed);
+        let mut answer = Response::new(full(Bytes::from_static(b"only proxies of this core are answered here\n")));
+        *answer.status_mut() = StatusCode::FORBIDDEN;
+        answer
+    }
+
+    /// One hop at most: it is this proxy's or nobody's.
+    async fn asked(&self, parts: &request::Parts, body: Bytes, asks: &Asks, mac: &Sketch) -> Answer {
+        let rules = self.engine.rules();
+        let Ok(admitted) = rules.admit(&self.engine.sketching, asks.scheme, parts, body) else { return self.foreign() };
+        let sealed = self.core.seal.of_ask(asks, &admitted.key, &admitted.forwarded.non_inputs);
+        if !same(&sealed, mac) || admitted.kind == Kind::Write {
+            return self.foreign();
+        }
+        self.core.counts.served.fetch_add(1, Relaxed);
+        let question = Arc::new(Asked { forwarded: admitted.forwarded, key: admitted.key, rules });
+        let kind = Kind::Read { way: asks.way, after: None };
+        match self.engine.ask(Arc::clone(&question), kind, asks.client).await {
+            Ok((page, how)) => match self.whole(&page) {
+                Ok(content) => self.vouched(&asks.nonce, &question, &page, how, content),
+                Err(why) => self.refused(&asks.nonce, why),
+            },
+            Err(why) => self.refused(&asks.nonce, why),
+        }
+    }
+
+    /// All of a page. What passes by cannot be vouched for.
+    fn whole(&self, page: &Page<Held>) -> Result<Content, Refusal> {
+        let (content, in_memory) = match &page.body {
+            Held::Memory(body) => (full(body.clone()), body.len()),
+            Held::Disk(spool) => (Reading::new(Arc::clone(spool), 0..page.length).boxed(), 2 * PIECE),
+            Held::Passing(_) => return Err(Refusal::Moved),
+        };
+        let bytes = u32::try_from(in_memory).unwrap_or(u32::MAX);
+        let taken = Arc::clone(&self.room).try_acquire_many_owned(bytes).map_err(|_| Refusal::Busy)?;
+        Ok(Untaken::new(trailed(content, page, true), !page.trailers.is_empty(), taken).boxed())
+    }
+
+    fn vouched(&self, nonce: &Nonce, question: &Asked, page: &Page<Held>, how: How, content: Content) -> Answer {
+        let sketch = page.sketch(&self.engine.sketching, &question.key);
+        let mut headers: HeaderMap = page.fields.iter().cloned().collect();
+        for (name, _) in &page.trailers {
+            headers.append(header::TRAILER, HeaderValue::from_name(name.clone()));
+        }
+        if let Ok(sealed) = HeaderValue::from_str(&self.core.seal.page(nonce, how, &sketch)) {
+            headers.insert(CORE, sealed);
+        }
+        let mut answer = Response::new(content);
+        *answer.status_mut() = page.status;
+        *answer.headers_mut() = headers;
+        answer
+    }
+
+    fn refused(&self, nonce: &Nonce, why: Refusal) -> Answer {
+        self.said(StatusCode::SERVICE_UNAVAILABLE, &self.core.seal.refusal(nonce, why))
+    }
+
+    /// Entries of a range that may come: they wait until it does.
+    fn brought(&self, entries: &[u8], carries: &Carries, mac: &Sketch) -> Answer {
+        if !same(&self.core.seal.of_carry(carries, entries), mac) {
+            return self.foreign();
+        }
+        // Of another group, or divided otherwise: the range comes all the same, without them.
+        if let Some(entries) = Carried::from_bytes(entries) {
+            self.core.books.arrived(carries.token, entries);
+        }
+        match self.core.owner.imported(carries.token, carries.incarnation) {
+            Ok(()) => self.said(StatusCode::OK, &self.core.seal.taken(&carries.nonce)),
+            Err(error) => {
+                tracing::warn!(%error, "entries came that are not for this proxy");
+                self.refused(&carries.nonce, Refusal::Moved)
+            }
+        }
+    }
+
+    fn said(&self, status: StatusCode, header: &str) -> Answer {
+        let mut answer = Response::new(full(Bytes::new()));
+        *answer.status_mut() = status;
+        if let Ok(value) = HeaderValue::from_str(header) {
+            answer.headers_mut().insert(CORE, value);
+        }
+        answer
+    }
+}

@@ -1,0 +1,332 @@
+//! The sketching core: several proxies remember pages as one, each the part that placement leases to it (rule J).
+//!
+//! ```text
+//!   client ─▶ A: s(q) ── held here? ── yes ─▶ A's engine
+//!                │ no: whom does the lookup name?
+//!                ├──────────────────────────────▶ B's door ── held there? ── yes ─▶ B's engine, the page comes back
+//!                └ nobody, no answer, "moved" ──▶ past the table: asked of all origins, nothing remembered
+//! ```
+//! Every proxy is request sketcher and response sketcher (§3.4 of the paper). A request takes one hop at most: a door asks its
+//! own engine and nobody else. The loss of a proxy costs agreed reads, and nothing else.
+//!
+//! - `seal`: what proxies say to each other; `door`: where they are heard; `carry`: entries that go and come with ranges.
+
+mod carry;
+pub(crate) mod door;
+mod seal;
+
+use crate::config::{Config, Core as CoreConfig, Secret};
+use crate::engine::{End, Engine, Question};
+use crate::held::Held;
+use bytes::Bytes;
+use carry::{Books, Carrier};
+use http::header::{HOST, HeaderValue, TE};
+use http::uri::PathAndQuery;
+use http::{Request, Uri};
+use http_body_util::Full;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use parking_lot::Mutex;
+use seal::{Asks, Nonce, Says, Seal, same};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tidings_base::{Class, Error, KeyHash, LeaseNumber};
+use tidings_client::placement::{Changes, Lookup, LookupOptions, Owner, OwnerState};
+use tidings_sketch::http::CORE;
+use tidings_sketch::sketch::Sketching;
+use tidings_sketch::sketcher::{Kind, Ranges, Refusal, Way};
+use tokio::net::TcpListener;
+
+/// How long a connection to another proxy may take to be made: they are near each other.
+const CONNECT: Duration = Duration::from_millis(500);
+/// A proxy that did not answer is not asked for so long: nobody else waits for it.
+const AWAY: Duration = Duration::from_secs(1);
+/// How long a connection without a request is kept: less than a door keeps it, so that none ends under a request.
+const IDLE: Duration = Duration::from_secs(15);
+/// How long another proxy has to begin its answer, in patiences: it may ask one origin in vain, and then all.
+const PATIENCES: u32 = 3;
+
+type Line = Client<HttpConnector, Full<Bytes>>;
+
+/// What a proxy says of its part in a core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoreStats {
+    /// Its name there.
+    pub name: String,
+    /// Ranges that it holds.
+    pub ranges: u64,
+    /// Its share of all requests' sketches, from 0 to 1.
+    pub share: f64,
+    /// Requests that another proxy answered for its clients.
+    pub forwarded: u64,
+    /// Requests of other proxies' clients that it was asked for.
+    pub served: u64,
+    /// Reads that were put to all origins because their range was nobody's, moved, or its owner gave no answer.
+    pub aside: u64,
+    /// Times that another proxy gave no proper answer.
+    pub unanswered: u64,
+    /// Messages that were not of this core: of another secret, other rules or other origins.
+    pub foreign: u64,
+    /// Entries that came along with ranges.
+    pub carried: u64,
+}
+
+/// How often what happened.
+#[derive(Default)]
+struct Counts {
+    forwarded: AtomicU64,
+    served: AtomicU64,
+    aside: AtomicU64,
+    unanswered: AtomicU64,
+    foreign: AtomicU64,
+}
+
+/// A proxy's part in a sketching core.
+pub(crate) struct Core {
+    owner: Owner,
+    lookup: Lookup,
+    books: Arc<Books>,
+    seal: Arc<Seal>,
+    line: Line,
+    patience: Duration,
+    give_up: Duration,
+    /// Proxies that gave no answer, until when they are not asked.
+    away: Mutex<BTreeMap<String, Instant>>,
+    counts: Counts,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Core({})", self.owner.name())
+    }
+}
+
+impl Ranges for Core {
+    /// The check of now, where it names a lease whose grant was dealt with.
+    fn held(&self, at: KeyHash) -> Option<LeaseNumber> {
+        self.books.clean.read().held(at, self.owner.check_hash(at))
+    }
+}
+
+/// How pages are sketched in a core: alike by all proxies with these origins, and otherwise than in any other group.
+pub(crate) fn sketching(config: &Config, secret: &Secret) -> Sketching {
+    let mut origins: Vec<String> = config.origins.iter().map(ToString::to_string).collect();
+    origins.sort_unstable();
+    let quorum = format!("{} of {}, {} wrong", config.quorum, origins.len(), config.faults);
+    let parts: Vec<&[u8]> = origins.iter().chain([&quorum]).map(String::as_bytes).collect();
+    Sketching::derived(secret.bytes(), "pages", &parts)
+}
+
+/// Listens for other proxies.
+pub(crate) async fn listen(at: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(at).await.map_err(|error| {
+        let what = format!("cannot listen on {at}: {error}");
+        Error::new("sketch.cannot_listen", Class::Refused, what).hint("Choose another address with --core-listen.")
+    })
+}
+
+fn line() -> Line {
+    let mut http = HttpConnector::new();
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(CONNECT));
+    Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).build(http)
+}
+
+impl Core {
+    /// Begins to join. Until it has, everything is put to all origins.
+    pub(crate) fn join(
+        config: &Config,
+        core: &CoreConfig,
+        listening: SocketAddr,
+    ) -> Result<(Arc<Core>, Changes), Error> {
+        let address = core.address.clone().unwrap_or_else(|| listening.to_string());
+        if core.address.is_none() && listening.ip().is_unspecified() {
+            let what = format!("other proxies cannot reach this one at {listening}");
+            return Err(Error::new("sketch.no_core_address", Class::Invalid, what)
+                .hint("Say by --core-address where they can, or listen on one address with --core-listen."));
+        }
+        let (seal, books) = (Arc::new(Seal::new(core.secret.bytes())), Arc::new(Books::default()));
+        let mut options = core.owner.clone();
+        if options.name.is_empty() {
+            options.name.clone_from(&address);
+        }
+        options.address = address;
+        let lookup = LookupOptions { clock: options.clock.clone(), ..LookupOptions::new(&options.namespace) };
+        let carrier = Carrier { books: Arc::clone(&books), seal: Arc::clone(&seal), line: line() };
+        let owner = Owner::start(Arc::clone(&core.transport), options.hand_over(carrier))?;
+        let changes = owner.changes();
+        let core = Core {
+            owner,
+            lookup: Lookup::start(Arc::clone(&core.transport), lookup)?,
+            books,
+            seal,
+            line: line(),
+            patience: config.patience.saturating_mul(PATIENCES),
+            give_up: config.give_up,
+            away: Mutex::default(),
+            counts: Counts::default(),
+        };
+        Ok((Arc::new(core), changes))
+    }
+
+    /// Deals with what placement tells: entries of a range that was lost go, those of one that was gained begin anew unless they
+    /// came along. Ends with the owner.
+    pub(crate) async fn follow(self: Arc<Self>, engine: Arc<Engine>, mut changes: Changes) {
+        self.books.open(&engine);
+        // Whatever was told before anybody listened.
+        self.books.begin_anew(&engine, self.owner.held().into_iter().map(|held| held.leased));
+        while let Some(change) = changes.next().await {
+            if change.missed {
+                self.books.begin_anew(&engine, self.owner.held().into_iter().map(|held| held.leased));
+                continue;
+            }
+            change.revoked.iter().for_each(|leased| self.books.lost(&engine, *leased));
+            change.granted.iter().for_each(|leased| self.books.gained(&engine, *leased));
+        }
+        self.books.begin_anew(&engine, []);
+    }
+
+    /// Hands everything over, and leaves; gives up after so long.
+    pub(crate) async fn leave(&self, within: Duration) {
+        if self.owner.state() == OwnerState::Joining {
+            return self.owner.leave();
+        }
+        match tokio::time::timeout(within, self.owner.drain()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the core did not hear that this proxy leaves"),
+            Err(_) => tracing::warn!("not everything was handed over in time"),
+        }
+        self.owner.leave();
+    }
+
+    pub(crate) fn stats(&self) -> CoreStats {
+        let held = self.owner.held();
+        let points: u128 = held.iter().map(|held| held.leased.range.len()).sum();
+        let Counts { forwarded, served, aside, unanswered, foreign } = &self.counts;
+        CoreStats {
+            name: self.owner.name().to_owned(),
+            ranges: held.len() as u64,
+            share: points as f64 / (u64::MAX as f64 + 1.0),
+            forwarded: forwarded.load(Relaxed),
+            served: served.load(Relaxed),
+            aside: aside.load(Relaxed),
+            unanswered: unanswered.load(Relaxed),
+            foreign: foreign.load(Relaxed),
+            carried: self.books.carried(),
+        }
+    }
+
+    /// Asks whoever holds a request's range, or else all origins.
+    pub(crate) async fn ask(&self, engine: &Arc<Engine>, question: Question, kind: Kind, client: u64) -> End {
+        let Kind::Read { way: way @ (Way::Usual | Way::Replicated), .. } = kind else {
+            // The table has no part in it.
+            return engine.aside(question, kind, client).await;
+        };
+        let at = question.key.position();
+        let end = if self.held(at).is_some() {
+            engine.ask(Arc::clone(&question), kind, client).await
+        } else if let Some(address) = self.elsewhere(at) {
+            self.forward(engine, &address, &question, way, client).await
+        } else {
+            Err(Refusal::Moved)
+        };
+        match end {
+            Err(Refusal::Moved) => {
+                self.counts.aside.fetch_add(1, Relaxed);
+                engine.aside(question, kind, client).await
+            }
+            end => end,
+        }
+    }
+
+    /// Who holds a place, as far as is known, unless it is away.
+    fn elsewhere(&self, at: KeyHash) -> Option<String> {
+        let other = |owner: &tidings_client::placement::TableOwner, _| {
+            (owner.id != self.owner.name()).then(|| owner.address.clone())
+        };
+        let address = self.lookup.find(at, other).flatten()?;
+        let mut away = self.away.lock();
+        let is_away = away.get(&address).is_some_and(|until| Instant::now() < *until);
+        if !is_away {
+            away.remove(&address);
+        }
+        (!is_away).then_some(address)
+    }
+
+    /// Asks another proxy. That it gives no proper answer is as if the range had moved.
+    async fn forward(&self, engine: &Engine, address: &str, question: &Question, way: Way, client: u64) -> End {
+        match self.forwarded(engine, address, question, way, client).await {
+            Ok(end) => {
+                if !matches!(end, Err(Refusal::Moved)) {
+                    self.counts.forwarded.fetch_add(1, Relaxed);
+                }
+                end
+            }
+            Err(why) => {
+                self.counts.unanswered.fetch_add(1, Relaxed);
+                tracing::warn!(proxy = address, %why, "another proxy of the core gave no answer; all origins are asked");
+                self.away.lock().insert(address.to_owned(), Instant::now() + AWAY);
+                Err(Refusal::Moved)
+            }
+        }
+    }
+
+    async fn forwarded(
+        &self,
+        engine: &Engine,
+        address: &str,
+        question: &Question,
+        way: Way,
+        client: u64,
+    ) -> Result<End, String> {
+        let asks = Asks { nonce: nonce()?, scheme: question.forwarded.scheme, way, client };
+        let request = self.request(address, question, &asks).map_err(|error| error.to_string())?;
+        let asked = tokio::time::timeout(self.patience, self.line.request(request)).await;
+        let response = asked.map_err(|_| "it did not answer in time")?.map_err(|error| error.to_string())?;
+        let status = response.status();
+        let header = response.headers().get(CORE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        match self.seal.says(&asks.nonce, header) {
+            None => Err(format!("it answered {status}, and not as a proxy of this core with these origins and rules")),
+            Some(Says::Refused(why)) => Ok(Err(why)),
+            Some(Says::Page(how, mac)) => {
+                let taken = tokio::time::timeout(self.give_up, engine.upstream.taken(response, question)).await;
+                let answer = taken.map_err(|_| "its page did not come in time")?.map_err(|why| why.to_string())?;
+                if !same(&mac, &self.seal.of_page(&asks.nonce, how, &answer.sketch)) {
+                    return Err("its page is not the one that it vouches for".to_owned());
+                }
+                if matches!(answer.response.body, Held::Passing(_)) {
+                    return Err("its page is too long to be held".to_owned());
+                }
+                Ok(Ok((answer.response, how)))
+            }
+        }
+    }
+
+    fn request(&self, address: &str, question: &Question, asks: &Asks) -> Result<Request<Full<Bytes>>, http::Error> {
+        let what = &question.forwarded;
+        let target: PathAndQuery = what.target.parse()?;
+        let uri = Uri::builder().scheme("http").authority(address).path_and_query(target).build()?;
+        let mut request = Request::builder().method(what.method.clone()).uri(uri);
+        if let Some(headers) = request.headers_mut() {
+            headers.insert(HOST, HeaderValue::from_str(&what.authority)?);
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+            headers.insert(CORE, HeaderValue::from_str(&self.seal.ask(asks, &question.key, &what.non_inputs))?);
+            for (name, value) in what.inputs.iter().chain(&what.non_inputs) {
+                headers.append(name.clone(), value.clone());
+            }
+        }
+        request.body(Full::new(what.body.clone()))
+    }
+}
+
+fn nonce() -> Result<Nonce, String> {
+    let mut nonce = [0; 16];
+    getrandom::fill(&mut nonce).map_err(|error| format!("the system gives no randomness: {error}"))?;
+    Ok(nonce)
+}

@@ -1,0 +1,291 @@
+//! Several proxies that remember as one, on a pool of placement inside the process.
+
+use crate::origins::{Got, Origin, Sin};
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tidings_client::placement::testing::TestPool;
+use tidings_sketch::sketcher::Writes;
+use tidings_sketch_proxy::{Config, Core, CoreStats, Proxy, Secret};
+
+const HERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+/// Origins, and proxies before them that share a core.
+struct Site {
+    origins: Vec<Arc<Origin>>,
+    pool: TestPool,
+    proxies: Vec<Proxy>,
+    /// Where each proxy hears the others.
+    doors: Vec<SocketAddr>,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+/// A port that nobody has at the moment.
+fn free() -> SocketAddr {
+    std::net::TcpListener::bind(HERE).unwrap().local_addr().unwrap()
+}
+
+impl Site {
+    async fn start(origins: usize) -> Site {
+        let mut site = Site {
+            origins: Vec::new(),
+            pool: TestPool::start("sketches").await.unwrap(),
+            proxies: Vec::new(),
+            doors: Vec::new(),
+            client: Client::builder(TokioExecutor::new()).build_http(),
+        };
+        for _ in 0..origins {
+            site.origins.push(Origin::start(Sin::None).await);
+        }
+        site
+    }
+
+    /// Adds a proxy with this secret.
+    async fn add(&mut self, secret: &[u8; 32], change: impl FnOnce(&mut Config)) {
+        let urls: Vec<String> = self.origins.iter().map(|origin| format!("http://{}", origin.address)).collect();
+        let mut config = Config::of(HERE, &urls).unwrap();
+        // A machine that is busy is no reason to ask all origins.
+        config.patience = Duration::from_secs(10);
+        let door = free();
+        let mut core = Core::of(self.pool.line(), door, Secret::new(secret).unwrap());
+        core.owner = self.pool.options(&format!("proxy-{}", self.proxies.len()));
+        config.core = Some(core);
+        change(&mut config);
+        self.proxies.push(Proxy::start(config).await.unwrap());
+        self.doors.push(door);
+    }
+
+    fn put(&self, path: &str, page: &str) {
+        self.origins.iter().for_each(|origin| origin.put(path, page));
+    }
+
+    fn asked(&self, path: &str) -> u64 {
+        self.origins.iter().map(|origin| origin.asked(path)).sum()
+    }
+
+    async fn ask(&self, at: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)]) -> Got {
+        let mut request = Request::builder().method(method).uri(format!("http://{at}{path}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        // Whatever port it came by, it is one page.
+        let request = request.header("host", "a.org").body(Full::default()).unwrap();
+        let asked = tokio::time::timeout(Duration::from_secs(60), self.client.request(request));
+        let (parts, body) = asked.await.expect("it answers").expect("it answers properly").into_parts();
+        let body = body.collect().await.expect("it answers to the end").to_bytes();
+        Got { status: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
+    async fn get(&self, proxy: usize, path: &str) -> Got {
+        self.ask(self.proxies[proxy].address(), "GET", path, &[]).await
+    }
+
+    fn core(&self, proxy: usize) -> CoreStats {
+        self.proxies[proxy].stats().core.expect("it is in a core")
+    }
+
+    /// Waits until something is so.
+    async fn until(&self, what: &str, mut is_so: impl AsyncFnMut(&Site) -> bool) {
+        for _ in 0..6_000 {
+            if is_so(self).await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let all: Vec<CoreStats> = (0..self.proxies.len()).map(|proxy| self.core(proxy)).collect();
+        panic!("waited in vain until {what}: {all:?}");
+    }
+
+    /// Waits until these have all of the ring among them and nothing moves any more, and pages are remembered wherever they are
+    /// asked for.
+    async fn settled(&self, members: &[usize]) {
+        let least = 0.6 / members.len() as f64;
+        let (mut before, mut looks) = (Vec::new(), 0);
+        self.until("the core has settled", async |site| {
+            let shares: Vec<f64> = members.iter().map(|proxy| site.core(*proxy).share).collect();
+            let whole = shares.iter().all(|share| *share > least) && shares.iter().sum::<f64>() > 0.999_999;
+            looks = if whole && shares == before { looks + 1 } else { 0 };
+            before = shares;
+            looks > 250
+        })
+        .await;
+        for page in 0..12 {
+            let path = format!("/settled-{page}");
+            self.put(&path, "here");
+            for proxy in members {
+                let fast = async |site: &Site| site.get(*proxy, &path).await.header("tidings-verified") == "fast";
+                self.until("a page is remembered", fast).await;
+            }
+        }
+    }
+}
+
+const SECRET: [u8; 32] = [1; 32];
+
+/// Each page is agreed on once, by whichever proxy it was first asked, and is fast at all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_agreed_on_once_over_the_core() {
+    let mut site = Site::start(5).await;
+    for _ in 0..3 {
+        site.add(&SECRET, |config| config.writes = Writes::One).await;
+    }
+    site.settled(&[0, 1, 2]).await;
+    let (pages, long) = (30, "long ".repeat(50_000));
+    let text = |page: usize| format!("page {page} {}", if page.is_multiple_of(10) { long.as_str() } else { "" });
+    let before: Vec<CoreStats> = (0..3).map(|proxy| site.core(proxy)).collect();
+    let mut agreed = 0;
+    for page in 0..pages {
+        let path = format!("/{page}");
+        site.put(&path, &text(page));
+        for turn in 0..3 {
+            let got = site.get((page + turn) % 3, &path).await;
+            assert_eq!((got.status, &got.body[..]), (200, text(page).as_bytes()), "{page} {turn}");
+            agreed += usize::from(got.header("tidings-verified") == "agreed");
+        }
+    }
+    // A policy may move a range meanwhile, which costs some more.
+    assert!((pages..pages + 10).contains(&agreed), "{agreed} of {pages} pages were agreed on");
+    let executions: u64 = (0..pages).map(|page| site.asked(&format!("/{page}"))).sum();
+    // Five for the vote and two fast ones; every proxy for itself would have taken fifteen.
+    assert!(executions < 10 * pages as u64, "{executions} executions");
+    let after: Vec<CoreStats> = (0..3).map(|proxy| site.core(proxy)).collect();
+    let grown = |count: fn(&CoreStats) -> u64| -> u64 {
+        before.iter().zip(&after).map(|(before, after)| count(after) - count(before)).sum()
+    };
+    assert!(grown(|core| core.forwarded) > 30, "{after:?}");
+    assert!(grown(|core| core.served) >= grown(|core| core.forwarded), "{after:?}");
+    assert_eq!(after.iter().map(|core| core.foreign).sum::<u64>(), 0, "{after:?}");
+
+    // Conditions, ranges and HEAD are of whichever proxy was asked; so are writes, which go to one origin.
+    for proxy in 0..3 {
+        let address = site.proxies[proxy].address();
+        let tag = site.get(proxy, "/10").await.header("etag").to_owned();
+        assert_eq!(site.ask(address, "GET", "/10", &[("if-none-match", tag.as_str())]).await.status, 304);
+        let part = site.ask(address, "GET", "/10", &[("range", "bytes=0-3")]).await;
+        assert_eq!((part.status, &part.body[..]), (206, &b"page"[..]));
+        let head = site.ask(address, "HEAD", "/10", &[]).await;
+        assert_eq!((head.status, head.body.len()), (200, 0));
+        assert_eq!(site.get(proxy, "/nowhere").await.status, 404);
+        let written = site.ask(address, "POST", "/10", &[]).await;
+        assert_eq!((written.status, written.header("tidings-verified")), (200, "no"));
+        let own = site.ask(address, "GET", "/10", &[("cookie", "me=1")]).await;
+        assert_eq!((own.status, own.header("tidings-verified")), (200, "agreed"));
+    }
+    assert_eq!(
+        site.origins.iter().map(|origin| origin.writes.load(std::sync::atomic::Ordering::SeqCst)).sum::<u64>(),
+        3
+    );
+}
+
+/// Entries go with their range: whoever is granted it again begins anew, and meanwhile everything is agreed on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_that_was_lost_is_not_remembered() {
+    let mut site = Site::start(3).await;
+    site.add(&SECRET, |_| {}).await;
+    site.settled(&[0]).await;
+    site.put("/page", "hello");
+    assert_eq!(site.get(0, "/page").await.header("tidings-verified"), "agreed");
+    assert_eq!(site.get(0, "/page").await.header("tidings-verified"), "fast");
+    let placement = site.pool.placement();
+    placement.drain("sketches", "proxy-0").await.unwrap();
+    site.until("everything is lost", async |site| site.core(0).ranges == 0).await;
+    for _ in 0..3 {
+        let got = site.get(0, "/page").await;
+        assert_eq!((got.status, got.header("tidings-verified")), (200, "agreed"), "nobody remembers it");
+    }
+    assert!(site.core(0).aside >= 3, "{:?}", site.core(0));
+    placement.cancel_drain("sketches", "proxy-0").await.unwrap();
+    site.until("everything is back", async |site| site.core(0).share > 0.999_999).await;
+    assert_eq!(site.get(0, "/page").await.header("tidings-verified"), "agreed", "it begins anew");
+    let fast = async |site: &Site| site.get(0, "/page").await.header("tidings-verified") == "fast";
+    site.until("it is remembered again", fast).await;
+}
+
+/// A proxy that is drained hands over what it remembers: nothing is agreed on again, or next to nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_go_along_with_a_range_that_is_handed_over() {
+    let mut site = Site::start(3).await;
+    for _ in 0..2 {
+        site.add(&SECRET, |_| {}).await;
+    }
+    site.settled(&[0, 1]).await;
+    let pages = 60;
+    for page in 0..pages {
+        site.put(&format!("/{page}"), &format!("page {page}"));
+        for _ in 0..2 {
+            assert_eq!(site.get(0, &format!("/{page}")).await.status, 200);
+        }
+    }
+    let before: u64 = site.core(0).carried;
+    site.proxies[1].leave_core(Duration::from_secs(60)).await;
+    site.until("the other one has everything", async |site| site.core(0).share > 0.999_999).await;
+    assert!(site.core(0).carried > before, "{:?}", site.core(0));
+    let mut agreed = 0;
+    for page in 0..pages {
+        let got = site.get(0, &format!("/{page}")).await;
+        assert_eq!((got.status, &got.body[..]), (200, format!("page {page}").as_bytes()));
+        agreed += usize::from(got.header("tidings-verified") == "agreed");
+    }
+    // Shards at the ends of ranges stay behind: a few pages in a hundred.
+    assert!(agreed < pages / 4, "{agreed} of {pages} pages had to be agreed on again; {:?}", site.core(0));
+    // Who has left still serves, by asking the other one.
+    let got = site.get(1, "/0").await;
+    assert_eq!((got.status, &got.body[..]), (200, &b"page 0"[..]));
+}
+
+/// Whoever does not know the secret is heard by nobody: neither clients that say they are proxies, nor proxies of another core.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_speaks_for_the_core() {
+    let mut site = Site::start(3).await;
+    site.add(&SECRET, |_| {}).await;
+    site.settled(&[0]).await;
+    site.put("/page", "hello");
+    let nonce = "0".repeat(32);
+    let forged = format!("ask {nonce} http usual 0000000000000000 {nonce}");
+    for header in [forged.as_str(), "ask", "", "page fast 00000000000000000000000000000000"] {
+        let got = site.ask(site.doors[0], "GET", "/page", &[("tidings-core", header)]).await;
+        assert_eq!((got.status, got.header("tidings-core")), (403, ""), "{header}");
+        // At the front door it is a header like others that do not pass.
+        let got = site.ask(site.proxies[0].address(), "GET", "/page", &[("tidings-core", header)]).await;
+        assert_eq!((got.status, &got.body[..], got.header("tidings-core")), (200, &b"hello"[..], ""), "{header}");
+    }
+    assert_eq!(site.ask(site.doors[0], "GET", "/page", &[]).await.status, 403);
+    assert_eq!(site.core(0).foreign, 5);
+
+    // One of another secret is neither asked nor answered: what it is asked for is agreed on, and nobody's page is wrong.
+    site.add(&[2; 32], |_| {}).await;
+    let turned_away = async |site: &Site| {
+        let got = site.get(1, "/page").await;
+        assert_eq!((got.status, &got.body[..]), (200, &b"hello"[..]));
+        site.core(1).unanswered > 0
+    };
+    site.until("it was turned away", turned_away).await;
+    for page in 0..30 {
+        let path = format!("/{page}");
+        site.put(&path, &path);
+        for proxy in 0..2 {
+            let got = site.get(proxy, &path).await;
+            assert_eq!((got.status, &got.body[..]), (200, path.as_bytes()), "{proxy}");
+        }
+    }
+    let stats = [site.core(0), site.core(1)];
+    assert!(stats.iter().all(|core| core.forwarded == 0 && core.served == 0), "{stats:?}");
+    assert!(stats[0].foreign > 5 && stats[1].aside > 0, "{stats:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_joined_is_refused_by_name() {
+    assert_eq!(Secret::new(b"short").err().expect("it can be guessed").code, "sketch.bad_secret");
+    let pool = TestPool::start("sketches").await.unwrap();
+    let mut config = Config::of(HERE, &["http://a".to_owned()]).unwrap();
+    let everywhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    config.core = Some(Core::of(pool.line(), everywhere, Secret::new(&SECRET).unwrap()));
+    let error = Proxy::start(config).await.err().expect("others could not reach it");
+    assert_eq!(error.code, "sketch.no_core_address");
+}

@@ -31,6 +31,8 @@ pub enum Mutant {
     MissingTaken,
     /// F9: a move is given up when its time is over, or a drain ends or is cancelled, without its holder's word.
     MovesCutShort,
+    /// F9: a new leader knows nothing of moves that an earlier one began.
+    MovesForgotten,
     /// F10: a namespace is let be whose leases do not outlast a fail-over.
     TimesUnchecked,
     /// The manager does not look whether leases have ended: what a dead owner held waits for it.
@@ -43,7 +45,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 17] = [
+    pub const ALL: [Mutant; 18] = [
         Mutant::NoSkewMargin,
         Mutant::NoSequenceNumbers,
         Mutant::LeaseFromReceipt,
@@ -57,6 +59,7 @@ impl Mutant {
         Mutant::NumbersReused,
         Mutant::MissingTaken,
         Mutant::MovesCutShort,
+        Mutant::MovesForgotten,
         Mutant::TimesUnchecked,
         Mutant::ExpiryUnnoticed,
         Mutant::AddressUntold,
@@ -79,6 +82,7 @@ impl Mutant {
             Mutant::NumbersReused => "numbers-reused",
             Mutant::MissingTaken => "missing-taken",
             Mutant::MovesCutShort => "moves-cut-short",
+            Mutant::MovesForgotten => "moves-forgotten",
             Mutant::TimesUnchecked => "times-unchecked",
             Mutant::ExpiryUnnoticed => "expiry-unnoticed",
             Mutant::AddressUntold => "address-untold",

@@ -54,6 +54,7 @@ impl Pool {
             poll: None,
             news: None,
             confirm: Vec::new(),
+            arrived: Vec::new(),
         });
         let unordered = mutant == Some(Mutant::NoSequenceNumbers);
         if poll.seq <= talk.heard && !unordered {
@@ -68,6 +69,7 @@ impl Pool {
         if !race || mutant != Some(Mutant::HeardNotAdvanced) {
             talk.heard = poll.seq;
         }
+        talk.arrived = poll.imported.iter().map(|arrived| arrived.token).collect();
         let hello = poll.epoch < epoch || !known;
         let calm = if race && !hello { Duration::from_millis(rng.between(CALM.0, CALM.1)) } else { Duration::ZERO };
         let wait = Duration::from_millis(poll.wait_ms.into()).min(renew);
@@ -231,6 +233,7 @@ impl Pool {
             self.handed_over(index, handover);
         }
         self.cut_at_claims(index, &claims);
+        let forgets = self.mutant == Some(Mutant::MovesForgotten);
         let (mut refused, mut accepted, mut again) = (false, false, false);
         let said: BTreeSet<u32> = poll.refused.iter().map(|range| range.lease).collect();
         let silent = self.members.get(&index).map_or(0, |member| member.strikes) + 1;
@@ -258,6 +261,12 @@ impl Pool {
                     }
                 }
                 Holder::Sent(_) if !claimed => {}
+                // F9: an earlier leader recorded it together with its state, and did not live to tell. The receiver refuses
+                // what it had once, or has no state of.
+                Holder::Loaded if !claimed && range.token.is_some() && range.intent == Intent::Stay && !forgets => {
+                    self.table.update(start, |range| (range.holder, range.until) = (Holder::Fresh, Mono(0)));
+                    again = true;
+                }
                 Holder::Loaded | Holder::Claimed if !claimed => {
                     if let Intent::Move { token } = range.intent {
                         self.give_up_move(token);

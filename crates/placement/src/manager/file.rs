@@ -84,7 +84,8 @@ pub fn encode_segment(ranges: &[(KeyHash, Range)]) -> Bytes {
         rows.put_u64(range.changed);
         rows.put_u64(range.lost);
         rows.put_u64(u64::from(range.pinned));
-        rows.put_u64(0);
+        // A new leader grants it with its state if this one does not live to (F9); 0 = it came without.
+        rows.put_u64(range.token.unwrap_or_default());
     }
     v1::PlacementSegment { rows: rows.freeze() }.encode_to_vec().into()
 }
@@ -103,7 +104,7 @@ pub fn decode_segment(segment: u8, bytes: Bytes) -> Option<Vec<(KeyHash, Range)>
         let lease = LeaseNumber::new(rows.get_u32())?;
         let (changed, lost) = (rows.get_u64(), rows.get_u64());
         let pinned = rows.get_u64() & 1 == 1;
-        rows.advance(8);
+        let token = Some(rows.get_u64()).filter(|token| *token != 0);
         let expected = ranges.last_mut().map_or(start == first, |(before, range)| {
             range.last = KeyHash(start.0.wrapping_sub(1));
             *before < start && start <= last
@@ -111,7 +112,7 @@ pub fn decode_segment(segment: u8, bytes: Bytes) -> Option<Vec<(KeyHash, Range)>
         if !expected {
             return None;
         }
-        ranges.push((start, Range { owner, lease, changed, lost, pinned, ..Range::nobody(last) }));
+        ranges.push((start, Range { owner, lease, changed, lost, pinned, token, ..Range::nobody(last) }));
     }
     Some(ranges)
 }

@@ -2,12 +2,12 @@
 
 use super::plan::is_leased;
 use super::pool::{Due, Pool};
-use super::table::{Intent, arc};
+use super::table::{Intent, Range, arc};
 use crate::Leased;
 use crate::mutant::Mutant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tidings_base::{KeyHash, Mono, Seeded};
+use tidings_base::{KeyHash, KeyRange, Mono, Seeded};
 use tidings_wire::v1;
 
 /// How long a hand-over may take; then the owner keeps the range, and says so.
@@ -135,6 +135,7 @@ impl Pool {
     /// The holder says that it released a range under a token, or that it could not.
     pub(super) fn handed_over(&mut self, by: u32, handover: &v1::Handover) {
         let token = handover.token;
+        self.inherit_move(by, handover);
         let Some(moving) = self.moves.under_way.get_mut(&token).filter(|moving| moving.from == by) else {
             // Given up here, or done long ago: nothing is left to wait for.
             return self.confirm(by, token);
@@ -162,6 +163,44 @@ impl Pool {
         self.release(start);
         self.try_later(by);
         self.try_later(to);
+    }
+
+    /// Goes on with a move that an earlier leader began, and did not live to record: what was released under it is in no
+    /// file, and its state is with the receiver.
+    fn inherit_move(&mut self, by: u32, handover: &v1::Handover) {
+        let token = handover.token;
+        let settled = handover.failed || self.moves.under_way.contains_key(&token);
+        if settled || !self.inherits() || self.mutant == Some(Mutant::MovesForgotten) {
+            return;
+        }
+        let Some(leased) = handover.range.as_ref().and_then(Leased::of) else { return };
+        let Some(to) = self.by_id.get(&handover.owner).copied().filter(|to| *to != by) else { return };
+        let KeyRange { start, last } = leased.range;
+        let holds = |range: &Range| {
+            let same = range.owner == by && range.lease == leased.lease && range.last >= last;
+            same && is_leased(range) && !matches!(range.intent, Intent::Move { .. })
+        };
+        if self.table.find(start).is_none_or(|(_, range)| !holds(range)) {
+            return;
+        }
+        // The earlier leader may have cut it out of what is recorded.
+        if !self.cut(start) || last.0.checked_add(1).is_some_and(|after| !self.cut(KeyHash(after))) {
+            return;
+        }
+        self.table.update(start, |range| range.intent = Intent::Move { token });
+        let (incarnation, until) = (handover.incarnation, self.now);
+        self.moves.add(token, Moving { start, leased, from: by, to, incarnation, until, stage: Stage::Open });
+        // Whoever holds something counts as alive after a take-over, and so does whoever is about to.
+        if let Some(member) = self.members.get_mut(&to).filter(|member| member.live_until <= self.now) {
+            member.live_until = self.inherits_until;
+            self.dirty.insert(to);
+            self.due.set(Due::Live(to), self.inherits_until);
+        }
+    }
+
+    /// Whether there may be moves of an earlier leader of which nobody has spoken yet.
+    fn inherits(&self) -> bool {
+        self.now < self.inherits_until
     }
 
     /// A move failed, or its holder does not say how it ended: the two owners are left in peace for a while, and the holder
@@ -258,6 +297,13 @@ impl Pool {
                 within_ms: u32::try_from(moving.until.since(self.now).as_millis()).unwrap_or(u32::MAX),
             };
             if out { outward.push(message) } else { inward.push(message) }
+        }
+        // What arrived by a move of an earlier leader is kept until its holder has spoken, or has no lease any more.
+        if self.inherits() && self.mutant != Some(Mutant::MovesForgotten) {
+            let talk = self.members.get(&owner).and_then(|member| member.talk.as_ref());
+            let arrived = talk.into_iter().flat_map(|talk| &talk.arrived);
+            let unknown = arrived.filter(|token| !self.moves.under_way.contains_key(*token));
+            inward.extend(unknown.map(|token| v1::Move { token: *token, ..Default::default() }));
         }
         (outward, inward)
     }

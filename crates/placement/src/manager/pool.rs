@@ -130,6 +130,8 @@ pub(super) struct Talk {
     pub news: Option<Mono>,
     /// Releases that are committed, to be confirmed once.
     pub confirm: Vec<u64>,
+    /// Moves whose state it has (F9).
+    pub arrived: Vec<u64>,
 }
 
 /// A poll that waits for its answer.
@@ -198,6 +200,8 @@ pub(super) struct Pool {
     pub ring: Ring,
     pub commits: Commits,
     pub moves: Moves,
+    /// Until then leases of an earlier leader may run, and its moves be under way.
+    pub inherits_until: Mono,
     pub lookups: Lookups,
     pub heat: Heat,
     /// The policy is to look at the load now.
@@ -241,6 +245,7 @@ impl Pool {
             ring: Ring::default(),
             commits: Commits::new(),
             moves: Moves::default(),
+            inherits_until: Mono(0),
             lookups: Lookups::default(),
             heat: Heat::default(),
             round_due: false,
@@ -354,6 +359,7 @@ impl Pool {
     /// so does the life of whoever has something.
     pub(super) fn take_over(&mut self, now: Mono, since: Mono) {
         let until = since + self.times.honoured();
+        self.inherits_until = until;
         for start in self.table.starts() {
             if self.table.get(start).is_some_and(|range| range.owner != 0) {
                 self.table.update(start, |range| (range.holder, range.until) = (Holder::Loaded, until));

@@ -208,7 +208,7 @@ pub struct Owner {
     rng: Seeded,
     talk: Conversation,
     held: Holdings,
-    exports: BTreeMap<u64, (Leased, Export)>,
+    exports: BTreeMap<u64, (Move, Export)>,
     /// Moves into this owner that a manager has named.
     imports: BTreeMap<u64, Leased>,
     /// Tokens whose state has arrived, and when; the other owner may be quicker than the manager.
@@ -317,18 +317,25 @@ impl Owner {
 
     fn handovers_out(&self) -> Vec<v1::Handover> {
         let ended = self.exports.iter().filter(|(_, (_, export))| *export != Export::Copying);
-        let message = |(token, (leased, export)): (&u64, &(Leased, Export))| v1::Handover {
-            range: Some((*leased).into()),
+        let message = |(token, (to, export)): (&u64, &(Move, Export))| v1::Handover {
+            range: Some(to.leased.into()),
             token: *token,
             failed: *export == Export::Failed,
+            // The manager that named the move may be dead when this is heard.
+            owner: to.owner.clone(),
+            incarnation: to.incarnation,
         };
         ended.map(message).collect()
     }
 
-    fn handovers_in(&mut self) -> Vec<v1::Handover> {
-        let done = self.imports.iter().filter(|(token, _)| self.arrived.get(*token).is_some());
-        done.map(|(token, leased)| v1::Handover { range: Some((*leased).into()), token: *token, failed: false })
-            .collect()
+    /// All that has arrived, also what no manager has named yet: the one that was about to may be dead.
+    fn handovers_in(&self) -> Vec<v1::Handover> {
+        let message = |token: &u64| v1::Handover {
+            range: self.imports.get(token).map(|leased| (*leased).into()),
+            token: *token,
+            ..Default::default()
+        };
+        self.arrived.iter().map(|(token, _)| message(token)).collect()
     }
 
     fn again_after_pause(&mut self, now: Now) {
@@ -405,7 +412,7 @@ impl Owner {
         // An unhealthy owner takes nothing, whatever a manager thought when it answered.
         let set = if self.healthy { self.complete_set(&answer) } else { Vec::new() };
         let frozen: Vec<Leased> =
-            self.exports.values().filter(|(_, e)| *e == Export::Copying).map(|(l, _)| *l).collect();
+            self.exports.values().filter(|(_, e)| *e == Export::Copying).map(|(to, _)| to.leased).collect();
         let taken = self.held.take(now.mono, dated + lease, set, &frozen);
         for token in &answer.confirmed {
             self.exports.remove(token);
@@ -474,7 +481,7 @@ impl Owner {
             if self.exports.contains_key(&to.token) || !self.held.covers(to.leased, now.mono) {
                 continue;
             }
-            self.exports.insert(to.token, (to.leased, Export::Copying));
+            self.exports.insert(to.token, (to.clone(), Export::Copying));
             self.timers.set(Timer::Export(to.token), now.mono + to.within);
             self.held.freeze(to.leased);
             begun.push(Output::Export(to));
@@ -495,9 +502,9 @@ impl Owner {
             .map(|(token, _)| *token)
             .collect();
         for token in given_up {
-            if let Some((leased, _)) = self.exports.remove(&token) {
+            if let Some((to, _)) = self.exports.remove(&token) {
                 self.timers.cancel(&Timer::Export(token));
-                self.held.unfreeze(leased);
+                self.held.unfreeze(to.leased);
             }
         }
         begun
@@ -518,12 +525,12 @@ impl Owner {
     }
 
     fn exported(&mut self, now: Now, token: u64, done: bool, out: &mut Outbox<Output>) {
-        let Some((leased, export)) = self.exports.get_mut(&token) else { return };
+        let Some((to, export)) = self.exports.get_mut(&token) else { return };
         if *export != Export::Copying {
             return;
         }
         self.timers.cancel(&Timer::Export(token));
-        let leased = *leased;
+        let leased = to.leased;
         // What was lost while it was copied is not ours to release: its next holder begins anew.
         if done && self.held.covers(leased, now.mono) {
             // From here on the range is not ours, whatever happens: the other side may be serving it soon.

@@ -222,7 +222,8 @@ fn a_frozen_range_is_claimed_and_not_served_until_it_is_released_or_the_move_fai
         bench.granted(lease);
         bench.pass(Duration::from_millis(10));
         let (ticket, poll) = bench.last_poll();
-        let moves = vec![v1::Move { range: Some(lease.into()), token: 5, within_ms: 1_000, ..Default::default() }];
+        let to = v1::Move { owner: "b".into(), incarnation: 4, within_ms: 1_000, ..Default::default() };
+        let moves = vec![v1::Move { range: Some(lease.into()), token: 5, ..to }];
         let answer = v1::OwnerAnswer { renewals: vec![lease.into()], moves, ..bench.answer(&poll) };
         bench.input(Input::Answered { ticket, result: Ok(answer) });
         let outputs: Vec<Output> = bench.out.drain().collect();
@@ -232,8 +233,9 @@ fn a_frozen_range_is_claimed_and_not_served_until_it_is_released_or_the_move_fai
         bench.input(Input::Exported { token: 5, done });
         bench.pass(Duration::from_millis(5));
         let (_, poll) = bench.last_poll();
-        assert_eq!(poll.released.len(), 1);
-        assert_eq!(poll.released[0].failed, !done);
+        let (owner, incarnation) = ("b".into(), 4);
+        let said = v1::Handover { range: Some(lease.into()), token: 5, failed: !done, owner, incarnation };
+        assert_eq!(poll.released, [said], "a manager that never heard of the move can go on with it");
         assert_eq!(bench.claims().is_empty(), done);
     }
 }
@@ -289,6 +291,35 @@ fn a_move_here_that_is_not_named_any_more_is_over_and_its_state_of_no_use() {
     // What is over is missing, if a manager should grant it all the same.
     answers(&mut bench, vec![], vec![grant(5)]);
     assert_eq!(bench.claims(), []);
+}
+
+#[test]
+fn what_arrived_is_told_to_a_manager_that_did_not_name_it_and_kept_while_that_one_does() {
+    let mut bench = Bench::new(None);
+    let (ticket, poll) = bench.greeted();
+    bench.input(Input::Imported { token: 9, done: true });
+    let answer = bench.answer(&poll);
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    let answers = |bench: &mut Bench, answer: v1::OwnerAnswer| {
+        bench.pass(Duration::from_secs(2));
+        let (ticket, poll) = bench.last_poll();
+        let said: Vec<u64> = poll.imported.iter().map(|arrived| arrived.token).collect();
+        let answer = v1::OwnerAnswer { imports: answer.imports, grants: answer.grants, ..bench.answer(&poll) };
+        bench.input(Input::Answered { ticket, result: Ok(answer) });
+        said
+    };
+    let unranged = || {
+        let imports = vec![v1::Move { token: 9, ..Default::default() }];
+        v1::OwnerAnswer { imports, ..Default::default() }
+    };
+    for _ in 0..3 {
+        assert_eq!(answers(&mut bench, unranged()), [9]);
+    }
+    let grants = vec![v1::Grant { range: Some(leased(0, 99, 3).into()), token: 9, clean: true }];
+    answers(&mut bench, v1::OwnerAnswer { grants, ..Default::default() });
+    assert_eq!(bench.claims(), [leased(0, 99, 3)]);
+    answers(&mut bench, v1::OwnerAnswer::default());
+    assert_eq!(answers(&mut bench, v1::OwnerAnswer::default()), [0_u64; 0], "it is over");
 }
 
 #[test]

@@ -1,4 +1,5 @@
 mod load;
+mod moves;
 mod parts;
 mod records;
 mod restored;

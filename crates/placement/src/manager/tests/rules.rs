@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn poll(owner: &str, address: &str) -> v1::OwnerPoll {
+pub(super) fn poll(owner: &str, address: &str) -> v1::OwnerPoll {
     v1::OwnerPoll {
         namespace: "n".into(),
         owner: owner.into(),
@@ -449,7 +449,7 @@ fn numbers_are_never_used_twice_even_when_they_end() {
 
 /// An owner played by hand.
 #[derive(Default)]
-struct Hand {
+pub(super) struct Hand {
     seq: u64,
     heard: u64,
     epoch: u64,
@@ -457,7 +457,7 @@ struct Hand {
 
 impl Hand {
     /// Says something, and takes the answer in as an owner does.
-    fn say(&mut self, world: &mut World, poll: v1::OwnerPoll) -> Result<v1::OwnerAnswer, Error> {
+    pub(super) fn say(&mut self, world: &mut World, poll: v1::OwnerPoll) -> Result<v1::OwnerAnswer, Error> {
         self.seq += 1;
         let Hand { seq, heard, epoch } = *self;
         let asked = ask(world, v1::OwnerPoll { seq, heard, epoch, wait_ms: 0, ..poll });
@@ -506,142 +506,6 @@ fn what_is_recalled_before_its_owner_took_it_goes_where_it_is_wanted() {
     // Nothing is claimed: the grant crossed a message, so it was never in use.
     hand.say(&mut world, b()).unwrap();
     assert!(world.share(0) > 0.2, "a has {}", world.share(0));
-}
-
-/// Has a namespace's owner drained, or taken back.
-fn drain(world: &mut World, owner: &str, cancel: bool) {
-    let drain = v1::OwnerDrain { namespace: "n".into(), owner: owner.into(), cancel };
-    world.operate(Message::OwnerDrain(drain)).unwrap();
-}
-
-/// With the rule and without it, and whether state is lost then.
-const CUT_SHORT: [(Option<Mutant>, bool); 2] = [(None, false), (Some(Mutant::MovesCutShort), true)];
-
-#[test]
-fn a_drain_that_is_cancelled_loses_nothing_that_was_handed_over() {
-    for (mutant, lost) in CUT_SHORT {
-        let mut world = World::new();
-        world.managers[0].options.mutant = mutant;
-        for name in ["a", "b"] {
-            world.add_owner(owner::Options { hands_over: true, ..owner_options(name, 1) }, Some(true));
-        }
-        world.pass(Duration::from_secs(30));
-        let watching = world.add_lookup();
-        world.owners[0].hand_over = None;
-        drain(&mut world, "a", false);
-        world.pass(Duration::from_secs(1));
-        let moves = std::mem::take(&mut world.owners[0].hanging);
-        assert!(!moves.is_empty());
-        // The other has it, and this one has just heard so, when the drain is cancelled.
-        for to in &moves {
-            world.tell_owner(1, owner::Input::Imported { token: to.token, done: true });
-            world.tell_owner(0, owner::Input::Exported { token: to.token, done: true });
-        }
-        drain(&mut world, "a", true);
-        world.owners[0].hand_over = Some(true);
-        world.pass(Duration::from_secs(1));
-        assert_eq!(!world.lookups[watching].1.is_empty(), lost, "{mutant:?}");
-        // What is wanted here comes back in its turn.
-        world.pass(Duration::from_secs(120));
-        assert!(world.share(0) > 0.2, "a has {}", world.share(0));
-        assert_eq!((world.covered(), world.owners[0].drained), (1.0, false));
-        assert_eq!(!world.lookups[watching].1.is_empty(), lost, "{mutant:?}");
-    }
-}
-
-/// An owner played by hand that hands over, with all that it holds.
-struct Giver {
-    hand: Hand,
-    held: Vec<v1::LeasedRange>,
-}
-
-impl Giver {
-    /// Says what it holds and what it has handed over, and takes the complete set from the answer.
-    fn say(&mut self, world: &mut World, released: Vec<v1::Handover>) -> v1::OwnerAnswer {
-        let claims = self.held.clone();
-        let said = v1::OwnerPoll { hands_over: true, claims, released, ..poll("giver", "giver:1") };
-        let answer = self.hand.say(world, said).unwrap();
-        if !answer.hello {
-            let granted = answer.grants.iter().filter_map(|grant| grant.range);
-            self.held = answer.renewals.iter().copied().chain(granted).collect();
-        }
-        answer
-    }
-
-    /// Says for so long that nothing has changed.
-    fn go_on(&mut self, world: &mut World, time: Duration) {
-        let end = world.now + time;
-        while world.now < end {
-            world.pass(2_000 * MS);
-            self.say(world, Vec::new());
-        }
-    }
-}
-
-/// An owner that holds everything, a second one that has the state of a range that is to move, and a lookup; the move.
-fn handing_over(mutant: Option<Mutant>) -> (World, Giver, v1::Move) {
-    let (mut world, mut giver) = (World::new(), Giver { hand: Hand::default(), held: Vec::new() });
-    world.managers[0].options.mutant = mutant;
-    for _ in 0..4 {
-        giver.say(&mut world, Vec::new());
-    }
-    assert!(!giver.held.is_empty());
-    world.add_lookup();
-    world.add_owner(owner::Options { hands_over: true, ..owner_options("b", 1) }, Some(true));
-    let begun = (0..4).find_map(|_| giver.say(&mut world, Vec::new()).moves.into_iter().next());
-    let begun = begun.expect("a move");
-    world.tell_owner(0, owner::Input::Imported { token: begun.token, done: true });
-    (world, giver, begun)
-}
-
-/// The giver says that it has handed the range over; whether its state was lost all the same.
-fn loses(world: &mut World, giver: &mut Giver, begun: &v1::Move) -> bool {
-    let start = KeyHash(begun.range.unwrap().start);
-    giver.held.retain(|held| held.start != start.0);
-    let released = v1::Handover { range: begun.range, token: begun.token, failed: false };
-    giver.say(world, vec![released]);
-    giver.say(world, Vec::new());
-    world.pass(Duration::from_secs(1));
-    let held = world.owners[0].checks.held(world.now);
-    assert!(held.iter().any(|leased| leased.range.contains(start)), "the receiver has it, with its state or without");
-    world.lookups[0].1.iter().any(|range| range.contains(start))
-}
-
-#[test]
-fn a_hand_over_that_ends_as_its_time_does_goes_through() {
-    for (mutant, lost) in CUT_SHORT {
-        let (mut world, mut giver, begun) = handing_over(mutant);
-        let within = Duration::from_millis(begun.within_ms.into());
-        giver.go_on(&mut world, within - Duration::from_secs(4));
-        world.pass(Duration::from_secs(5));
-        assert_eq!(loses(&mut world, &mut giver, &begun), lost, "{mutant:?}");
-    }
-}
-
-#[test]
-fn a_hand_over_that_ends_as_its_drain_does_goes_through() {
-    for (mutant, lost) in CUT_SHORT {
-        let (mut world, mut giver, begun) = handing_over(mutant);
-        world.managers[0].pools.get_mut("n").unwrap().meta.config.as_mut().unwrap().drain_ms = 10_000;
-        drain(&mut world, "giver", false);
-        giver.go_on(&mut world, Duration::from_secs(7));
-        world.pass(Duration::from_secs(4));
-        assert_eq!(loses(&mut world, &mut giver, &begun), lost, "{mutant:?}");
-        // All else was recalled, and is the other's.
-        giver.go_on(&mut world, Duration::from_secs(50));
-        assert_eq!(world.share(0), 1.0, "{mutant:?}");
-    }
-}
-
-#[test]
-fn a_hand_over_of_which_nothing_is_said_is_given_up_in_the_end() {
-    let (mut world, mut giver, begun) = handing_over(None);
-    let named = |answer: v1::OwnerAnswer| answer.moves.iter().any(|to| to.token == begun.token);
-    giver.go_on(&mut world, Duration::from_secs(32));
-    assert!(named(giver.say(&mut world, Vec::new())), "its time is over, and its holder's word is waited for");
-    giver.go_on(&mut world, Duration::from_secs(14));
-    assert!(!named(giver.say(&mut world, Vec::new())));
-    assert_eq!(world.lookups[0].1, [], "its holder has kept it");
 }
 
 #[test]

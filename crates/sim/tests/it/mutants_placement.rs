@@ -66,7 +66,7 @@ fn every_rule_has_a_seed() {
     let known = |rule: &Rule| TABLE.iter().any(|(known, ..)| known == rule);
     // In the scenarios no application loses what it has taken over (F9), a loss of what a move was given up with is a loss that
     // is told (F9), and no namespace has times that F10 refuses: tests of the machines miss these (`owner/tests.rs`,
-    // `manager/tests/rules.rs` and `records.rs` of `crates/placement/src`).
+    // `manager/tests/moves.rs` and `records.rs` of `crates/placement/src`).
     let elsewhere = [Rule::MissingTaken, Rule::MovesCutShort, Rule::MovesForgotten, Rule::TimesUnchecked];
     assert_eq!(Rule::ALL.into_iter().filter(|rule| !known(rule)).collect::<Vec<_>>(), elsewhere);
 }

@@ -343,7 +343,10 @@ pub enum Sequencer {
 
 /// A duration as people write it: `500ms`, `10s`, `2m`, or a plain number of seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let expected = || format!("expected a duration such as 500ms, 10s or 2m, got `{text}`");
+    let expected = || {
+        let meant = meant(text).map_or(String::new(), |meant| format!("; write {meant}"));
+        format!("a duration is a whole number with ms, s or m behind it, such as 500ms, 10s or 2m{meant}")
+    };
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| expected())?;
@@ -354,6 +357,29 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         _ => None,
     };
     milliseconds.map(Duration::from_millis).ok_or_else(expected)
+}
+
+/// Longer ones nobody means: about thirty years.
+const LONGEST_MEANT_MS: f64 = 1e12;
+
+/// A duration as it would have been taken, of somebody who typed a fraction, hours or days.
+fn meant(text: &str) -> Option<String> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic())?);
+    let each = match unit {
+        "s" => 1_000.0,
+        "m" => 60_000.0,
+        "h" => 3_600_000.0,
+        "d" => 86_400_000.0,
+        _ => return None,
+    };
+    let milliseconds = (number.parse::<f64>().ok()? * each).round();
+    match milliseconds as u64 {
+        0 => None,
+        _ if milliseconds > LONGEST_MEANT_MS => None,
+        ms if ms % 60_000 == 0 => Some(format!("{}m", ms / 60_000)),
+        ms if ms % 1_000 == 0 => Some(format!("{}s", ms / 1_000)),
+        ms => Some(format!("{ms}ms")),
+    }
 }
 
 /// A lock-delay: the cell keeps no longer one, and a command that trusted in more would outlive its lock (R10).
@@ -409,7 +435,15 @@ mod tests {
         assert_eq!(ms("2m"), Ok(120_000));
         assert_eq!(ms("0"), Ok(0));
         for wrong in ["", "s", "1h", "-1s", "1.5s", "99999999999999999999s", "18446744073709551615m"] {
-            assert!(ms(wrong).is_err(), "{wrong}");
+            assert!(ms(wrong).unwrap_err().contains("such as 500ms, 10s or 2m"), "{wrong}");
+        }
+        for (typed, meant) in
+            [("2h", "120m"), ("11.5s", "11500ms"), ("0.5m", "30s"), ("1d", "1440m"), ("2.3s", "2300ms")]
+        {
+            assert!(ms(typed).unwrap_err().ends_with(&format!("; write {meant}")), "{typed}");
+        }
+        for nothing in ["-1.5s", "0.0s", "1e9d", "soon", "9999999999999999999999h"] {
+            assert!(!ms(nothing).unwrap_err().contains("write"), "{nothing}");
         }
     }
 }

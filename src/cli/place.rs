@@ -119,17 +119,17 @@ the shortest that is known to.\n\n\
 Examples:\n  tidings place create counters --fast\n  tidings place create sessions --lease 60s --policy paper";
 
 const LOOKUP_HELP: &str = "An answer is a hint: the owner itself checks, and refuses what it does not own.\n\n\
-Exit code: 3 if nobody owns one of the keys at the moment.\n\n\
+Exit code: 3 if nobody owns one of the keys at the moment; the others are printed all the same.\n\n\
 Examples:\n  tidings place lookup counters alice bob\n  tidings place lookup counters alice --watch";
 
 #[derive(Args)]
 pub struct Create {
     /// The namespace
     pub namespace: String,
-    /// How long an owner may use a lease without renewing it [default: 60s]
+    /// How long an owner may use a lease without renewing it, at most 60m [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub lease: Option<Duration>,
-    /// How often owners renew [default: a quarter of the lease]
+    /// How often owners renew, every 100ms at most [default: a quarter of the lease]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub renew: Option<Duration>,
     /// For fast fail-over: leases of 12s, renewed every 2.5s
@@ -138,13 +138,13 @@ pub struct Create {
     /// How load is spread
     #[arg(long, value_enum, default_value = "hottest")]
     pub policy: Policy,
-    /// How often the policy looks at the measured load [default: 60s]
+    /// How often the policy looks at the measured load, every 1s to 1440m [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub rebalance_every: Option<Duration>,
-    /// Points on the ring that an owner begins with [default: 64]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Points on the ring that an owner begins with, 1 to 1024 [default: 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub virtual_nodes: Option<u32>,
-    /// How long a drain may take before what is left is lost [default: 60s]
+    /// How long a drain may take before what is left is lost, 1s to 1440m [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub drain: Option<Duration>,
     #[command(flatten)]

@@ -36,12 +36,8 @@ fn print(status: &Status) {
     print_nodes(status);
     output::line("");
     print_groups(status);
-    if let Some(Placement { role, leader, epoch, namespaces, owners, ranges }) = &status.placement {
-        let epoch = epoch.map_or(String::new(), |epoch| format!(" (epoch {epoch})"));
-        let leader = leader.as_deref().unwrap_or("not known");
-        output::line(format_args!(
-            "placement: {role}{epoch} · leader {leader} · {namespaces} namespaces, {owners} owners, {ranges} ranges"
-        ));
+    if let Some(placement) = &status.placement {
+        output::line(shown_placement(placement));
     }
     if !status.contacts.is_empty() {
         output::line(format_args!("no member · asks {}", status.contacts.join(", ")));
@@ -52,6 +48,18 @@ fn print(status: &Status) {
     for problem in &status.problems {
         output::marked(Hue::Bad, "problem", format_args!(": {problem}"));
     }
+}
+
+fn shown_placement(placement: &Placement) -> String {
+    let Placement { role, leader, epoch, namespaces, platform_namespaces: own, owners, ranges } = placement;
+    let epoch = epoch.map_or(String::new(), |epoch| format!(" (epoch {epoch})"));
+    let leader = leader.as_deref().unwrap_or("not known");
+    let namespaces = match namespaces.saturating_sub(*own) {
+        0 if *own > 0 => format!("{own} namespaces, all the platform's own"),
+        _ if *own > 0 => format!("{namespaces} namespaces, {own} of them the platform's own"),
+        _ => format!("{namespaces} namespaces"),
+    };
+    format!("placement: {role}{epoch} · leader {leader} · {namespaces} · {owners} owners, {ranges} ranges")
 }
 
 fn print_nodes(status: &Status) {
@@ -123,6 +131,26 @@ mod tests {
     fn an_uptime_has_the_units_of_its_size() {
         let shown: Vec<String> = [59, 60, 7_260, 180_000].map(|s| uptime(Duration::from_secs(s))).into();
         assert_eq!(shown, ["59 s", "1 min", "2 h 1 min", "2 d 2 h"]);
+    }
+
+    #[test]
+    fn the_platforms_own_namespaces_are_told_from_others() {
+        let shown = |namespaces, platform_namespaces| {
+            shown_placement(&Placement {
+                role: "leading".to_owned(),
+                leader: Some("a:1".to_owned()),
+                epoch: Some(1),
+                namespaces,
+                platform_namespaces,
+                owners: 4,
+                ranges: 9,
+            })
+        };
+        let all =
+            "placement: leading (epoch 1) · leader a:1 · 2 namespaces, all the platform's own · 4 owners, 9 ranges";
+        assert_eq!(shown(2, 2), all);
+        assert!(shown(3, 2).contains("· 3 namespaces, 2 of them the platform's own ·"), "{}", shown(3, 2));
+        assert!(shown(0, 0).contains("· 0 namespaces ·"));
     }
 
     #[test]

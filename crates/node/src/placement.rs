@@ -182,8 +182,9 @@ impl Placement {
             _ => "leading",
         };
         let leader = shared.leader.borrow().clone().unwrap_or_default();
-        let Gauges { namespaces, owners, ranges, .. } = *shared.measured.lock();
-        v1::PlacementStatus { role: role.to_owned(), leader, epoch, namespaces, owners, ranges }
+        let Gauges { namespaces, platform, owners, ranges, .. } = *shared.measured.lock();
+        let role = role.to_owned();
+        v1::PlacementStatus { role, leader, epoch, namespaces, owners, ranges, platform_namespaces: platform }
     }
 
     /// How many requests are under way or held.

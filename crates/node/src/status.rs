@@ -88,6 +88,9 @@ pub struct Placement {
     pub epoch: Option<u64>,
     /// Namespaces that the leader manages, if it answers.
     pub namespaces: u64,
+    /// Those of them that are the platform's own: `.notify`, `.tables`.
+    #[serde(default)]
+    pub platform_namespaces: u64,
     /// Their owners that are alive.
     pub owners: u64,
     /// Their ranges.
@@ -166,6 +169,7 @@ impl From<v1::PlacementStatus> for Placement {
             leader: Some(placement.leader).filter(|leader| !leader.is_empty()),
             epoch: Some(placement.epoch).filter(|epoch| *epoch > 0),
             namespaces: placement.namespaces,
+            platform_namespaces: placement.platform_namespaces,
             owners: placement.owners,
             ranges: placement.ranges,
         }

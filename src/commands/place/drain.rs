@@ -1,13 +1,14 @@
 //! `tidings place drain`.
 
 use super::connect::with_placement;
-use super::table::{no_owner, owner as shown};
+use super::table::{no_owner, owner as shown, seconds};
 use crate::cli::Remote;
 use crate::output;
 use serde_json::json;
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, KeyRange};
-use tidings_client::placement::{Loss, Placement};
+use tidings_client::placement::Loss;
+use tidings_placement::config::effective;
 use tidings_wire::v1::{OwnerInfo, TableRange, TableReply};
 
 /// How often to look whether a drain is done.
@@ -26,16 +27,26 @@ pub struct Drain<'a> {
 /// Has everything of an owner moved away.
 pub fn drain(drain: &Drain<'_>, remote: &Remote) -> Result<(), Error> {
     let Drain { namespace, owner, wait, allow_loss } = *drain;
-    let (info, lost) = with_placement(remote, async |placement| {
+    let (info, lost, takers) = with_placement(remote, async |placement| {
         let before = placement.table(namespace).await?;
-        placement.drain(namespace, owner).await?;
-        let mut info = find(placement, namespace, owner).await?;
+        placement.drain(namespace, owner).await.map_err(|error| named(error, namespace, owner))?;
+        let owners = placement.owners(namespace).await?;
+        let mut info = find(&owners, namespace, owner)?;
+        let takers = takers(&owners);
+        if takers == 0 && info.ranges > 0 {
+            let config = effective(&before.info.clone().unwrap_or_default().config.unwrap_or_default());
+            let within = seconds(config.drain_ms.into());
+            let text = format_args!(
+                "nobody else is there to take what {owner} holds: unless somebody joins, its state is lost in {within}"
+            );
+            output::event(remote.json, "nobody_takes", text);
+        }
         while wait && info.ranges > 0 {
             tokio::time::sleep(LOOK).await;
-            info = find(placement, namespace, owner).await?;
+            info = find(&placement.owners(namespace).await?, namespace, owner)?;
         }
         let lost = if wait { lost(owner, &before, &placement.table(namespace).await?) } else { 0 };
-        Ok((info, lost))
+        Ok((info, lost, takers))
     })?;
     if lost > 0 && !allow_loss {
         let message = format!("{owner} holds nothing any more, and the state of {lost} ranges that it held was lost");
@@ -46,6 +57,7 @@ pub fn drain(drain: &Drain<'_>, remote: &Remote) -> Result<(), Error> {
     }
     if remote.json {
         let mut told = shown(&info);
+        told["takers"] = takers.into();
         if wait {
             told["lost_ranges"] = lost.into();
         }
@@ -70,15 +82,26 @@ fn lost(owner: &str, before: &TableReply, after: &TableReply) -> usize {
     Loss::new(lost.map(|range| KeyRange::new(KeyHash(range.start), KeyHash(range.last))).collect()).ranges.len()
 }
 
-async fn find(placement: &Placement, namespace: &str, owner: &str) -> Result<OwnerInfo, Error> {
-    let owners = placement.owners(namespace).await?;
-    let found = owners.into_iter().find(|info| info.owner.as_ref().is_some_and(|found| found.id == owner));
-    found.ok_or_else(|| no_owner(owner))
+fn find(owners: &[OwnerInfo], namespace: &str, owner: &str) -> Result<OwnerInfo, Error> {
+    let found = owners.iter().find(|info| info.owner.as_ref().is_some_and(|found| found.id == owner));
+    found.cloned().ok_or_else(|| no_owner(namespace, owner))
+}
+
+/// The manager's refusal of an owner that it does not know, in words of the command line.
+fn named(error: Error, namespace: &str, owner: &str) -> Error {
+    if error.code == "placement.no_owner" { no_owner(namespace, owner) } else { error }
+}
+
+/// How many owners may be given ranges.
+fn takers(owners: &[OwnerInfo]) -> usize {
+    let takes = |info: &&OwnerInfo| info.live && info.owner.as_ref().is_some_and(|owner| !owner.draining);
+    owners.iter().filter(takes).count()
 }
 
 /// Takes an owner back into service.
 pub fn cancel(namespace: &str, owner: &str, remote: &Remote) -> Result<(), Error> {
-    with_placement(remote, async |placement| placement.cancel_drain(namespace, owner).await)?;
+    let cancelled = with_placement(remote, async |placement| placement.cancel_drain(namespace, owner).await);
+    cancelled.map_err(|error| named(error, namespace, owner))?;
     if remote.json {
         output::json(&json!({ "namespace": namespace, "owner": owner, "draining": false }));
     } else {

@@ -1,42 +1,64 @@
 //! `tidings place lookup|watch`: who owns keys, and what is lost.
 
 use super::connect::with_lookup;
-use crate::cli::Remote;
+use super::table::seconds;
+use crate::cli::{Remote, quoted};
 use crate::commands::signals::Signals;
 use crate::output;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tidings_base::{Class, Error, KeyHash};
-use tidings_client::placement::{Hint, Lookup, Loss, Placed};
+use tidings_client::placement::{Hint, Lookup, Loss};
+
+/// Keys that an error names; of more it says how many.
+const MOST_NAMED: usize = 8;
 
 /// Says who owns keys.
 pub fn once(namespace: &str, keys: &[String], remote: &Remote) -> Result<(), Error> {
     with_lookup(remote, namespace, async |lookup| {
         let mut found = Vec::with_capacity(keys.len());
         for key in keys {
-            match lookup.lookup(key)? {
-                Placed::Hint(hint) => found.push((key, hint)),
-                Placed::Unowned => return Err(unowned(key)),
-            }
+            found.push((key.as_str(), lookup.lookup(key)?.hint()));
         }
-        if remote.json {
-            output::json(&found.iter().map(|(key, hint)| shown(key, Some(hint))).collect::<Vec<_>>());
-        } else {
-            output::table(
-                ["KEY", "OWNER", "ADDRESS", "LEASE", "HASH"],
-                found.iter().map(|(key, hint)| {
-                    let (owner, address) = (hint.owner().to_owned(), hint.address().to_owned());
-                    [key.to_string(), owner, address, hint.lease().to_string(), hash(key)]
-                }),
-            );
+        let nobodys: Vec<&str> = found.iter().filter(|(_, hint)| hint.is_none()).map(|(key, _)| *key).collect();
+        // If nothing was found the error says all.
+        if nobodys.len() < found.len() {
+            print(&found, remote.json);
         }
-        Ok(())
+        if nobodys.is_empty() { Ok(()) } else { Err(unowned(namespace, &nobodys)) }
     })
 }
 
-fn unowned(key: &str) -> Error {
-    Error::new("placement.unowned", Class::NotFound, format!("nobody owns `{key}` at the moment"))
-        .hint("`tidings place owners` shows who is there; after a crash it takes a lease until another owns it.")
+fn print(found: &[(&str, Option<Hint<'_>>)], json: bool) {
+    if json {
+        return output::json(&found.iter().map(|(key, hint)| shown(key, hint.as_ref())).collect::<Vec<_>>());
+    }
+    output::table(
+        ["KEY", "OWNER", "ADDRESS", "LEASE", "AGE", "HASH"],
+        found.iter().map(|(key, hint)| {
+            let [owner, address, lease, age] = match hint {
+                Some(hint) => {
+                    let age = seconds(hint.age().as_millis() as u64);
+                    [hint.owner().to_owned(), hint.address().to_owned(), hint.lease().to_string(), age]
+                }
+                None => ["nobody", "", "", ""].map(str::to_owned),
+            };
+            [(*key).to_owned(), owner, address, lease, age, hash(key)]
+        }),
+    );
+}
+
+fn unowned(namespace: &str, keys: &[&str]) -> Error {
+    let named: Vec<String> = keys.iter().take(MOST_NAMED).map(|key| format!("`{key}`")).collect();
+    let more = match keys.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let what = format!("nobody owns {}{more} at the moment", named.join(", "));
+    Error::new("placement.unowned", Class::NotFound, what).hint(format!(
+        "`tidings place owners {}` shows who is there; after a crash it takes a lease until another owns it.",
+        quoted(namespace)
+    ))
 }
 
 fn hash(key: &str) -> String {
@@ -63,10 +85,19 @@ pub fn watch(namespace: &str, keys: &[String], count: Option<u64>, remote: &Remo
         tokio::select! {
             _ = signals.next() => Ok(()),
             ended = watching.run() => ended,
-            // Such as a namespace that was deleted.
-            refused = lookup.refused() => Err(refused),
+            refused = lookup.refused() => Err(ended(namespace, refused)),
         }
     })
+}
+
+/// Why there is nothing to watch any more.
+fn ended(namespace: &str, refused: Error) -> Error {
+    if refused.code != "placement.no_namespace" {
+        return refused;
+    }
+    let what = format!("namespace `{namespace}` was deleted: there is nothing to watch any more");
+    Error::new("placement.no_namespace", Class::NotFound, what)
+        .hint("`tidings place namespaces` lists those that are there; watch it again once it is made again.")
 }
 
 struct Watching<'a> {

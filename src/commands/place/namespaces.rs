@@ -1,8 +1,8 @@
 //! `tidings place namespaces|create|delete`.
 
 use super::connect::with_placement;
-use crate::cli::Remote;
 use crate::cli::place::Create;
+use crate::cli::{Remote, quoted};
 use crate::output;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -104,16 +104,25 @@ fn milliseconds(flag: &str, duration: Option<Duration>) -> Result<u32, Error> {
     let Some(duration) = duration else { return Ok(0) };
     let milliseconds = u32::try_from(duration.as_millis()).ok().filter(|ms| *ms > 0);
     milliseconds.ok_or_else(|| {
-        output::usage(format_args!("{flag} cannot be {duration:?}"))
-            .hint("Use a duration such as 60s, or leave it out.")
+        let range = match flag {
+            "--lease" => "at most 60m",
+            "--renew" => "at least 100ms",
+            _ => "1s to 1440m",
+        };
+        output::usage(format_args!("{flag} cannot be {} s", duration.as_secs()))
+            .hint(format!("Use a duration such as 60s, {range}, or leave it out."))
     })
 }
 
 /// Deletes a namespace.
 pub fn delete(namespace: &str, yes: bool, remote: &Remote) -> Result<(), Error> {
     if !yes {
+        // What is not there needs no confirmation.
+        with_placement(remote, async |placement| placement.owners(namespace).await)?;
         let what = format_args!("deleting `{namespace}` takes every key from its owner");
-        return Err(output::unconfirmed(what, "Add --yes to do it; `tidings place owners` shows who is there."));
+        let namespace = quoted(namespace);
+        let hint = format!("Add --yes to do it; `tidings place owners {namespace}` shows who is there.");
+        return Err(output::unconfirmed(what, &hint));
     }
     with_placement(remote, async |placement| placement.delete(namespace).await)?;
     if remote.json {

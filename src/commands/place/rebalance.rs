@@ -5,7 +5,7 @@ use crate::cli::Remote;
 use crate::output;
 use serde_json::{Value, json};
 use tidings_base::Error;
-use tidings_wire::v1::PlannedMove;
+use tidings_wire::v1::{PlannedMove, RebalanceReply};
 
 /// Lets the policy act, or tells what it would do.
 pub fn run(namespace: &str, dry_run: bool, remote: &Remote) -> Result<(), Error> {
@@ -19,11 +19,14 @@ pub fn run(namespace: &str, dry_run: bool, remote: &Remote) -> Result<(), Error>
             "steps": steps,
             "max_over_mean_before": before,
             "max_over_mean_after": after,
+            "rate": reply.rate,
+            "settling_ranges": reply.settling,
+            "settles_ms": reply.settles_ms,
         }));
         return Ok(());
     }
     if reply.moves.is_empty() {
-        output::line("nothing to do: the load is spread well enough, or none was measured yet");
+        output::line(idle(&reply));
         return Ok(());
     }
     output::table(
@@ -43,6 +46,25 @@ pub fn run(namespace: &str, dry_run: bool, remote: &Remote) -> Result<(), Error>
     Ok(())
 }
 
+/// Why nothing is to be done.
+fn idle(reply: &RebalanceReply) -> String {
+    let ratio = format!("the busiest owner is at {:.2} of the mean", reply.max_over_mean_before);
+    let settling = match reply.settling {
+        0 => String::new(),
+        n => {
+            // The last moment counts.
+            let left = reply.settles_ms.div_ceil(1_000);
+            format!("{n} ranges changed hands a short time ago, and are left alone for another {left} s at most")
+        }
+    };
+    match (reply.rate > 0.0, reply.settling > 0) {
+        (false, false) => "nothing to do: no load was measured yet".to_owned(),
+        (false, true) => format!("nothing to do: no load was measured yet; {settling}"),
+        (true, false) => format!("nothing to do: the load is spread well enough, or cannot be spread better; {ratio}"),
+        (true, true) => format!("nothing to do yet: {settling}; {ratio}"),
+    }
+}
+
 fn step(planned: &PlannedMove) -> Value {
     let range = planned.range.unwrap_or_default();
     json!({
@@ -54,4 +76,26 @@ fn step(planned: &PlannedMove) -> Value {
         "rate": planned.rate,
         "points": planned.points,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_nothing_to_do_says_why() {
+        let reply = |rate, settling| RebalanceReply {
+            max_over_mean_before: 1.8,
+            rate,
+            settling,
+            settles_ms: u64::from(settling) * 1_001,
+            ..Default::default()
+        };
+        assert_eq!(idle(&reply(0.0, 0)), "nothing to do: no load was measured yet");
+        assert!(idle(&reply(0.0, 3)).contains("no load was measured yet; 3 ranges"), "{}", idle(&reply(0.0, 3)));
+        assert!(idle(&reply(9.0, 0)).contains("well enough") && idle(&reply(9.0, 0)).contains("1.80 of the mean"));
+        let settling = idle(&reply(9.0, 3));
+        assert!(settling.contains("for another 4 s") && settling.contains("1.80 of the mean"), "{settling}");
+        assert!(!settling.contains("well enough"), "{settling}");
+    }
 }

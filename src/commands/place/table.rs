@@ -1,7 +1,7 @@
 //! `tidings place table|owners`.
 
 use super::connect::with_placement;
-use crate::cli::Remote;
+use crate::cli::{Remote, quoted};
 use crate::output;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub fn table(namespace: &str, owner: Option<&str>, remote: &Remote) -> Result<()
     if let Some(wanted) = owner
         && !owners.values().any(|id| *id == wanted)
     {
-        return Err(no_owner(wanted));
+        return Err(no_owner(namespace, wanted));
     }
     let name = |range: &TableRange| owners.get(&range.owner).copied();
     let ranges: Vec<&TableRange> =
@@ -71,9 +71,10 @@ fn percent(share: f64) -> String {
 }
 
 /// No owner of that name is known.
-pub fn no_owner(name: &str) -> Error {
-    Error::new("placement.no_owner", Class::NotFound, format!("no owner `{name}` is known there"))
-        .hint("`tidings place owners` lists them.")
+pub fn no_owner(namespace: &str, name: &str) -> Error {
+    let what = format!("no owner `{name}` is known in `{namespace}`");
+    Error::new("placement.no_owner", Class::NotFound, what)
+        .hint(format!("`tidings place owners {}` lists them.", quoted(namespace)))
 }
 
 /// Shows owners.
@@ -91,7 +92,7 @@ pub fn owners(namespace: &str, remote: &Remote) -> Result<(), Error> {
                 owner.id,
                 owner.address,
                 state(info).to_owned(),
-                info.heard_ms.map_or("long ago".to_owned(), |ms| format!("{} ago", seconds(ms))),
+                info.heard_ms.map_or("not since the leader began".to_owned(), |ms| format!("{} ago", seconds(ms))),
                 info.ranges.to_string(),
                 percent(f64::from(info.share_ppm) / 1e6),
                 format!("{:.1}/s", info.rate),
@@ -104,7 +105,8 @@ pub fn owners(namespace: &str, remote: &Remote) -> Result<(), Error> {
     Ok(())
 }
 
-fn seconds(milliseconds: u64) -> String {
+/// A time as people read it.
+pub fn seconds(milliseconds: u64) -> String {
     format!("{}.{} s", milliseconds / 1_000, milliseconds % 1_000 / 100)
 }
 

@@ -1,7 +1,7 @@
 //! Day one of an operator, and every mistake with its own name.
 
 use super::Pool;
-use crate::process::{http, run, turn};
+use crate::process::{http, run, turn, until};
 
 #[test]
 fn day_one() {
@@ -14,6 +14,9 @@ fn day_one() {
     assert_eq!(made[0]["lease_ms"], 2_500);
     assert!(pool.ok(&["namespaces"]).out.contains("every 0.4 s"));
     pool.run(&["lookup", "n", "alice"]).failed(3, "nobody owns `alice`");
+    pool.run(&["lookup", "n", "alice", "bob"]).failed(3, "nobody owns `alice`, `bob`");
+    pool.run(&["lookup", "n", "alice"]).failed(3, "`tidings place owners n`");
+    assert!(pool.ok(&["rebalance", "n"]).out.contains("no load was measured yet"));
 
     let one = pool.join("one");
     let two = pool.join("two");
@@ -38,6 +41,7 @@ fn day_one() {
         );
         assert_eq!(key["address"], format!("{}:1", key["owner"].as_str().unwrap()));
     }
+    assert!(pool.ok(&["lookup", "n", "alice"]).out.contains("AGE"));
     let of_one = pool.json(&["table", "n", "--owner", "one"]);
     assert!(of_one["ranges"].as_array().unwrap().iter().all(|range| range["owner"] == "one"));
     assert!(pool.ok(&["table", "n"]).out.starts_with("FROM"));
@@ -51,14 +55,30 @@ fn day_one() {
     assert!(one.held().is_empty());
     let dry = pool.json(&["rebalance", "n", "--dry-run"]);
     assert_eq!(dry["dry_run"], true);
+    assert!(dry["settling_ranges"].as_u64().unwrap() > 0 && dry["settles_ms"].as_u64().unwrap() <= 120_000, "{dry}");
+    assert!(pool.ok(&["rebalance", "n", "--dry-run"]).out.contains("are left alone for another"));
     pool.ok(&["drain", "n", "one", "--cancel"]);
     pool.settled(&["one", "two"]);
     let lossy = pool.json(&["drain", "n", "two", "--wait", "--allow-loss"]);
     assert!(lossy["lost_ranges"].as_u64().unwrap() > 0, "{lossy}");
+    assert_eq!(lossy["takers"], 1);
+    // The last one: nobody can take what it holds.
+    let last = pool.ok(&["drain", "n", "one"]);
+    assert!(last.err.contains("nobody else is there to take what one holds"), "{last:?}");
+    pool.ok(&["drain", "n", "one", "--cancel"]);
+    // Whoever leaves was heard when it did.
+    drop(two);
+    until("the one that left is gone", || {
+        let owners = pool.json(&["owners", "n"]);
+        let gone = owners.as_array()?.iter().find(|owner| owner["owner"] == "two" && owner["state"] == "gone")?;
+        assert!(gone["heard_ms"].as_u64().is_some() && gone["rate"] == 0.0, "{gone}");
+        Some(())
+    });
 
     pool.run(&["delete", "n"]).failed(2, "takes every key");
     pool.ok(&["delete", "n", "--yes"]);
     pool.run(&["owners", "n"]).failed(3, "no namespace `n`");
+    pool.run(&["delete", "n"]).failed(3, "no namespace `n`");
 }
 
 #[test]
@@ -68,16 +88,26 @@ fn every_mistake_has_its_own_name() {
     pool.create();
     pool.run(&["create", "n"]).failed(4, "exists already");
     pool.run(&["create", ""]).failed(2, "cannot name a namespace");
+    pool.run(&["create", ".notify"]).failed(2, "the platform's own");
     pool.run(&["create", "short", "--lease", "1s", "--renew", "900ms"]).failed(2, "does not outlast");
-    pool.run(&["create", "never", "--lease", "0s"]).failed(2, "--lease cannot be");
+    pool.run(&["create", "never", "--lease", "0s"]).failed(2, "--lease cannot be 0 s");
     pool.run(&["create", "ever", "--lease", "120m"]).failed(2, "is of no use");
     pool.run(&["create", "slow", "--drain", "2880m"]).failed(2, "`drain_ms` cannot be");
-    pool.run(&["create", "points", "--virtual-nodes", "5000"]).failed(2, "are too many");
-    assert_eq!(pool.run(&["create", "points", "--virtual-nodes", "0"]).code, 2);
+    for (flag, wrong, expected) in [
+        ("--virtual-nodes", "0", "1..=1024"),
+        ("--virtual-nodes", "5000", "1..=1024"),
+        ("--lease", "2h", "such as 500ms, 10s or 2m; write 120m"),
+        ("--renew", "11.5s", "such as 500ms, 10s or 2m; write 11500ms"),
+    ] {
+        let refused = pool.run(&["create", "points", flag, wrong]);
+        assert!(refused.code == 2 && refused.err.contains(expected), "{refused:?}");
+    }
     pool.run(&["table", "nowhere"]).failed(3, "no namespace `nowhere`");
     pool.run(&["lookup", "nowhere", "k"]).failed(3, "no namespace `nowhere`");
     pool.run(&["lookup", "n", &"k".repeat(1_025)]).failed(2, "1025 bytes");
     pool.run(&["drain", "n", "nobody"]).failed(3, "no owner `nobody`");
+    pool.run(&["drain", "n", "nobody", "--cancel"]).failed(3, "`tidings place owners n`");
+    pool.run(&["delete", "nowhere"]).failed(3, "no namespace `nowhere`");
     pool.run(&["table", "n", "--owner", "nobody"]).failed(3, "no owner `nobody`");
     pool.run(&["rebalance", "nowhere"]).failed(3, "no namespace");
     // What is said where nobody listens must not be taken for an order.

@@ -43,9 +43,12 @@ fn a_loss_is_printed_where_its_key_is_watched() {
     let present: Value = pool.server.run(&["place", "watch", "n", "--count", "1", "--json"]).json();
     assert_eq!((&present["owners"][0]["owner"], &present["unowned"]), (&"three".into(), &0.into()));
     // Whoever watches a namespace that is deleted is told.
-    let watch = pool.server.start_command(&["place", "watch", "n"]);
-    watch.line(1);
+    let watches = [&["place", "watch", "n"][..], &["place", "lookup", "n", "alice", "--watch"]];
+    let watches = watches.map(|command| pool.server.start_command(command));
+    watches.iter().for_each(|watch| drop(watch.line(1)));
     assert_eq!(pool.server.run(&["place", "delete", "n", "--yes"]).code, 0);
-    let ended = watch.ended();
-    assert!(ended.code == 3 && ended.err.contains("placement.no_namespace"), "{ended:?}");
+    for ended in watches.map(|watch| watch.ended()) {
+        assert!(ended.code == 3 && ended.err.contains("`n` was deleted"), "{ended:?}");
+        assert!(ended.err.contains("placement.no_namespace"), "{ended:?}");
+    }
 }

@@ -31,9 +31,21 @@ pub(super) fn admit(principal: &Principal, scope: &Scope, request: &mut v1::Plac
             return Err(unsupported("this message of placement"));
         }
     }
+    if let (Message::NamespaceCreate(create), Scope::App(_)) = (&*message, scope) {
+        not_the_platforms(&create.namespace)?;
+    }
     match namespace(message) {
         Some(name) => scoped(scope, name),
         None => Ok(()),
+    }
+}
+
+/// Refuses names that would be taken for the platform's own namespaces, such as `.notify`.
+fn not_the_platforms(name: &str) -> Result<(), Error> {
+    match name.starts_with('.') {
+        true => Err(Error::new("placement.bad_namespace", Class::Invalid, "this cannot name a namespace")
+            .hint("Begin it with something else than a dot: such names are the platform's own.")),
+        false => Ok(()),
     }
 }
 
@@ -168,8 +180,8 @@ mod tests {
         Message::LookupPoll(v1::LookupPoll { namespace: "n".into(), ..Default::default() })
     }
 
-    fn create() -> Message {
-        Message::NamespaceCreate(v1::NamespaceCreate { namespace: "n".into(), config: None })
+    fn create(namespace: &str) -> Message {
+        Message::NamespaceCreate(v1::NamespaceCreate { namespace: namespace.into(), config: None })
     }
 
     #[test]
@@ -189,8 +201,10 @@ mod tests {
     #[test]
     fn only_operators_make_namespaces_and_grants_decide_about_users() {
         let operator = Principal::operator(OperatorBy::Key);
-        assert_eq!(admitted(&operator, create()), "default/n");
-        assert_eq!(admitted(&app(), create()), "placement.operators_only");
+        assert_eq!(admitted(&operator, create("n")), "default/n");
+        assert_eq!(admitted(&app(), create("n")), "placement.operators_only");
+        assert_eq!(admitted(&operator, create(".notify")), "placement.bad_namespace");
+        assert_eq!(admitted(&Principal::Node(NodeId(1)), create(".notify")), ".notify", "the platform's own");
         assert_eq!(admitted(&Principal::Node(NodeId(1)), owner("a/n")), "a/n");
         assert_eq!(admitted(&user(&[]), lookup()), "control.forbidden");
         let reads = user(&[Grant { part: Part::Placement, action: Action::Read }]);

@@ -251,14 +251,7 @@ impl Sidecar {
 
     fn place(&self, caller: &Principal, namespace: &str, name: &str, instance: &str) -> Result<Place, Error> {
         let full = self.gate.namespace(caller, namespace, Action::Write)?;
-        if !(1..=MAX_INSTANCE).contains(&instance.len()) {
-            return Err(Error::new(
-                "placement.no_instance",
-                Class::Invalid,
-                "the request does not say which run it is of",
-            )
-            .hint("Send `instance`, 1 to 128 bytes, new at each start of the application."));
-        }
+        check_instance(instance)?;
         Ok((full, name.to_owned()))
     }
 
@@ -457,6 +450,16 @@ async fn sweep(sidecar: Weak<Sidecar>) {
             None => return,
         }
     }
+}
+
+fn check_instance(instance: &str) -> Result<(), Error> {
+    let (code, what) = match instance.len() {
+        0 => ("placement.no_instance", "the request does not say which run it is of".to_owned()),
+        1..=MAX_INSTANCE => return Ok(()),
+        long => ("placement.bad_instance", format!("`instance` has {long} bytes, more than {MAX_INSTANCE}")),
+    };
+    Err(Error::new(code, Class::Invalid, what)
+        .hint(format!("Send `instance`, 1 to {MAX_INSTANCE} bytes, new at each start of the application.")))
 }
 
 fn not_registered(name: &str) -> Error {

@@ -66,7 +66,19 @@ impl FromRequest<App> for NoBody {
     }
 }
 
-/// A JSON body.
+/// A JSON body, whatever it is.
+pub(crate) struct AnyJson(pub serde_json::Value);
+
+impl FromRequest<App> for AnyJson {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request<Body>, app: &App) -> Result<AnyJson, Refusal> {
+        let RawBody(bytes) = RawBody::from_request(request, app).await?;
+        read_json(&bytes).map(AnyJson).map_err(Refusal)
+    }
+}
+
+/// A JSON body that is an object.
 pub(crate) struct JsonBody<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
@@ -78,9 +90,18 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     }
 }
 
+/// Reads a JSON object. An array is refused: serde would take it for the object's fields in their order, which nobody has
+/// promised.
+pub(crate) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    match bytes.trim_ascii_start().starts_with(b"[") {
+        true => Err(bad_body("the body is a JSON array, and an object is expected")),
+        false => read_json(bytes),
+    }
+}
+
 /// Reads JSON, whatever the content type says: `curl -d` says something else. What no foreign page may send was refused
 /// before this.
-pub(crate) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(bytes).map_err(|e| bad_body(format!("the body is not the expected JSON: {e}")))
 }
 
@@ -202,6 +223,19 @@ fn percent_decoded(text: &str, plus_is_space: bool) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_array_is_no_object() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        struct Named {
+            name: String,
+        }
+        assert_eq!(json::<Named>(br#" {"name": "a"}"#), Ok(Named { name: "a".to_owned() }));
+        for wrong in [r#"["a"]"#, " \n\t[\"a\"]", "[]", "[["] {
+            let refused = json::<Named>(wrong.as_bytes()).unwrap_err();
+            assert!(refused.code == "control.bad_body" && refused.message.contains("an object is expected"), "{wrong}");
+        }
+    }
 
     #[test]
     fn any_bytes_can_stand_in_a_path() {

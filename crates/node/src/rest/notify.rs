@@ -7,7 +7,7 @@ pub(super) use channels::*;
 pub(super) use console::*;
 
 use super::answer::{ErrorBody, Refusal};
-use super::extract::{JsonBody, Query, Segments};
+use super::extract::{AnyJson, JsonBody, Query, Segments};
 use super::{App, Caller, Text, call, unexpected};
 use axum::Json;
 use axum::extract::State;
@@ -218,7 +218,7 @@ pub(super) async fn publish_events(
     State(app): State<App>,
     caller: Caller,
     path: Segments,
-    JsonBody(body): JsonBody<serde_json::Value>,
+    AnyJson(body): AnyJson,
 ) -> Result<StatusCode, Refusal> {
     let name = path.text(APPLICATION)?;
     let format = app.config.notify.formats.get(name.as_str()).ok_or_else(|| {

@@ -144,7 +144,9 @@ fn hash_of(query: &mut Query) -> Result<KeyHash, Error> {
     match (query.take("key"), query.take("hash")) {
         (Some(key), None) => tidings_placement::key_hash(&key),
         (None, Some(hash)) => {
-            point_of(&hash).map(KeyHash).ok_or_else(|| bad_path("`hash` is not 16 hexadecimal digits"))
+            point_of(&hash).map(KeyHash).ok_or_else(|| bad_path("`hash` is not 16 hexadecimal digits").hint(
+                "A point of the ring is written with all its digits, as in 00000000000000ff; `key=` takes the key itself.",
+            ))
         }
         _ => Err(bad_path("say either `key` or `hash`")),
     }
@@ -238,6 +240,9 @@ pub(super) async fn rebalance(
             moves: reply.moves.into_iter().map(Planned::from).collect(),
             max_over_mean_before: reply.max_over_mean_before,
             max_over_mean_after: reply.max_over_mean_after,
+            rate: reply.rate,
+            settling: reply.settling,
+            settles_ms: reply.settles_ms,
         })),
         answer => Err(other(answer).into()),
     }

@@ -68,8 +68,8 @@ pub(super) async fn add(peers: &Peers, clock: &dyn Clock, status: &mut v1::Statu
         }
         let leads = said.iter().filter_map(|there| there.placement.as_ref()).find(|there| there.epoch > 0);
         if let Some(leads) = leads.filter(|_| placement.epoch == 0) {
-            let v1::PlacementStatus { namespaces, owners, ranges, .. } = *leads;
-            *placement = v1::PlacementStatus { namespaces, owners, ranges, ..std::mem::take(placement) };
+            let v1::PlacementStatus { role, leader, epoch, .. } = std::mem::take(placement);
+            *placement = v1::PlacementStatus { role, leader, epoch, ..leads.clone() };
         }
     }
     let removed = own.iter().filter_map(|group| {

@@ -70,10 +70,14 @@ async fn operators_see_and_steer_placement_by_rest() {
         (json!({"drain_ms": 1}), "placement.bad_times"),
         (json!({"policy": "magic"}), "placement.bad_policy"),
         (json!({"lease_ms": -1}), "control.bad_body"),
+        // Serde would take it for the fields in their order.
+        (json!([2500, 400]), "control.bad_body"),
     ] {
         let refused = ask(&nodes, Method::PUT, "/v1/placement/wrong", Some(wrong.clone())).await;
         assert_eq!(refused.error(), (400, code.into()), "{wrong}");
     }
+    let own = ask(&nodes, Method::PUT, "/v1/placement/.notify", None).await;
+    assert_eq!(own.error(), (400, "placement.bad_namespace".into()));
     let names: Vec<Value> = get(&nodes, "/v1/placement").await["namespaces"].as_array().unwrap().clone();
     assert_eq!(names.iter().map(|n| n["namespace"].as_str().unwrap()).collect::<Vec<_>>(), ["objects", "warm-up"]);
     let shown = &names[0]["config"];
@@ -97,6 +101,9 @@ async fn operators_see_and_steer_placement_by_rest() {
     let owners = get(&nodes, OWNERS).await;
     assert_eq!((&owners["owners"][0]["owner"], &owners["owners"][0]["live"]), (&json!("one"), &json!(true)));
     assert_eq!(owners["owners"][0]["points"], json!(64));
+    let dry = ask(&nodes, Method::POST, "/v1/placement/objects/rebalance?dry_run", None).await.json();
+    assert!(dry["settling"].as_u64().unwrap() > 0, "it has just joined: {dry}");
+    assert!((1..=120_000).contains(&dry["settles_ms"].as_u64().unwrap()), "{dry}");
     let unclear = ask(&nodes, Method::POST, "/v1/placement/objects/rebalance?dry_run=maybe", None).await;
     assert_eq!(unclear.error(), (400, "control.bad_path".into()));
     let drain = format!("{OWNERS}/one/drain");
@@ -109,7 +116,10 @@ async fn operators_see_and_steer_placement_by_rest() {
         ("/v1/placement/none/table", (404, "placement.no_namespace")),
         ("/v1/placement/none/lookup?key=k", (404, "placement.no_namespace")),
         ("/v1/placement/objects/lookup", (400, "control.bad_path")),
+        ("/v1/placement/none/owners/one/check?key=k&instance=a", (404, "placement.no_namespace")),
+        ("/v1/placement/objects/owners/one/check?key=k&instance=a", (404, "placement.not_registered")),
         ("/v1/placement/objects/lookup?hash=xyz", (400, "control.bad_path")),
+        ("/v1/placement/objects/lookup?hash=00ff", (400, "control.bad_path")),
         (&format!("/v1/placement/objects/lookup?key={}", "k".repeat(1_025)), (400, "placement.key_too_long")),
     ] {
         assert_eq!(nodes.get(path).await.error(), (expected.0, expected.1.to_owned()), "{path}");
@@ -126,6 +136,8 @@ async fn an_application_holds_leases_by_http_and_another_run_of_it_begins_anew()
     let nodes = found(1).await;
     create(&nodes.client(0), "objects").await;
     assert_eq!(register(&nodes, "one", "", false).await.error(), (400, "placement.no_instance".into()));
+    let long = register(&nodes, "one", &"i".repeat(129), false).await;
+    assert_eq!(long.error(), (400, "placement.bad_instance".into()));
     let nowhere = json!({"address": "one.test:80"});
     let nowhere = ask(&nodes, Method::PUT, "/v1/placement/none/owners/one?instance=a", Some(nowhere)).await;
     assert_eq!(nowhere.error(), (404, "placement.no_namespace".into()));
@@ -220,8 +232,12 @@ async fn a_run_that_registers_again_may_change_its_address_and_nothing_else() {
     }
     for (wrong, code) in [
         (json!({"rate": -1}), "placement.bad_load"),
-        (json!({"rate": 1, "hot": [{"start": "2", "last": "1", "rate": 1}]}), "placement.bad_load"),
-        (json!({"rate": 1, "hot": [{"start": "here", "last": "1", "rate": 1}]}), "placement.bad_load"),
+        (
+            json!({"rate": 1, "hot": [{"start": "2".repeat(16), "last": "1".repeat(16), "rate": 1}]}),
+            "placement.bad_load",
+        ),
+        (json!({"rate": 1, "hot": [{"start": "1", "last": "2", "rate": 1}]}), "placement.bad_load"),
+        (json!([1]), "control.bad_body"),
         (json!({"rate": 1, "hot": [{"start": "1"}]}), "control.bad_body"),
     ] {
         let refused = ask(&nodes, Method::POST, &format!("{OWNERS}/one/load?instance=run"), Some(wrong.clone())).await;

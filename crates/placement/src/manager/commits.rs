@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::file::{self, Kind, OWNERS_PER_FILE};
-use super::pool::Pool;
+use super::pool::{Pool, process};
 use super::table::{Holder, Intent, Range};
 use crate::mutant::Mutant;
 use bytes::Bytes;
@@ -372,7 +372,6 @@ impl Pool {
                     // Indices are used again: the name counts, too.
                     let member = self.members.get_mut(&record.index).filter(|member| member.record.id == record.id);
                     let Some(member) = member else { continue };
-                    let process = |of: &v1::TableOwner| (of.incarnation, of.nonce);
                     let begins = !member.committed && process(&member.record) == process(&record);
                     member.told = Some(record.clone());
                     if begins {

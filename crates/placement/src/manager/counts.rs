@@ -50,6 +50,8 @@ pub struct Gauges {
     pub epoch: u64,
     /// Namespaces that are not deleted.
     pub namespaces: u64,
+    /// Those of them that are the platform's own: their names begin with a dot, as no application's does.
+    pub platform: u64,
     /// Owners that count as alive.
     pub owners: u64,
     /// Ranges of all tables.
@@ -78,6 +80,7 @@ impl Manager {
             let live =
                 pool.members.values().filter(|member| member.live_until > Mono(0) && now.mono < member.live_until);
             gauges.namespaces += 1;
+            gauges.platform += u64::from(pool.name.starts_with('.'));
             gauges.owners += live.count() as u64;
             gauges.ranges += pool.table.len() as u64;
             gauges.tight += u64::from(pool.warning.is_some() && !pool.is_damaged());

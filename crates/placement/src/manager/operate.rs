@@ -153,7 +153,7 @@ impl Manager {
         let pool = serving(&mut self.pools, now, &drain.namespace)?;
         let index = pool.by_id.get(&drain.owner).copied().ok_or_else(|| {
             Error::new("placement.no_owner", Class::NotFound, format!("no owner `{}` is known there", drain.owner))
-                .hint("`tidings place owners` lists them.")
+                .hint("`tidings place owners NAMESPACE` lists them.")
         })?;
         pool.now = now.mono;
         if drain.cancel {
@@ -219,13 +219,10 @@ impl Pool {
                 owner: Some(owner),
                 ranges: mine.len() as u32,
                 share_ppm: (points * 1_000_000 / KeyRange::FULL.len()) as u32,
-                rate: member.rate,
+                rate: member.load().map_or(0.0, |load| load.rate),
                 remaining_ms: until.since(now).as_millis() as u64,
                 live: member.live_until > now,
-                heard_ms: (member.live_until > Mono(0)).then(|| {
-                    let heard = self.times.honoured().saturating_sub(member.live_until.since(now));
-                    heard.as_millis() as u64
-                }),
+                heard_ms: member.heard.map(|heard| now.since(heard).as_millis() as u64),
             })
         };
         let (owners, rest) = fitting(self.members.range(from..).filter_map(|(_, member)| info(member)));
@@ -261,7 +258,7 @@ fn check_config(config: &v1::NamespaceConfig) -> Result<(), Error> {
     for (what, ms) in [("rebalance_ms", config.rebalance_ms), ("drain_ms", config.drain_ms)] {
         if ms != 0 && !(LEAST_PAUSE_MS..=LONGEST_PAUSE_MS).contains(&ms) {
             return Err(bad_times(format!("`{what}` cannot be {ms}")).hint(format!(
-                "Use {LEAST_PAUSE_MS} to {LONGEST_PAUSE_MS} ms, or leave it out: 60 s are the default."
+                "Use a second to a day ({LEAST_PAUSE_MS} to {LONGEST_PAUSE_MS} ms), or leave it out: 60 s are the default."
             )));
         }
     }

@@ -59,11 +59,11 @@ pub(super) struct Member {
     pub talk: Option<Talk>,
     /// It counts as alive until then; zero = it does not.
     pub live_until: Mono,
+    /// When this leader last heard of it.
+    pub heard: Option<Mono>,
     /// Its application's own judgement.
     pub healthy: bool,
-    pub rate: f64,
-    /// How many requests that was measured from.
-    pub samples: u64,
+    pub measured: Option<Measured>,
     pub hands_over: bool,
     /// Grants it refused in a row, and until when it gets none for that.
     pub strikes: u32,
@@ -86,9 +86,9 @@ impl Member {
             told: None,
             talk: None,
             live_until: Mono(0),
+            heard: None,
             healthy: true,
-            rate: 0.0,
-            samples: 0,
+            measured: None,
             hands_over: false,
             strikes: 0,
             barred_until: Mono(0),
@@ -110,11 +110,32 @@ impl Member {
         self.told.as_ref().is_some_and(|told| told.address != self.record.address)
     }
 
+    /// What its present process has measured, while that lives.
+    pub(super) fn load(&self) -> Option<Measured> {
+        self.measured.filter(|measured| self.live_until > Mono(0) && measured.by == process(&self.record))
+    }
+
     /// Whether it has a part in the ring. A record that is not in the cell yet does not keep it out: what is to be its
     /// own waits for it.
     pub(super) fn takes(&self, now: Mono) -> bool {
         !self.record.draining && self.healthy && now < self.live_until
     }
+}
+
+/// What an owner said of its load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Measured {
+    /// Requests a second.
+    pub rate: f64,
+    /// How many requests that was measured from.
+    pub samples: u64,
+    /// The process that said so.
+    pub by: (u64, u64),
+}
+
+/// Which process of an owner a record is of.
+pub(super) fn process(record: &v1::TableOwner) -> (u64, u64) {
+    (record.incarnation, record.nonce)
 }
 
 /// A conversation (F5).
@@ -484,7 +505,7 @@ impl Pool {
         if member.live_until <= self.now {
             self.dirty.insert(owner);
         }
-        member.live_until = until;
+        (member.live_until, member.heard) = (until, Some(self.now));
         if self.due.at(&Due::Live(owner)).is_none() {
             self.due.set(Due::Live(owner), until);
         }

@@ -1,7 +1,7 @@
 //! Rounds of a policy: what was measured goes in, steps come out, and the steps become wishes of the table.
 
 use super::plan::is_leased;
-use super::pool::{Due, Pool};
+use super::pool::{Due, Measured, Pool, process};
 use super::table::{Holder, Intent, arc};
 use crate::Leased;
 use crate::policy::{self, OwnerView, RangeView, Step, View};
@@ -19,9 +19,10 @@ impl Pool {
     /// Takes what an owner measured.
     pub(super) fn weigh(&mut self, owner: u32, load: &v1::OwnerLoad) {
         let Some(member) = self.members.get_mut(&owner) else { return };
-        member.rate = if load.rate.is_finite() && load.rate >= 0.0 { load.rate } else { 0.0 };
+        let rate = if load.rate.is_finite() && load.rate >= 0.0 { load.rate } else { 0.0 };
         // Who does not sample has counted.
-        member.samples = if load.samples == 0 { (member.rate * COUNTED_S) as u64 } else { load.samples.into() };
+        let samples = if load.samples == 0 { (rate * COUNTED_S) as u64 } else { load.samples.into() };
+        member.measured = Some(Measured { rate, samples, by: process(&member.record) });
         let starts = self.table.of_owner(owner).into_iter();
         let held: Vec<KeyRange> =
             starts.filter_map(|start| self.table.get(start).map(|range| arc(start, range))).collect();
@@ -39,7 +40,8 @@ impl Pool {
             return self.due.set(Due::Round, self.now + self.round_time() / 4);
         }
         let view = self.view();
-        let known: u64 = view.owners.iter().filter_map(|o| self.members.get(&o.index)).map(|m| m.samples).sum();
+        let samples = |owner: &OwnerView| Some(self.members.get(&owner.index)?.load()?.samples);
+        let known: u64 = view.owners.iter().filter_map(samples).sum();
         if known < LEAST_SAMPLES * view.owners.len() as u64 {
             return;
         }
@@ -51,10 +53,15 @@ impl Pool {
     pub(super) fn rebalance(&mut self, dry_run: bool) -> v1::RebalanceReply {
         let view = self.view();
         let steps = self.steps(&view);
+        let held = || self.table.iter().filter(|(_, range)| range.owner != 0);
+        let settling = || held().map(|(_, range)| range.settles).filter(|settles| self.now < *settles);
         let reply = v1::RebalanceReply {
             moves: steps.iter().map(|step| self.planned(step)).collect(),
             max_over_mean_before: policy::max_over_mean(&view, &[]),
             max_over_mean_after: policy::max_over_mean(&view, &steps),
+            rate: view.owners.iter().fold(0.0, |sum, owner| sum + owner.rate),
+            settling: settling().count() as u32,
+            settles_ms: settling().max().map_or(0, |last| last.since(self.now).as_millis() as u64),
         };
         if !dry_run {
             self.apply(&steps);

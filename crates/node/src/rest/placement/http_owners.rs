@@ -3,7 +3,7 @@
 //! is not registered is refused, and changes nothing.
 
 use super::types::{HeldRange, millis, point, point_of};
-use super::{NAMESPACE, OWNER, hash_of};
+use super::{NAMESPACE, OWNER, ask, hash_of};
 use crate::placement::sidecar::{Direction, InUse, Moving, Picture, Registration};
 use crate::rest::answer::{ErrorBody, Refusal};
 use crate::rest::extract::{JsonBody, Query, Segments, bad_path};
@@ -16,6 +16,7 @@ use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_client::placement::OwnerState;
 use tidings_wire::v1;
+use tidings_wire::v1::placement_message::Message;
 use utoipa::ToSchema;
 
 /// The most entries of a load report: managers look at no more.
@@ -23,6 +24,9 @@ const MAX_REPORTED: usize = 4_096;
 
 /// The longest that a poll for assignments is held.
 const LONGEST_WAIT: u32 = 30_000;
+
+/// How long a caller that is not registered waits for a manager's word whether the namespace is there at all.
+const NAMESPACE_WITHIN: Duration = Duration::from_millis(500);
 
 /// An application that registers an owner.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -170,14 +174,30 @@ fn instance_of(query: &mut Query) -> Result<String, Error> {
     String::from_utf8(instance.to_vec()).map_err(|_| bad_path("`instance` is not UTF-8"))
 }
 
-fn find(app: &App, caller: &Caller, segments: &Segments, query: &mut Query) -> Result<InUse, Error> {
+async fn find(app: &App, caller: &Caller, segments: &Segments, query: &mut Query) -> Result<InUse, Error> {
     let instance = instance_of(query)?;
-    app.sidecar.owner(&caller.0.principal, &segments.text(NAMESPACE)?, &segments.text(OWNER)?, &instance)
+    let (namespace, name) = (segments.text(NAMESPACE)?, segments.text(OWNER)?);
+    match app.sidecar.owner(&caller.0.principal, &namespace, &name, &instance) {
+        Ok(owner) => Ok(owner),
+        Err(error) => Err(or_no_namespace(app, caller, namespace, error).await),
+    }
+}
+
+/// Nobody is registered in a namespace that is not there: that says more.
+async fn or_no_namespace(app: &App, caller: &Caller, namespace: String, error: Error) -> Error {
+    if error.code != "placement.not_registered" {
+        return error;
+    }
+    let nobody = v1::OwnerList { namespace, from: u32::MAX };
+    match tokio::time::timeout(NAMESPACE_WITHIN, ask(app, caller, Message::OwnerList(nobody))).await {
+        Ok(Err(missing)) if missing.code == "placement.no_namespace" => missing,
+        _ => error,
+    }
 }
 
 /// The same for a call that asks nothing else.
-fn find_alone(app: &App, caller: &Caller, segments: &Segments, mut query: Query) -> Result<InUse, Error> {
-    let owner = find(app, caller, segments, &mut query)?;
+async fn find_alone(app: &App, caller: &Caller, segments: &Segments, mut query: Query) -> Result<InUse, Error> {
+    let owner = find(app, caller, segments, &mut query).await?;
     query.finish()?;
     Ok(owner)
 }
@@ -272,8 +292,10 @@ pub(in crate::rest) async fn release(
     let instance = instance_of(&mut query)?;
     query.finish()?;
     let (namespace, name) = (segments.text(NAMESPACE)?, segments.text(OWNER)?);
-    app.sidecar.release(&caller.0.principal, &namespace, &name, &instance)?;
-    Ok(StatusCode::NO_CONTENT)
+    match app.sidecar.release(&caller.0.principal, &namespace, &name, &instance) {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(error) => Err(or_no_namespace(&app, &caller, namespace, error).await.into()),
+    }
 }
 
 /// The complete set of what the application may serve. With `after`, held until that changes, at most `wait_ms`.
@@ -295,7 +317,7 @@ pub(in crate::rest) async fn assignments(
     segments: Segments,
     mut query: Query,
 ) -> Result<Json<Assignments>, Refusal> {
-    let owner = find(&app, &caller, &segments, &mut query)?;
+    let owner = find(&app, &caller, &segments, &mut query).await?;
     let after = query.take_number("after")?;
     let wait = query.take_number::<u32>("wait_ms")?.unwrap_or_default().min(LONGEST_WAIT);
     query.finish()?;
@@ -321,7 +343,7 @@ pub(in crate::rest) async fn check(
     segments: Segments,
     mut query: Query,
 ) -> Result<Json<Checked>, Refusal> {
-    let owner = find(&app, &caller, &segments, &mut query)?;
+    let owner = find(&app, &caller, &segments, &mut query).await?;
     let hash = hash_of(&mut query)?;
     query.finish()?;
     let held = owner.check(app.clock.now().mono, hash);
@@ -351,7 +373,7 @@ pub(in crate::rest) async fn exported(
     query: Query,
     JsonBody(ended): JsonBody<Ended>,
 ) -> Result<StatusCode, Refusal> {
-    let owner = find_alone(&app, &caller, &segments, query)?;
+    let owner = find_alone(&app, &caller, &segments, query).await?;
     owner.exported(token(&segments)?, ended.done)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -375,7 +397,7 @@ pub(in crate::rest) async fn imported(
     query: Query,
     JsonBody(arrived): JsonBody<Arrived>,
 ) -> Result<StatusCode, Refusal> {
-    let owner = find_alone(&app, &caller, &segments, query)?;
+    let owner = find_alone(&app, &caller, &segments, query).await?;
     owner.imported(token(&segments)?, arrived.incarnation)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -398,7 +420,7 @@ pub(in crate::rest) async fn load(
     query: Query,
     JsonBody(load): JsonBody<Load>,
 ) -> Result<StatusCode, Refusal> {
-    let owner = find_alone(&app, &caller, &segments, query)?;
+    let owner = find_alone(&app, &caller, &segments, query).await?;
     owner.report_load(load.checked()?);
     Ok(StatusCode::NO_CONTENT)
 }
@@ -412,16 +434,18 @@ mod tests {
     fn a_report_that_cannot_be_is_refused_by_name() {
         let told = |body: serde_json::Value| serde_json::from_value::<Load>(body).unwrap().checked();
         let hot = |start: &str, last: &str, rate: f64| json!({"start": start, "last": last, "rate": rate});
-        let good = told(json!({"rate": 9.5, "samples": 7, "hot": [hot("0a", "ffffffffffffffff", 2.0)]})).unwrap();
+        let ten = "000000000000000a";
+        let good = told(json!({"rate": 9.5, "samples": 7, "hot": [hot(ten, "ffffffffffffffff", 2.0)]})).unwrap();
         assert_eq!((good.hot[0].start, good.hot[0].last, good.samples), (10, u64::MAX, 7));
-        let many = vec![hot("1", "1", 1.0); MAX_REPORTED + 1];
+        let many = vec![hot(ten, ten, 1.0); MAX_REPORTED + 1];
         for body in [
             json!({"rate": -5}),
-            json!({"rate": 1, "hot": [hot("1", "2", -1.0)]}),
-            json!({"rate": 1, "hot": [hot("2", "1", 1.0)]}),
-            json!({"rate": 1, "hot": [hot("", "1", 1.0)]}),
-            json!({"rate": 1, "hot": [hot("+1", "2", 1.0)]}),
-            json!({"rate": 1, "hot": [hot("1", "11111111111111111", 1.0)]}),
+            json!({"rate": 1, "hot": [hot(ten, ten, -1.0)]}),
+            json!({"rate": 1, "hot": [hot(ten, "0000000000000009", 1.0)]}),
+            json!({"rate": 1, "hot": [hot("", ten, 1.0)]}),
+            json!({"rate": 1, "hot": [hot("0a", ten, 1.0)]}),
+            json!({"rate": 1, "hot": [hot("+00000000000000a", ten, 1.0)]}),
+            json!({"rate": 1, "hot": [hot(ten, "11111111111111111", 1.0)]}),
             json!({"rate": 1, "hot": many}),
         ] {
             assert_eq!(told(body.clone()).unwrap_err().code, "placement.bad_load", "{body:.80}");

@@ -13,9 +13,9 @@ pub(in crate::rest) fn point(at: u64) -> String {
     format!("{at:016x}")
 }
 
-/// The same back.
+/// The same back: all sixteen digits, for fewer could stand for the beginning as well as for the end.
 pub(in crate::rest) fn point_of(text: &[u8]) -> Option<u64> {
-    let fits = (1..=16).contains(&text.len()) && text.iter().all(u8::is_ascii_hexdigit);
+    let fits = text.len() == 16 && text.iter().all(u8::is_ascii_hexdigit);
     std::str::from_utf8(text).ok().filter(|_| fits).and_then(|text| u64::from_str_radix(text, 16).ok())
 }
 
@@ -327,11 +327,11 @@ pub(in crate::rest) struct OwnerInfo {
     pub share: f64,
     /// Its points on the ring: policies change them.
     pub points: u32,
-    /// Requests a second, as it says.
+    /// Requests a second, as it says; 0 of one that is gone.
     pub rate: f64,
     /// Until its leases end at the manager.
     pub remaining_ms: u64,
-    /// Since the manager last heard of it, or took over; absent when that is longer ago than a lease.
+    /// Since the leader last heard of it; absent if it has not since it leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard_ms: Option<u64>,
 }
@@ -359,8 +359,15 @@ impl From<v1::OwnerInfo> for OwnerInfo {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(in crate::rest) struct Rebalanced {
     pub moves: Vec<Planned>,
+    /// The busiest owner as a multiple of the mean; 1 if nothing was measured.
     pub max_over_mean_before: f64,
     pub max_over_mean_after: f64,
+    /// Requests a second of all owners, as measured.
+    pub rate: f64,
+    /// Ranges that are left where they are, since they changed hands within the last two rounds of the policy.
+    pub settling: u32,
+    /// Until the last of these has settled.
+    pub settles_ms: u64,
 }
 
 /// One thing that a policy does.
@@ -422,8 +429,8 @@ mod tests {
         for at in [0, 7, u64::MAX] {
             assert_eq!(point_of(point(at).as_bytes()), Some(at));
         }
-        assert_eq!(point_of(b"Ff"), Some(255));
-        for wrong in ["", "+1", "-1", " 1", "0x1", "xyz", "00000000000000001"] {
+        assert_eq!(point_of(b"00000000000000Ff"), Some(255));
+        for wrong in ["", "00ff", "+000000000000001", "0x00000000000001", "000000000000000g", "00000000000000001"] {
             assert_eq!(point_of(wrong.as_bytes()), None, "{wrong}");
         }
     }

@@ -165,3 +165,26 @@ fn a_dry_run_says_what_would_move_and_moves_nothing() {
     let elsewhere = Message::Rebalance(v1::Rebalance { namespace: "x".into(), dry_run: true });
     assert_eq!(served.world.operate(elsewhere).unwrap_err().code, "placement.no_namespace");
 }
+
+#[test]
+fn whoever_asks_while_ranges_settle_is_told_until_when() {
+    let hot = [(0x1234_5678_9abc_def0, 3_000.0)];
+    let mut served = Served::new(v1::NamespaceConfig::default(), 4, true, &keys(&hot));
+    let pool = served.world.managers[0].pools.get_mut("n").unwrap();
+    pool.due.set(pool::Due::Round, Mono(u64::MAX));
+    let ask = |served: &mut Served| {
+        let rebalance = Message::Rebalance(v1::Rebalance { namespace: "n".into(), dry_run: true });
+        let Message::RebalanceReply(reply) = served.world.operate(rebalance).unwrap() else { panic!("no plan") };
+        reply
+    };
+    assert_eq!((ask(&mut served).rate, ask(&mut served).max_over_mean_before), (0.0, 1.0), "nothing was measured");
+    served.window(8_000, Duration::from_secs(5));
+    let early = ask(&mut served);
+    assert!(early.moves.is_empty() && early.max_over_mean_before > 1.5 && early.rate > 1_000.0, "{early:?}");
+    // Two rounds of ten seconds each, of which five are over since the last of them came.
+    assert!(early.settling > 0 && (10_000..=15_000).contains(&early.settles_ms), "{early:?}");
+    served.world.pass(Duration::from_millis(early.settles_ms + 1));
+    let late = ask(&mut served);
+    assert!(!late.moves.is_empty() && late.max_over_mean_after < late.max_over_mean_before, "{late:?}");
+    assert_eq!((late.settling, late.settles_ms), (0, 0));
+}

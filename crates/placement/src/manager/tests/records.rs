@@ -292,3 +292,73 @@ fn a_file_that_cannot_be_understood_stops_its_own_namespace_only() {
         };
     }
 }
+
+/// What an operator is told of an owner.
+fn told(world: &mut World, id: &str) -> v1::OwnerInfo {
+    let list = world.operate(Message::OwnerList(v1::OwnerList { namespace: "n".into(), from: 0 })).unwrap();
+    let Message::OwnerListReply(list) = list else { panic!("not a list") };
+    let is = |info: &v1::OwnerInfo| info.owner.as_ref().is_some_and(|owner| owner.id == id);
+    list.owners.into_iter().find(is).unwrap()
+}
+
+#[test]
+fn owners_are_shown_as_heard_when_they_were() {
+    let mut world = World::new();
+    world.add_owner(owner_options("a", 1), None);
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(5));
+    assert!(told(&mut world, "a").heard_ms.unwrap() <= 2_500);
+    // It leaves as it should: it was heard just now, and is gone.
+    world.tell_owner(0, owner::Input::Leave);
+    world.pass(Duration::from_secs(1));
+    let gone = told(&mut world, "a");
+    assert!(!gone.live && (1_000..=3_500).contains(&gone.heard_ms.unwrap()), "{gone:?}");
+    // Another leader has not heard of who is silent, though its leases may run.
+    world.owners[1].up = false;
+    world.depose();
+    world.elect(1);
+    world.pass(Duration::from_secs(1));
+    let silent = told(&mut world, "b");
+    assert_eq!((silent.live, silent.heard_ms), (true, None));
+    world.owners[1].up = true;
+    world.pass(Duration::from_secs(5));
+    assert!(told(&mut world, "b").heard_ms.is_some());
+}
+
+#[test]
+fn a_rate_is_of_the_process_that_measured_it_and_ends_with_it() {
+    let mut world = World::new();
+    let proof = Some(v1::ExclusivityProof { boot_id: "boot".into(), lock_id: "dir".into() });
+    world.add_owner(owner::Options { proof: proof.clone(), ..owner_options("a", 1) }, None);
+    world.add_owner(owner_options("b", 1), None);
+    for index in [0, 1] {
+        let load = v1::OwnerLoad { rate: 50.0, ..Default::default() };
+        world.tell_owner(index, owner::Input::Load(load));
+    }
+    world.pass(Duration::from_secs(5));
+    assert_eq!((told(&mut world, "a").rate, told(&mut world, "b").rate), (50.0, 50.0));
+    world.tell_owner(1, owner::Input::Leave);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(told(&mut world, "b").rate, 0.0, "it is gone");
+    // Another process takes the name at once, and has measured nothing yet.
+    world.owners[0].up = false;
+    world.owners[0].checks.publish(&[]);
+    world.add_owner(owner::Options { proof, ..owner_options("a", 2) }, None);
+    world.pass(Duration::from_secs(1));
+    let another = told(&mut world, "a");
+    assert_eq!((another.live, another.rate, another.owner.unwrap().incarnation), (true, 0.0, 2));
+    world.tell_owner(2, owner::Input::Load(v1::OwnerLoad { rate: 7.0, ..Default::default() }));
+    world.pass(Duration::from_secs(5));
+    assert_eq!(told(&mut world, "a").rate, 7.0);
+}
+
+#[test]
+fn the_platforms_own_namespaces_are_counted_apart() {
+    let mut world = World::new();
+    let config = v1::NamespaceConfig { lease_ms: 12_000, renew_ms: 2_500, ..Default::default() };
+    let create = v1::NamespaceCreate { namespace: ".notify".into(), config: Some(config) };
+    world.operate(Message::NamespaceCreate(create)).unwrap();
+    let now = world.now();
+    let gauges = world.managers[world.leader].gauges(now);
+    assert_eq!((gauges.namespaces, gauges.platform), (2, 1));
+}

@@ -339,7 +339,10 @@ impl Matcher {
         };
         for row in &rows.rows {
             let object = ObjectKey::parse(rows::key_of_row(&row.row));
-            if let (Some(object), Some((version, _))) = (object, rows::find(row, PENDING)) {
+            let of_now = |object: &ObjectKey| {
+                self.realm.as_ref().is_some_and(|realm| realm.has(object.app(), object.generation()))
+            };
+            if let (Some(object), Some((version, _))) = (object.filter(of_now), rows::find(row, PENDING)) {
                 if self.jobs.len() >= self.options.max_jobs {
                     return self.rescan_later(now);
                 }

@@ -71,7 +71,10 @@ impl Registrar {
             return self.unreadable(now, look, stretch, out);
         };
         for row in &rows.rows {
-            if let Some(key) = ClientKey::parse(rows::key_of_row(&row.row)) {
+            let key = ClientKey::parse(rows::key_of_row(&row.row));
+            let of_now =
+                |key: &ClientKey| self.realm.as_ref().is_some_and(|realm| realm.has(key.app(), key.generation()));
+            if let Some(key) = key.filter(of_now) {
                 self.found(now, &key, row, out);
                 if look.scrub {
                     self.give(now, &key, Work::Scrub, out);

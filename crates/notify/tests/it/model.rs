@@ -9,7 +9,7 @@ use tidings_wire::v1;
 type Cells = BTreeMap<Bytes, (u64, Option<Bytes>)>;
 
 /// Rows as the platform keeps them: newest wins, then a tombstone, then the larger bytes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Store {
     rows: BTreeMap<(Bytes, Bytes), Cells>,
     /// Rows whose hash begins with one of these bytes fail.

@@ -1,6 +1,6 @@
 //! The registrar's rules, each with the rule left out where that shows.
 
-use crate::desk::{Desk, ann, channel, client_key, lease, realm};
+use crate::desk::{APP, Desk, ann, channel, client_key, lease, realm};
 use bytes::Bytes;
 use std::time::Duration;
 use tidings_base::KeyRange;
@@ -94,6 +94,22 @@ fn f3_a_raised_incarnation_refuses_old_tokens() {
             None => assert_eq!(refused, [Refused::InvalidId, Refused::InvalidId]),
             Some(_) => assert_eq!(refused, vec![]),
         }
+    }
+}
+
+/// They lie there until they are deleted.
+#[test]
+fn f3_rows_of_an_earlier_generation_are_taken_to_no_matcher_of_the_new_one() {
+    let mut old = desk(None);
+    let grant = old.hello(1, 11, &none()).unwrap();
+    old.register(&grant, 1, 1, b"x");
+    let reset = |generation| Realm { generations: [(APP.to_owned(), generation)].into(), ..realm() };
+    for (generation, taken) in [(0, 1), (1, 0)] {
+        let mut new = Desk::seat(Registrar::new(Options::default()));
+        new.store = old.store.clone();
+        new.give(Input::Realm(reset(generation)));
+        new.give(Input::Gained { range: KeyRange::FULL, lease: tidings_base::LeaseNumber::new(6).unwrap() });
+        assert_eq!((new.match_all(4).len(), new.downs().is_empty()), (taken, taken == 0), "generation {generation}");
     }
 }
 

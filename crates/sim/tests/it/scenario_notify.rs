@@ -24,6 +24,15 @@ fn seeds_are_green_and_every_kind_of_trouble_occurs() {
     assert!(report.answered > 0);
 }
 
+/// Each was red once, at the scenario's own length.
+#[test]
+fn seeds_that_found_something_stay_green() {
+    let own = short(tidings_sim::scenario("notify").unwrap().minutes);
+    for seed in [5, 131, 662, 831] {
+        assert_eq!(run("notify", seed, &own).unwrap().failures, [], "seed {seed}");
+    }
+}
+
 #[test]
 fn every_story_is_told_and_ends_well() {
     let report = run_seeds("notify-directed", 1..=3, &short(12), 2, &mut |_, _| true).unwrap();

@@ -30,6 +30,8 @@ pub(super) struct Away {
     /// Devices whose queries are not known any more, or too many of them: the next change is told to them, or to all.
     forsaken: BTreeSet<NetId>,
     all: bool,
+    /// What concerned queries of clients whose connection alone knows whether they may still read: it is owed when they go.
+    withheld: BTreeMap<QueryId, Position>,
     /// What is published next.
     owed: BTreeMap<Object, Position>,
     /// What is published now, request after request.
@@ -80,6 +82,17 @@ impl Away {
     pub fn owe(&mut self, partition: PartitionId, netid: Option<NetId>, position: Position) {
         let owed = self.owed.entry(Object { partition, netid }).or_default();
         *owed = position.max(*owed);
+    }
+
+    /// A change concerned a client that is not to be told of it as long as it is there.
+    pub fn withhold(&mut self, query: QueryId, position: Position) {
+        self.withheld.insert(query, position);
+    }
+
+    /// Nothing is kept of a query.
+    pub fn forget(&mut self, query: QueryId) {
+        self.remove(query);
+        self.withheld.remove(&query);
     }
 
     /// Something changed: whoever is not known any more may be concerned.
@@ -154,13 +167,16 @@ impl Processor {
         self.remove(query, id);
     }
 
-    /// Nobody will know any more what concerns the client of a query: it hears of the next change.
+    /// Nobody will know any more what concerns the client of a query: it hears of what was withheld, and of the next change.
     pub(super) fn forsake(&mut self, id: PartitionId, query: QueryId) {
         let most = self.shared.options.endpoints;
         let known = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
         let netid = known.and_then(|known| known.endpoint.as_ref()).map(|absent| absent.netid);
         if let (Some(netid), Some(partition)) = (netid, self.partitions.get_mut(&id)) {
             partition.away.forsake(netid, most);
+            if let Some(position) = partition.away.withheld.remove(&query) {
+                partition.away.owe(id, Some(netid), position);
+            }
         }
     }
 

@@ -221,6 +221,46 @@ fn r3_what_ends_a_query_of_somebody_who_is_away_is_not_silence() {
 }
 
 #[test]
+fn r3_a_device_whose_query_fell_behind_and_ended_is_told() {
+    let mut world = World::tuned(None, public(), |options| options.log_changes = 2);
+    let ann = user("ann");
+    world.watch(1, of_device(&ann, DEVICE));
+    world.run(3_000);
+    // It takes nothing: what fills its window waits, and the log does not.
+    world.taking = false;
+    for n in 0..80 {
+        version(write(&mut world, 0, &ann, put("k", "a", n)));
+    }
+    world.run(2_000);
+    world.tell_gateway(gateway::Input::Taken { number: 1, events: 1 });
+    world.run(1);
+    // Nobody hears that the query ended, nor that its client has gone.
+    world.deaf = true;
+    world.run(10);
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    world.run(10);
+    world.deaf = false;
+    hears_once_more(&mut world, &ann, DEVICE);
+}
+
+#[test]
+fn r3_what_a_device_missed_after_the_list_changed_is_told_when_it_goes() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    world.watch(1, of_device(&ann, DEVICE));
+    world.run(3_000);
+    world.tell_processor(0, processor::Input::Relisted(TABLE));
+    world.run(100);
+    world.deaf = true;
+    let missed = version(write(&mut world, 0, &ann, put("k", "a", 1)));
+    world.deaf = false;
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [missed]);
+    hears_once_more(&mut world, &ann, DEVICE);
+}
+
+#[test]
 fn r3_a_device_that_comes_back_takes_its_own_place() {
     let mut world = World::tuned(None, public(), |options| options.endpoints = 1);
     let ann = user("ann");

@@ -183,10 +183,16 @@ impl Processor {
     /// A device that comes back with a query takes the place of itself.
     pub(super) fn replace_absent(&mut self, id: PartitionId, query: QueryId) {
         let (Some(table), Some(partition)) = (self.tables.get(&id.table), self.partitions.get(&id)) else { return };
-        let absent = |query: QueryId| table.queries.get(&query).and_then(|known| known.endpoint.as_ref());
-        let Some(back) = absent(query) else { return };
-        let asked = format!("{:?}", back.ask);
-        let same = |other: &QueryId| absent(*other).is_some_and(|absent| format!("{:?}", absent.ask) == asked);
+        let known = |query: QueryId| {
+            let known = table.queries.get(&query)?;
+            Some((known.endpoint.as_ref()?, &known.reader.claims))
+        };
+        let Some((back, claims)) = known(query) else { return };
+        let who = whose(claims);
+        // R8: whoever else comes by the device's name has the place of nobody.
+        let same = |other: &QueryId| {
+            known(*other).is_some_and(|(absent, claims)| absent.ask == back.ask && whose(claims) == who)
+        };
         let before = partition.away.devices.get(&back.netid).into_iter().flatten().copied().filter(same);
         for before in before.collect::<Vec<_>>() {
             self.remove(before, id);
@@ -258,6 +264,20 @@ impl Processor {
         for (object, position) in batch.into_iter().chain(std::mem::take(&mut away.turn)) {
             away.owe(object.partition, object.netid, position);
         }
+    }
+}
+
+/// Claims that say when a token was made and counts: a reader that has another token is the same reader.
+const OF_A_TOKEN: [&str; 4] = ["exp", "iat", "jti", "nbf"];
+
+/// Who a reader is, as its token says.
+fn whose(claims: &Packed) -> Value {
+    match claims.unpack() {
+        Value::Map(mut claims) => {
+            claims.retain(|name, _| !OF_A_TOKEN.contains(&name.as_str()));
+            Value::Map(claims)
+        }
+        other => other,
     }
 }
 

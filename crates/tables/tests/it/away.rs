@@ -275,3 +275,25 @@ fn r3_a_device_that_comes_back_takes_its_own_place() {
     world.run(3_000);
     assert_eq!(told(&world, 0, Some(DEVICE)), [last]);
 }
+
+#[test]
+fn r3_another_reader_by_the_name_of_a_device_takes_no_place_of_it() {
+    let mut world = World::calm(None, public());
+    let (ann, bob) = (user("ann"), user("bob"));
+    goes(&mut world, 1, &ann, DEVICE);
+    goes(&mut world, 2, &bob, DEVICE);
+    let last = version(write(&mut world, 0, &ann, shown_to(put("k", "a", 1), "user.sub == 'ann'")));
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [last]);
+
+    // A token that was renewed is nobody else's.
+    let mut world = World::tuned(None, public(), |options| options.endpoints = 1);
+    for (number, made) in [(1, 100), (2, 200)] {
+        let claims = data(&[("sub", "ann".into()), ("iat", Value::Int(made))]);
+        goes(&mut world, number, &Caller { claims, ..user("ann") }, DEVICE);
+        world.run(2_000);
+    }
+    version(write(&mut world, 0, &ann, put("l", "b", 1)));
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [], "nobody had to make room");
+}

@@ -18,6 +18,10 @@ use tidings_predicate::{Packed, Value};
 
 /// Publications of one request to Notify.
 const BATCH: usize = 1_024;
+/// Queries that one device may leave in a partition, more than an application shows at once: the one that it left first makes room.
+const OF_A_DEVICE: usize = 64;
+/// Of what the index has little of, those who are away take one part in so many: the rest is for those who are there.
+const PARTS: usize = 2;
 
 /// Clients that are away from a partition, and what Notify is still to tell.
 #[derive(Debug, Default)]
@@ -113,6 +117,12 @@ impl Away {
         }
     }
 
+    /// The query that a device left first, if it has left too many.
+    fn first_beyond(&self, netid: NetId, most: usize) -> Option<QueryId> {
+        let queries = self.devices.get(&netid).filter(|queries| queries.len() > most)?;
+        queries.iter().copied().min_by_key(|query| self.queries.get(query).map(|gone| gone.since))
+    }
+
     /// A query that may stay no longer: it has been away too long, too many are, or its claims are over.
     fn over(&self, now: Now, away: Duration, most: usize) -> Option<QueryId> {
         let (since, first) = *self.left.first()?;
@@ -144,10 +154,12 @@ impl Processor {
     /// whether its client has heard that, so it is told, too.
     pub(super) fn gone(&mut self, now: Now, query: QueryId, id: PartitionId, over: bool) {
         let forgotten = self.shared.is(Mutant::AwayForgotten);
-        let known = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
-        let absent = known.and_then(|known| known.endpoint.as_ref().map(|absent| (absent, &known.reader)));
-        let Some((absent, reader)) = absent.filter(|_| !forgotten) else { return self.remove(query, id) };
-        let (doubted, netid, until) = (absent.doubted, absent.netid, expiry(&reader.claims));
+        let table = self.tables.get(&id.table);
+        let known = table.and_then(|table| Some((table, table.queries.get(&query)?)));
+        let absent = known.and_then(|(table, known)| Some((known.endpoint.as_ref()?, known, table)));
+        let Some((absent, known, table)) = absent.filter(|_| !forgotten) else { return self.remove(query, id) };
+        let (doubted, netid, until) = (absent.doubted, absent.netid, expiry(&known.reader.claims));
+        let crowds = table.index.crowds(known.id, PARTS);
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         if partition.feeds.remove(&query).is_none() {
             // It is away already, or was never here.
@@ -156,8 +168,11 @@ impl Processor {
         partition.busy.remove(&query);
         partition.left(query);
         partition.away.insert(query, Gone { since: now.mono, until, netid });
-        if over || doubted {
+        let first = partition.away.first_beyond(netid, OF_A_DEVICE);
+        if over || doubted || crowds {
             self.dismiss(id, query);
+        } else if let Some(first) = first {
+            self.dismiss(id, first);
         }
     }
 

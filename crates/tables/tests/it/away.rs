@@ -18,8 +18,12 @@ const OTHER: NetId = NetId([6; 16]);
 
 /// A live query of a device.
 fn of_device(caller: &Caller, netid: NetId) -> Watch {
+    asks(caller, netid, "team == 'a'")
+}
+
+fn asks(caller: &Caller, netid: NetId, predicate: &str) -> Watch {
     let endpoint = Some(Endpoint { netid, app: "shop".to_owned() });
-    Watch { endpoint, ..everything(caller, &Packed::empty(), "team == 'a'") }
+    Watch { endpoint, ..everything(caller, &Packed::empty(), predicate) }
 }
 
 /// Watches as a device until it has a cursor, and goes away.
@@ -296,4 +300,53 @@ fn r3_another_reader_by_the_name_of_a_device_takes_no_place_of_it() {
     version(write(&mut world, 0, &ann, put("l", "b", 1)));
     world.run(3_000);
     assert_eq!(told(&world, 0, Some(DEVICE)), [], "nobody had to make room");
+}
+
+#[test]
+fn r3_a_device_leaves_a_bounded_number_of_queries() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    for number in 1..=65 {
+        world.watch(number, asks(&ann, DEVICE, &format!("n == {number}")));
+        world.run(10);
+    }
+    world.run(3_000);
+    for number in 1..=65 {
+        world.tell_gateway(gateway::Input::Unwatch { number });
+        world.run(10);
+    }
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), []);
+    // The first has made room, which is no silence; the last is known.
+    let other = version(write(&mut world, 0, &ann, put("k", "a", 1_000)));
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [other]);
+    version(write(&mut world, 0, &ann, put("l", "a", 1)));
+    let last = version(write(&mut world, 0, &ann, put("m", "a", 65)));
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [other, last]);
+}
+
+#[test]
+fn r3_those_who_are_away_leave_room_for_those_who_are_there() {
+    let mut world = World::tuned(None, public(), |options| options.index.scanned = 4);
+    let ann = user("ann");
+    for number in 1..=4 {
+        let netid = NetId([number as u8; 16]);
+        world.watch(number, asks(&ann, netid, &format!("n != {number}")));
+        world.run(3_000);
+        world.tell_gateway(gateway::Input::Unwatch { number });
+        world.run(100);
+    }
+    for number in 5..=6 {
+        world.watch(number, everything(&ann, &Packed::empty(), &format!("n != {number}")));
+    }
+    world.run(3_000);
+    assert!((5..=6).all(|number| folded(&world, number).ended.is_none()), "{:?}", world.events);
+    // All four hear of a change: two that are known, two that are not.
+    let next = version(write(&mut world, 0, &ann, put("k", "a", 1_000)));
+    world.run(3_000);
+    for number in 1..=4 {
+        assert_eq!(told(&world, 0, Some(NetId([number; 16]))), [next]);
+    }
 }

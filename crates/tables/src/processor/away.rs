@@ -150,6 +150,19 @@ impl Away {
 }
 
 impl Processor {
+    /// A query's client wants no more of it. One that leaves before its query was here knows nothing of what happens here, and
+    /// nobody here knows what concerns it: it hears of the next change.
+    pub(super) fn removed(&mut self, now: Now, query: QueryId, id: PartitionId, over: bool, netid: Option<NetId>) {
+        let (most, forgotten) = (self.shared.options.endpoints, self.shared.is(Mutant::AwayForgotten));
+        if let (Some(netid), Some(partition)) = (netid.filter(|_| !forgotten), self.partitions.get_mut(&id))
+            && !partition.feeds.contains_key(&query)
+            && !partition.away.has(query)
+        {
+            partition.away.forsake(netid, most);
+        }
+        self.gone(now, query, id, over);
+    }
+
     /// A query's client has gone: if Notify is to tell it, the query stays without it. One that is over does not; nobody knows
     /// whether its client has heard that, so it is told, too.
     pub(super) fn gone(&mut self, now: Now, query: QueryId, id: PartitionId, over: bool) {

@@ -350,3 +350,15 @@ fn r3_those_who_are_away_leave_room_for_those_who_are_there() {
         assert_eq!(told(&world, 0, Some(NetId([number; 16]))), [next]);
     }
 }
+
+#[test]
+fn r3_a_device_that_leaves_before_its_query_has_come_is_told() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    world.deaf = true;
+    world.watch(1, of_device(&ann, DEVICE));
+    world.run(10);
+    world.deaf = false;
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    hears_once_more(&mut world, &ann, DEVICE);
+}

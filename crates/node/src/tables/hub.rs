@@ -23,7 +23,6 @@ use tidings_tables::names::{GatewayId, Object, PartitionId, Position};
 use tidings_tables::processor::{Guard, StoreId, StoreReply, StoreRequest, StoreResult};
 use tidings_tables::refusal::Refusal;
 use tidings_tables::{gateway, processor};
-use tidings_wire::v1::notify_message::Message;
 use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::{error, v1};
 use tokio::sync::{mpsc, oneshot};
@@ -221,9 +220,7 @@ impl Hub {
             version: position.get(),
             ..Default::default()
         };
-        let publish = Message::Publish(v1::Publish { publications: all.into_iter().map(publication).collect() });
-        let caller = v1::NotifyCaller { app, ..Default::default() };
-        notify.call(v1::NotifyMessage { caller: Some(caller), message: Some(publish) }).await.map(drop)
+        notify.publish_own(&app, all.into_iter().map(publication).collect()).await
     }
 
     /// Asks the store for the processor; each request is answered exactly once.

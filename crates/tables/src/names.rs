@@ -86,6 +86,8 @@ pub struct Position(u64);
 impl Position {
     /// Before everything.
     pub const ZERO: Position = Position(0);
+    /// Behind everything.
+    pub const LAST: Position = Position((1 << 63) - 1);
     const COUNTER_BITS: u32 = 40;
 
     /// The position of a counter in a term; `None` when the counter is used up.

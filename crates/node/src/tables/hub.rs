@@ -210,17 +210,20 @@ impl Hub {
     }
 
     async fn published(&self, partition: PartitionId, all: Vec<(Object, Position)>) -> Result<(), Error> {
-        // Where Notify is not served nobody listens.
-        let Some(notify) = &self.notify else { return Ok(()) };
         // Only whoever holds the partition publishes for it.
         let entry = self.directories.find(partition.table).filter(|_| self.lease(partition).is_some());
-        let app = entry.ok_or(Refusal::Moved)?.name.app.clone();
+        self.tell_notify(&entry.ok_or(Refusal::Moved)?.name.app, all).await
+    }
+
+    pub(super) async fn tell_notify(&self, app: &str, all: Vec<(Object, Position)>) -> Result<(), Error> {
+        // Where Notify is not served nobody listens.
+        let Some(notify) = &self.notify else { return Ok(()) };
         let publication = |(object, position): (Object, Position)| v1::Publication {
             object: object.to_string().into(),
             version: position.get(),
             ..Default::default()
         };
-        notify.publish_own(&app, all.into_iter().map(publication).collect()).await
+        notify.publish_own(app, all.into_iter().map(publication).collect()).await
     }
 
     /// Asks the store for the processor; each request is answered exactly once.

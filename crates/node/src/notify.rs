@@ -138,7 +138,10 @@ impl Notify {
         let caller = request.caller.unwrap_or_default();
         hub.refuse_hopeless(request.message.as_ref())?;
         let answer = match request.message {
-            Some(Message::Publish(publish)) => Message::Published(hub.publish(&caller.app, publish).await?),
+            Some(Message::Publish(publish)) => {
+                asking::refuse_reserved(&publish)?;
+                Message::Published(hub.publish(&caller.app, publish).await?)
+            }
             Some(Message::ObjectList(list)) => Message::ObjectListReply(hub.objects(&caller.app, &list).await?),
             Some(Message::ClientList(list)) => Message::ClientListReply(hub.clients(&caller.app, list.limit).await?),
             Some(Message::Reset(reset)) => Message::ResetDone(hub.reset(&caller.app, reset).await?),
@@ -153,6 +156,12 @@ impl Notify {
             _ => return Err(error::unsupported()),
         };
         Ok(v1::NotifyMessage { caller: None, message: Some(answer) })
+    }
+
+    /// Publishes what is the platform's own, in an application: names that it has for itself are not refused.
+    pub(crate) async fn publish_own(&self, app: &str, publications: Vec<v1::Publication>) -> Result<(), Error> {
+        self.hub.refuse_hopeless(Some(&Message::Publish(v1::Publish::default())))?;
+        self.hub.publish(app, v1::Publish { publications }).await.map(drop)
     }
 
     /// Answers what may go on: channels of clients, batches of nodes.

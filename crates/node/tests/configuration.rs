@@ -138,6 +138,7 @@ fn mistakes_are_told_with_file_line_and_what_was_expected() {
         ("node = 1\n[notify]\nlease = \"5s\"\n", "node.toml:3:", "does not outlast a fail-over of the managers"),
         ("[placement]\nfail_over = \"10s\"\n", "", "`notify.lease` is 12s"),
         ("[notify]\nrenew = \"12s\"\n", "node.toml:2:", "does not outlast"),
+        ("[notify]\nkeep_tombstones = \"19s\"\n", "node.toml:2:", "`notify.keep_tombstones` is 19s"),
         ("[limits]\noperation_bytes = 7\n", "node.toml:2:", "less than one frame"),
         ("[timings]\n\ncall = \"0s\"\n", "node.toml:3:", "`timings.call` is zero"),
         ("[cell]\nlease = \"2m\"\n", "node.toml:2:", "`cell.lease` is 2m"),

@@ -1,15 +1,17 @@
 //! What dropped tables have left in the store, deleted in the background: one page of one table at a time.
 //!
 //! ```text
-//!   Dropped ─▶ seal its partitions, one after the other ─▶ scan a page ─▶ delete it ─▶ … ─▶ a pass that finds nothing ─▶ Finished
-//!                 nobody writes any more                     ▲───── pause ────┘
+//!   Dropped ─▶ seal its partitions, one after the other ─▶ publish ─▶ scan a page ─▶ delete it ─▶ … ─▶ a pass that finds nothing ─▶ Finished
+//!                 nobody writes any more                     R3           ▲───── pause ────┘
 //! ```
+//! R3: whoever is away and listens to a partition is told by a version behind all others, comes again and finds no table.
+//!
 //! Rows lie in a group that is named by the table's id, which is never used again: a table that was made under the same name
 //! has another, and is not touched. Everything here can be done twice: whoever begins anew after a restart finds less.
 //!
 //! What it does not do: know which tables were dropped. The shell keeps that, and must not name one that is still there.
 
-use crate::names::{PartitionId, TableId};
+use crate::names::{Object, PartitionId, Position, TableId};
 use crate::processor::{StoreReply, StoreRequest, StoreResult};
 use crate::rows;
 use bytes::Bytes;
@@ -17,6 +19,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{Machine, Mono, Now, Outbox};
 use tidings_wire::v1;
+
+/// Publications of one request to Notify.
+const BATCH: u32 = 1_024;
 
 /// How a deleter paces itself.
 #[derive(Clone, Debug)]
@@ -44,6 +49,13 @@ pub enum Input {
         table: TableId,
         /// Its partitions had numbers below this.
         partitions: u32,
+        /// The application that it belonged to; if that is not known nobody is told.
+        app: Option<String>,
+    },
+    /// Notify was told, or was not.
+    Published {
+        /// Whether Notify has it; otherwise it is published again.
+        done: bool,
     },
     /// The store answered.
     Stored {
@@ -57,6 +69,13 @@ pub enum Input {
 pub enum Output {
     /// Ask the store. Answered exactly once, by [`Input::Stored`], before anything else is asked.
     Store(StoreRequest),
+    /// Publish through Notify. Answered exactly once, by [`Input::Published`], before anything else is asked.
+    Publish {
+        /// In this application.
+        app: String,
+        /// What, each with its version.
+        publications: Vec<(Object, Position)>,
+    },
     /// So many rows are gone.
     Deleted {
         /// How many.
@@ -74,6 +93,8 @@ pub enum Output {
 enum Step {
     /// R2: this partition is sealed: a deposed owner that has not noticed cannot write behind the scan.
     Seal(u32),
+    /// Whoever listens to this partition, and to those behind it, is told.
+    Tell(u32),
     /// A page is read, from this row on.
     Scan(Bytes),
     /// These rows are deleted, and the scan goes on there; none = a pass has ended.
@@ -84,6 +105,7 @@ enum Step {
 #[derive(Debug)]
 struct Left {
     partitions: u32,
+    app: Option<String>,
     step: Step,
     /// Whether this pass has found something.
     found: bool,
@@ -94,7 +116,7 @@ struct Left {
 pub struct Deleter {
     options: Options,
     tables: BTreeMap<TableId, Left>,
-    /// The table that the store was asked about.
+    /// The table that the store or Notify was asked about.
     asked: Option<TableId>,
     next: Option<Mono>,
 }
@@ -111,7 +133,15 @@ impl Deleter {
         let group = rows::group(*table);
         // All partitions are sealed by then, the first among them: a fence as high as any.
         let sealed = |number: u32| Some(rows::seal(PartitionId { table: *table, number }));
+        self.asked = Some(*table);
         let request = match &left.step {
+            Step::Tell(first) => {
+                let object = |number| Object { partition: PartitionId { table: *table, number }, netid: None };
+                let told = *first..left.behind(*first);
+                let publications = told.map(|number| (object(number), Position::LAST)).collect();
+                let app = left.app.clone().unwrap_or_default();
+                return out.put(Output::Publish { app, publications });
+            }
             Step::Seal(number) => {
                 let group = v1::GroupWrite { group, rows: Vec::new(), fence: sealed(*number) };
                 StoreRequest::Apply(v1::Apply { groups: vec![group] })
@@ -128,7 +158,6 @@ impl Deleter {
                 StoreRequest::Apply(v1::Apply { groups: vec![group] })
             }
         };
-        self.asked = Some(*table);
         out.put(Output::Store(request));
     }
 
@@ -140,6 +169,7 @@ impl Deleter {
             (Step::Seal(number), Ok(_)) => {
                 left.step = match *number + 1 < left.partitions {
                     true => Step::Seal(*number + 1),
+                    false if left.app.is_some() => Step::Tell(0),
                     false => Step::Scan(Bytes::new()),
                 };
                 pause = Duration::ZERO;
@@ -164,13 +194,27 @@ impl Deleter {
                 left.go_on(next);
             }
             // The same again: it may have happened, and happens once.
-            (_, Err(_)) | (Step::Scan(_), Ok(_)) => pause = self.options.retry,
+            (_, Err(_)) | (Step::Scan(_) | Step::Tell(_), Ok(_)) => pause = self.options.retry,
         }
         self.next = (!self.tables.is_empty()).then(|| now.mono + pause);
+    }
+
+    fn published(&mut self, now: Now, done: bool) {
+        let Some(left) = self.asked.take().and_then(|table| self.tables.get_mut(&table)) else { return };
+        if let (Step::Tell(first), true) = (&left.step, done) {
+            let next = left.behind(*first);
+            left.step = if next < left.partitions { Step::Tell(next) } else { Step::Scan(Bytes::new()) };
+        }
+        self.next = Some(now.mono + if done { Duration::ZERO } else { self.options.retry });
     }
 }
 
 impl Left {
+    /// The first partition that is not told together with this one.
+    fn behind(&self, first: u32) -> u32 {
+        first.saturating_add(BATCH).min(self.partitions)
+    }
+
     /// The scan goes on, or begins anew: the last pass finds nothing.
     fn go_on(&mut self, next: Option<Bytes>) {
         self.found &= next.is_some();
@@ -190,13 +234,14 @@ impl Machine for Deleter {
 
     fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
         match input {
-            Input::Dropped { table, partitions } => {
-                let begin = Left { partitions, step: Step::Seal(0), found: false };
+            Input::Dropped { table, partitions, app } => {
+                let begin = Left { partitions, app, step: Step::Seal(0), found: false };
                 self.tables.entry(table).or_insert(begin);
                 if self.asked.is_none() && self.next.is_none() {
                     self.next = Some(now.mono);
                 }
             }
+            Input::Published { done } => self.published(now, done),
             Input::Stored { result } => self.stored(now, result, out),
         }
     }

@@ -86,6 +86,8 @@ pub struct Position(u64);
 impl Position {
     /// Before everything.
     pub const ZERO: Position = Position(0);
+    /// Behind everything.
+    pub const LAST: Position = Position((1 << 63) - 1);
     const COUNTER_BITS: u32 = 40;
 
     /// The position of a counter in a term; `None` when the counter is used up.
@@ -163,6 +165,9 @@ pub struct Endpoint {
     pub app: String,
 }
 
+/// How names of objects begin that tables publish through Notify: nobody else may.
+pub const OBJECTS: &str = "tables/";
+
 /// R3: an object of Notify that the owner of a partition publishes, in the application that the table belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Object {
@@ -174,7 +179,7 @@ pub struct Object {
 
 impl fmt::Display for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tables/{}", self.partition)?;
+        write!(f, "{OBJECTS}{}", self.partition)?;
         self.netid.map_or(Ok(()), |netid| write!(f, "/{netid:?}"))
     }
 }

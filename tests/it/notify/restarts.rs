@@ -105,7 +105,7 @@ fn what_the_feed_brings_again_is_heard_as_once() {
 fn what_was_deleted_is_swept_out_of_the_store() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let server = start_with(dir.path(), "keep_tombstones = \"2s\"\n");
+    let server = start_with(dir.path(), "keep_tombstones = \"20s\"\n");
     let watcher = watcher(&server);
     let mut version = 0;
     until("tombstones are gone", || {
@@ -126,8 +126,8 @@ fn what_was_deleted_is_swept_out_of_the_store() {
 fn what_is_left_of_a_reset_and_of_a_wipe_is_deleted() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    // Looked through every 200 ms: a tenth of it.
-    let server = start_with(dir.path(), "keep_tombstones = \"2s\"\n");
+    // Looked through every 2 s: a tenth of it.
+    let server = start_with(dir.path(), "keep_tombstones = \"20s\"\n");
     let watcher = watcher(&server);
     let reset = &["notify", "reset", "shop", "--yes"][..];
     for (round, forget) in (1..).zip([reset, reset, &["notify", "wipe", "--yes"]]) {

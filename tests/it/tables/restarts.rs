@@ -73,19 +73,38 @@ fn rows_of_a_dropped_table_go_and_those_of_its_namesake_stay() {
     server.run(&["table", "read", "t"]).failed(3, "There is no table `t`.");
 }
 
-/// Every outcome that its client has acknowledged leaves a tombstone in the store; those go, and nothing else does.
+/// Every outcome that its client has acknowledged leaves a tombstone in the store: all of those go. Records, what became of a
+/// write that is not acknowledged, and what was acknowledged stay, and nothing that was deleted comes back.
 #[test]
 fn tombstones_of_tables_are_swept_out() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let server = start_with(dir.path(), "keep_tombstones = \"2s\"\n");
-    create(&server, "t", &["--cut", "r0500"]);
-    let all: String = (0..1_000).map(|n| format!("{{\"key\":\"r{n:04}\",\"columns\":{{\"n\":2}}}}\n")).collect();
-    let file = dir.path().join("all.ndjson");
-    std::fs::write(&file, all).unwrap();
-    table(&server, &["import", "t", file.to_str().unwrap()]);
-    until("tombstones are swept out", || (metric(&server, "tidings_tables_tombstones_total")? > 0.0).then_some(()));
-    let count =
-        lines(&table(&server, &["read", "t", "--aggregate", "n=count", "--json"]).out)[0]["columns"]["n"].clone();
-    assert_eq!(count, 1_000);
+    let server = start_with(dir.path(), "keep_tombstones = \"20s\"\n");
+    create(&server, "t", &["--cut", "r5"]);
+    let device = "0f".repeat(16);
+    let write = |server: &Server, number: u32| {
+        let name = format!("{device}/{number}/{}", number - 1);
+        let (key, columns) = (format!("r{:02}", number % 40), json!({ "n": number }).to_string());
+        server.run(&["table", "put", "t", &key, &columns, "--operation", &name, "--json", "--timeout", "5"])
+    };
+    let last = (1..=50).map(|number| write(&server, number).json()).last();
+    table(&server, &["put", "t", "r77", r#"{"n": 77}"#]);
+    table(&server, &["put", "t", "gone", r#"{"n": 0}"#]);
+    table(&server, &["rm", "t", "gone"]);
+    let all = |server: &Server| lines(&table(server, &["read", "t", "--json"]).out);
+    let before = all(&server);
+    assert_eq!(before.len(), 41);
+    // All but the last were acknowledged.
+    until("tombstones are swept out", || (metric(&server, "tidings_tables_tombstones_total")? >= 49.0).then_some(()));
+    let holds = |server: &Server| {
+        assert_eq!(all(server), before);
+        assert_eq!(Some(write(server, 50).json()), last, "what became of it is known");
+        assert_ne!(write(server, 7).code, 0, "that it was acknowledged is known");
+        assert_eq!(all(server), before, "no copy was written again");
+    };
+    holds(&server);
+    server.kill();
+    let server = start_with(dir.path(), "keep_tombstones = \"20s\"\n");
+    until("the records are there again", || (server.run(&["table", "read", "t"]).code == 0).then_some(()));
+    holds(&server);
 }

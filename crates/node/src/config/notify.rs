@@ -13,6 +13,11 @@ use tidings_placement::config::{FailOver, Times};
 /// The longest that calls may be gathered: beyond it the delay would be what is measured.
 const LONGEST_GATHER: Duration = Duration::from_millis(500);
 
+/// The least that deletions are remembered. Whoever asks the store gives up after 10 s, and what it gave up may still be done as
+/// long after: a deletion that was forgotten by then would be undone. It also keeps the looks through the store, a tenth of it
+/// apart, from following each other without a pause.
+const SHORTEST_TOMBSTONES: Duration = Duration::from_secs(20);
+
 /// Notify: who is told of what. All nodes should be told the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -34,7 +39,8 @@ pub struct Notify {
     pub forget_after: Time,
     /// The same for clients that keep nothing across restarts. 1 h.
     pub forget_unkept_after: Time,
-    /// What was deleted is remembered in the store for so long: a write that is later than this would be new again. 10 days.
+    /// What was deleted is remembered in the store for so long: a write that is later than this would be new again. 10 days;
+    /// 20 s at least.
     pub keep_tombstones: Time,
     /// How often every registration is taken to its matcher again, so that a loss in the store that nobody noticed does
     /// not last. 1 day.
@@ -108,6 +114,12 @@ impl Notify {
         }
         if self.ids == 0 || self.registrations == 0 {
             return Err(bad("`notify.ids` or `notify.registrations` is 0, so nobody could be told anything"));
+        }
+        if self.keep_tombstones.0 < SHORTEST_TOMBSTONES {
+            return Err(bad(format!("`notify.keep_tombstones` is {}", self.keep_tombstones)).hint(
+                "Use at least 20s: a write may reach the store so late, and would undo a deletion that is forgotten. The default \
+                 is 10d.",
+            ));
         }
         let Gather { bridge, matcher, registrar } = self.gather;
         if [bridge, matcher, registrar].iter().any(|time| time.0 > LONGEST_GATHER) {

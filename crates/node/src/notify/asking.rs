@@ -8,6 +8,7 @@ use tidings_base::{Class, Error};
 use tidings_notify::inspect::{self, Objects};
 use tidings_notify::matcher;
 use tidings_notify::names::{MAX_NAME, MAX_PAYLOAD, MAX_SOURCE, MAX_VERSION, object_hash};
+use tidings_tables::names::OBJECTS;
 use tidings_wire::v1;
 use tidings_wire::v1::notify_message::Message as Asked;
 
@@ -153,6 +154,16 @@ fn limit(wanted: u32) -> usize {
     (if wanted == 0 { LISTED } else { wanted.min(MAX_LISTED) }) as usize
 }
 
+/// R3 of Tables: whoever is away listens to these. By a version above all others anybody could make them deaf for good.
+pub(super) fn refuse_reserved(publish: &v1::Publish) -> Result<(), Error> {
+    let reserved = |publication: &&v1::Publication| publication.object.starts_with(OBJECTS.as_bytes());
+    let Some(publication) = publish.publications.iter().find(reserved) else { return Ok(()) };
+    let name = String::from_utf8_lossy(&publication.object);
+    let message = format!("the object `{}` is the platform's own", crate::principal::clip(&name));
+    Err(Error::new("notify.reserved_object", Class::Refused, message)
+        .hint(format!("Names that begin with `{OBJECTS}` are published by tables alone; choose another.")))
+}
+
 fn check(publication: &v1::Publication) -> Result<(), Error> {
     let sizes = [
         ("object's name", publication.object.len(), 1, MAX_NAME),
@@ -172,4 +183,21 @@ fn check(publication: &v1::Publication) -> Result<(), Error> {
             .hint("Versions are 1 to 2^63-1 and grow; microseconds since 1970 will do."));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_tables_are_nobody_elses_to_publish() {
+        let publish = |names: &[&'static str]| {
+            let object = |name: &&'static str| v1::Publication { object: (*name).into(), ..Default::default() };
+            refuse_reserved(&v1::Publish { publications: names.iter().map(object).collect() })
+        };
+        let refused = publish(&["prices", "tables/0000000000000007.0"]).unwrap_err();
+        assert_eq!((&*refused.code, refused.class), ("notify.reserved_object", Class::Refused));
+        assert!(refused.hint.contains("tables/"), "{}", refused.hint);
+        assert!(publish(&["prices", "tables", "tablespoons/1", "my/tables/1"]).is_ok());
+    }
 }

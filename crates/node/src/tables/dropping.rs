@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_tables::dropped::{Deleter, Input, Options, Output};
-use tidings_tables::names::{PartitionId, TableId};
+use tidings_tables::names::{Object, PartitionId, Position, TableId};
+use tidings_tables::processor::StoreRequest;
 use tidings_wire::error;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -33,6 +34,14 @@ fn marked(name: &str) -> Option<TableId> {
     u64::from_str_radix(name.strip_prefix(MARK)?, 16).ok().map(TableId)
 }
 
+/// How many partitions a table had, and whose it was, as its mark says. One that cannot be read says at least that the table is
+/// gone; those of earlier versions do not name the application.
+fn said(mark: &[u8]) -> (u32, Option<String>) {
+    let mut words = std::str::from_utf8(mark).unwrap_or_default().split(' ');
+    let partitions = words.next().and_then(|word| word.parse().ok()).unwrap_or(1);
+    (partitions, words.next().map(str::to_owned))
+}
+
 /// Deletes what dropped tables have left, as long as the node runs.
 pub(super) async fn delete_dropped(hub: Arc<Hub>) {
     let (asks, mut asked) = mpsc::unbounded_channel();
@@ -43,17 +52,15 @@ pub(super) async fn delete_dropped(hub: Arc<Hub>) {
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            request = asked.recv() => {
-                let Some(request) = request else { return };
-                let result = tokio::time::timeout(STORE, hub.ask_store(request)).await;
-                let result = result.unwrap_or_else(|_| Err(error::deadline()));
+            ask = asked.recv() => {
+                let Some(ask) = ask else { return };
                 // A machine that has stopped needs no input.
-                let _ = deleter.send(Input::Stored { result }).await;
+                let _ = deleter.send(hub.answer_deleter(ask).await).await;
             }
             _ = look.tick() => match hub.dropped_tables().await {
                 Ok(dropped) => {
-                    for (table, partitions) in dropped {
-                        let _ = deleter.send(Input::Dropped { table, partitions }).await;
+                    for dropped in dropped {
+                        let _ = deleter.send(dropped).await;
                     }
                 }
                 Err(error) => tracing::debug!(%error, "tables: dropped tables are not known"),
@@ -62,10 +69,16 @@ pub(super) async fn delete_dropped(hub: Arc<Hub>) {
     }
 }
 
-/// Performs what the deleter wants; one request to the store at a time.
+/// What the deleter asks.
+enum Ask {
+    Store(StoreRequest),
+    Publish(String, Vec<(Object, Position)>),
+}
+
+/// Performs what the deleter wants; it asks one thing at a time.
 struct Performing {
     hub: Arc<Hub>,
-    asks: mpsc::UnboundedSender<tidings_tables::processor::StoreRequest>,
+    asks: mpsc::UnboundedSender<Ask>,
 }
 
 impl Perform<Output> for Performing {
@@ -73,7 +86,10 @@ impl Perform<Output> for Performing {
         match output {
             Output::Store(request) => {
                 // Without whoever takes it the node is stopping.
-                let _ = self.asks.send(request);
+                let _ = self.asks.send(Ask::Store(request));
+            }
+            Output::Publish { app, publications } => {
+                let _ = self.asks.send(Ask::Publish(app, publications));
             }
             Output::Deleted { rows } => metrics::tables_rows_deleted(rows),
             Output::Finished { table } => {
@@ -90,9 +106,26 @@ impl Perform<Output> for Performing {
 }
 
 impl Hub {
-    /// Says for good that a table is about to be dropped, and how many partitions it ever had.
+    async fn answer_deleter(&self, ask: Ask) -> Input {
+        match ask {
+            Ask::Store(request) => {
+                let result = tokio::time::timeout(STORE, self.ask_store(request)).await;
+                Input::Stored { result: result.unwrap_or_else(|_| Err(error::deadline())) }
+            }
+            Ask::Publish(app, publications) => {
+                let told = tokio::time::timeout(STORE, self.tell_notify(&app, publications)).await;
+                let told = told.unwrap_or_else(|_| Err(error::deadline()));
+                if let Err(error) = &told {
+                    tracing::debug!(%error, app, "tables: nobody who is away from a dropped table was told");
+                }
+                Input::Published { done: told.is_ok() }
+            }
+        }
+    }
+
+    /// Says for good that a table is about to be dropped, how many partitions it ever had, and whose it was.
     pub(super) async fn mark_dropped(&self, entry: &Entry) -> Result<(), Error> {
-        let contents = entry.directory.next.to_string().into_bytes();
+        let contents = format!("{} {}", entry.directory.next, entry.name.app).into_bytes();
         let open = self.the_cell()?.open(&path(entry.table())).write().create_file(contents.clone());
         // An earlier attempt may have known of fewer.
         open.await?.set_contents(contents, None).await.map(drop)
@@ -105,8 +138,8 @@ impl Hub {
         }
     }
 
-    /// Tables that were dropped and whose rows are this node's to delete, with the number of their partitions.
-    async fn dropped_tables(&self) -> Result<Vec<(TableId, u32)>, Error> {
+    /// Tables that were dropped and whose rows are this node's to delete.
+    async fn dropped_tables(&self) -> Result<Vec<Input>, Error> {
         let cell = self.the_cell()?;
         let listing = cell.list("/").await?;
         let marks: Vec<TableId> =
@@ -126,10 +159,22 @@ impl Hub {
         let mut dropped = Vec::new();
         for table in marks.into_iter().filter(mine) {
             let Some(mark) = cell.read(&path(table)).await? else { continue };
-            let partitions = std::str::from_utf8(mark.contents()).ok().and_then(|text| text.parse().ok());
-            // A mark that cannot be read says at least that the table is gone.
-            dropped.push((table, partitions.unwrap_or(1)));
+            let (partitions, app) = said(mark.contents());
+            dropped.push(Input::Dropped { table, partitions, app });
         }
         Ok(dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_all_times_are_read() {
+        assert_eq!(said(b"7 shop"), (7, Some("shop".to_owned())));
+        assert_eq!(said(b"7"), (7, None));
+        assert_eq!(said(b""), (1, None));
+        assert_eq!(said(&[0xff]), (1, None));
     }
 }

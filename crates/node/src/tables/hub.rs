@@ -23,7 +23,6 @@ use tidings_tables::names::{GatewayId, Object, PartitionId, Position};
 use tidings_tables::processor::{Guard, StoreId, StoreReply, StoreRequest, StoreResult};
 use tidings_tables::refusal::Refusal;
 use tidings_tables::{gateway, processor};
-use tidings_wire::v1::notify_message::Message;
 use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::{error, v1};
 use tokio::sync::{mpsc, oneshot};
@@ -211,19 +210,20 @@ impl Hub {
     }
 
     async fn published(&self, partition: PartitionId, all: Vec<(Object, Position)>) -> Result<(), Error> {
-        // Where Notify is not served nobody listens.
-        let Some(notify) = &self.notify else { return Ok(()) };
         // Only whoever holds the partition publishes for it.
         let entry = self.directories.find(partition.table).filter(|_| self.lease(partition).is_some());
-        let app = entry.ok_or(Refusal::Moved)?.name.app.clone();
+        self.tell_notify(&entry.ok_or(Refusal::Moved)?.name.app, all).await
+    }
+
+    pub(super) async fn tell_notify(&self, app: &str, all: Vec<(Object, Position)>) -> Result<(), Error> {
+        // Where Notify is not served nobody listens.
+        let Some(notify) = &self.notify else { return Ok(()) };
         let publication = |(object, position): (Object, Position)| v1::Publication {
             object: object.to_string().into(),
             version: position.get(),
             ..Default::default()
         };
-        let publish = Message::Publish(v1::Publish { publications: all.into_iter().map(publication).collect() });
-        let caller = v1::NotifyCaller { app, ..Default::default() };
-        notify.call(v1::NotifyMessage { caller: Some(caller), message: Some(publish) }).await.map(drop)
+        notify.publish_own(app, all.into_iter().map(publication).collect()).await
     }
 
     /// Asks the store for the processor; each request is answered exactly once.

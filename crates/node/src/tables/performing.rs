@@ -66,8 +66,8 @@ impl Perform<gateway::Output> for ForGateway {
             Output::Update { partition, query, reader } => {
                 hub.send_ask(partition, processor::Input::Update { query, partition, reader });
             }
-            Output::Remove { partition, query, over } => {
-                hub.send_ask(partition, processor::Input::Remove { query, partition, over });
+            Output::Remove { partition, query, over, netid } => {
+                hub.send_ask(partition, processor::Input::Remove { query, partition, over, netid });
             }
             Output::Taken { partition, query, frames } => {
                 hub.send_ask(partition, processor::Input::Taken { query, partition, frames });

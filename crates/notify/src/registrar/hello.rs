@@ -143,6 +143,10 @@ impl Registrar {
         (client.session, client.nonce, client.op) = (seqno, nonce, Some(0));
         // Should the write fail, the row is read again: nothing of this session is stable yet.
         client.durable.0 = 0;
+        // Nor is it with what is being written, whose changes are the earlier session's.
+        if let Some(writing) = &mut client.writing {
+            writing.op = 0;
+        }
         client.put(rows::cell(SESSION, seqno, nonce.to_be_bytes().to_vec()));
         self.connect(now, key, client, (channel, contact), seqno);
         client.dirty.after.push(After::Grant { channel, nonce });
@@ -213,7 +217,10 @@ impl Registrar {
             self.nonces.remove(&(key.hash(), nonce));
             let user = key.to_message();
             let caller = Caller { app: user.app, principal: user.user };
-            self.newcomer(now, &caller, (channel, contact), (hello, false), out);
+            // F3: the new id has to hear of a loss as the old one had; of an id that is not there nobody knows whether it had.
+            let after_loss = client.after_loss || (!client.created && !hello.previous.is_empty());
+            let after_loss = after_loss && !self.is(Mutant::LossUntold);
+            self.newcomer(now, &caller, (channel, contact), (hello, after_loss), out);
         }
     }
 

@@ -16,7 +16,7 @@ pub struct Store {
     pub failing: BTreeSet<u8>,
 }
 
-fn unavailable() -> Error {
+pub fn unavailable() -> Error {
     Error::new("store.unavailable", Class::Unreachable, "The row cannot be reached.")
 }
 

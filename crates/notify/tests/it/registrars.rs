@@ -1,6 +1,7 @@
 //! The registrar's rules, each with the rule left out where that shows.
 
 use crate::desk::{APP, Desk, ann, channel, client_key, lease, realm};
+use crate::model::unavailable;
 use bytes::Bytes;
 use std::time::Duration;
 use tidings_base::KeyRange;
@@ -111,6 +112,44 @@ fn f3_rows_of_an_earlier_generation_are_taken_to_no_matcher_of_the_new_one() {
         new.give(Input::Gained { range: KeyRange::FULL, lease: tidings_base::LeaseNumber::new(6).unwrap() });
         assert_eq!((new.match_all(4).len(), new.downs().is_empty()), (taken, taken == 0), "generation {generation}");
     }
+}
+
+/// Whether a client that has this grant is told that nobody knows the latest version of what it registers.
+fn hears_of_the_loss(desk: &mut Desk<Registrar>, grant: &v1::NotifyGrant, number: u64) -> bool {
+    desk.register(grant, number, 1, b"x");
+    desk.match_all(5);
+    notifications(desk.downs()).iter().any(|(_, unknown)| *unknown)
+}
+
+#[test]
+fn f3_who_gets_another_id_before_it_has_heard_of_a_loss_hears_of_it() {
+    let before_the_loss = Bytes::from_static(b"a token of another time");
+    // Its storage was copied: both get to hear.
+    let mut desk = desk(None);
+    let first = desk.hello(1, 11, &before_the_loss).unwrap();
+    desk.hello(2, 12, &first.token).unwrap();
+    let clone = desk.hello(3, 13, &first.token).unwrap();
+    assert_ne!(clone.salt, first.salt);
+    assert!(hears_of_the_loss(&mut desk, &clone, 3));
+
+    // The id was never stored, and the handshake is repeated.
+    let mut desk = self::desk(None);
+    desk.hold = true;
+    assert_eq!(desk.hello(1, 11, &before_the_loss), None);
+    assert!(desk.release(), "its ids are counted");
+    let (id, request) = desk.held.pop_front().unwrap();
+    assert!(matches!(request, StoreRequest::Write(_)), "{request:?}");
+    desk.give(Input::Stored { id, result: Err(unavailable()) });
+    desk.release_all();
+    let grant = desk.hello(1, 11, &before_the_loss).unwrap();
+    assert!(hears_of_the_loss(&mut desk, &grant, 1));
+
+    // Who has lost nothing hears of nothing.
+    let mut desk = self::desk(None);
+    let first = desk.hello(1, 11, &none()).unwrap();
+    desk.hello(2, 12, &first.token).unwrap();
+    let clone = desk.hello(3, 13, &first.token).unwrap();
+    assert!(!hears_of_the_loss(&mut desk, &clone, 3));
 }
 
 #[test]
@@ -256,6 +295,32 @@ fn f8_a_repeat_gets_the_same_grant_and_a_handshake_supersedes() {
         let clone = desk.hello(3, 13, &first.token).unwrap();
         assert_ne!(clone.salt, second.salt);
     }
+}
+
+#[test]
+fn f8_what_is_stored_late_of_a_session_says_nothing_in_the_next() {
+    let mut desk = desk(None);
+    let first = desk.hello(1, 11, &none()).unwrap();
+    desk.hold = true;
+    desk.register(&first, 1, 1, b"x");
+    assert_eq!(desk.hello(1, 12, &first.token), None, "the write of the registration is under way");
+    assert!(desk.release());
+    let echoes = |downs: Vec<v1::NotifyDown>| {
+        let later = downs.into_iter().filter(|down| down.session > first.session);
+        later.map(|down| down.echo).collect::<Vec<_>>()
+    };
+    let late = echoes(desk.downs());
+    assert!(late.iter().all(|echo| *echo == 0), "the new session has changed nothing yet: {late:?}");
+    // The write that begins it happens, and nobody hears of it: the session's first change is not taken for known.
+    let (id, request) = desk.held.pop_front().unwrap();
+    assert!(desk.store.perform(&request).is_ok());
+    desk.give(Input::Stored { id, result: Err(unavailable()) });
+    desk.release_all();
+    let second = desk.hello(1, 12, &first.token).unwrap();
+    assert!(second.session > first.session);
+    desk.register(&second, 1, 1, b"y");
+    let calls = desk.match_all(0);
+    assert!(calls.iter().any(|call| call.object == "y"), "{calls:?}");
 }
 
 #[test]

@@ -187,6 +187,21 @@ impl Index {
         self.scanned.len()
     }
 
+    /// Whether a subscription takes of what there is little of, evaluations for every record or patterns, and more than one part
+    /// in so many of that is taken.
+    pub fn crowds(&self, id: SubscriptionId, parts: usize) -> bool {
+        let Some(template) = self.template_of(id) else { return false };
+        let shared = self.templates[template as usize].as_ref();
+        let scans = self.scanned.contains(&id.slot) && self.scanned.len() > self.limits.scanned / parts;
+        let patterned = shared.is_some_and(|shared| !shared.template.patterns.is_empty());
+        scans || patterned && self.patterns() > self.limits.patterns / parts
+    }
+
+    /// How many patterns all shapes have.
+    fn patterns(&self) -> usize {
+        self.templates.iter().flatten().map(|shared| shared.template.patterns.len()).sum()
+    }
+
     /// Adds a subscription of a reader with this data and these verified claims.
     pub fn subscribe(
         &mut self,
@@ -282,8 +297,7 @@ impl Index {
         if self.by_shape.len() >= self.limits.templates {
             return Err(full("this table is watched by too many predicates of different shapes"));
         }
-        let patterns = self.templates.iter().flatten().map(|shared| shared.template.patterns.len()).sum::<usize>();
-        if !template.patterns.is_empty() && patterns + template.patterns.len() > self.limits.patterns {
+        if !template.patterns.is_empty() && self.patterns() + template.patterns.len() > self.limits.patterns {
             return Err(full("this table is watched by too many different patterns"));
         }
         let routes: Vec<Option<(u32, Recipe)>> = template

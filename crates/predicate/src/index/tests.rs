@@ -295,6 +295,19 @@ fn data_that_there_is_no_room_for_changes_nothing() {
 }
 
 #[test]
+fn who_takes_of_what_there_is_little_of_crowds_beyond_its_part() {
+    let mut index = Index::new(Limits { scanned: 4, patterns: 4, ..Limits::default() }, 1);
+    let mut subscribe = |text: &str| {
+        let id = index.subscribe(&predicate(text), &nobody(), &nobody()).unwrap();
+        index.crowds(id, 2)
+    };
+    assert!(!subscribe("a != 1") && !subscribe("a != 2") && subscribe("a != 3"));
+    assert!(!subscribe("b == 1"), "what is looked up does not");
+    assert!(!subscribe("b == 1 && a.matches('x')") && !subscribe("b == 1 && a.matches('y')"));
+    assert!(subscribe("b == 1 && a.matches('z')"));
+}
+
+#[test]
 fn without_room_for_a_scheme_a_predicate_is_scanned() {
     let limits = Limits { schemes: 1, scanned: 1, ..Limits::default() };
     let mut both = Both::new(limits);

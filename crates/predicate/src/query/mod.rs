@@ -32,7 +32,7 @@ pub const MAX_HELD: usize = 100_000;
 pub const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// What is asked, as text.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
     /// Which records; all that are visible, if empty.
     pub predicate: String,
@@ -51,7 +51,7 @@ pub struct Ask {
 }
 
 /// A look-up by key in another table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskLookup {
     /// The other table.
     pub table: String,

@@ -4,7 +4,7 @@ use crate::calls::{Caller, Visible};
 use crate::directory::Directory;
 use crate::live::{Change, Frame, Install, Progress, Reader};
 use crate::mutant::Mutant;
-use crate::names::{Endpoint, GatewayId, PartitionId, QueryId, TableId};
+use crate::names::{Endpoint, GatewayId, NetId, PartitionId, QueryId, TableId};
 use crate::refusal::Refusal;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,6 +130,8 @@ pub enum Output {
         query: QueryId,
         /// Whether the query was refused, or has ended: otherwise its client has only gone.
         over: bool,
+        /// The device that Notify is to tell.
+        netid: Option<NetId>,
     },
     /// Bring this to the owner of the partition.
     Taken {

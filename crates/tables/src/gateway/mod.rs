@@ -214,10 +214,15 @@ impl Gateway {
     fn unwatch(&mut self, number: u64, over: bool, out: &mut Outbox<Output>) {
         let Some(watched) = self.queries.remove(&number) else { return };
         self.timers.cancel(&Timer::Expiry(number));
+        // Notify has the table's application alone.
+        let directory = self.directories.get(&watched.watch.table);
+        let endpoint = watched.watch.endpoint.as_ref();
+        let endpoint = endpoint.filter(|of| directory.is_some_and(|directory| directory.properties.app == of.app));
+        let netid = endpoint.map(|endpoint| endpoint.netid);
         for part in watched.parts.keys() {
             let partition = PartitionId { table: watched.watch.table, number: *part };
             self.unlisten(number, partition);
-            out.put(Output::Remove { partition, query: self.id(number), over });
+            out.put(Output::Remove { partition, query: self.id(number), over, netid });
         }
     }
 

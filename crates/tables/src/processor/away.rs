@@ -18,6 +18,10 @@ use tidings_predicate::{Packed, Value};
 
 /// Publications of one request to Notify.
 const BATCH: usize = 1_024;
+/// Queries that one device may leave in a partition, more than an application shows at once: the one that it left first makes room.
+const OF_A_DEVICE: usize = 64;
+/// Of what the index has little of, those who are away take one part in so many: the rest is for those who are there.
+const PARTS: usize = 2;
 
 /// Clients that are away from a partition, and what Notify is still to tell.
 #[derive(Debug, Default)]
@@ -30,6 +34,8 @@ pub(super) struct Away {
     /// Devices whose queries are not known any more, or too many of them: the next change is told to them, or to all.
     forsaken: BTreeSet<NetId>,
     all: bool,
+    /// What concerned queries of clients whose connection alone knows whether they may still read: it is owed when they go.
+    withheld: BTreeMap<QueryId, Position>,
     /// What is published next.
     owed: BTreeMap<Object, Position>,
     /// What is published now, request after request.
@@ -82,6 +88,17 @@ impl Away {
         *owed = position.max(*owed);
     }
 
+    /// A change concerned a client that is not to be told of it as long as it is there.
+    pub fn withhold(&mut self, query: QueryId, position: Position) {
+        self.withheld.insert(query, position);
+    }
+
+    /// Nothing is kept of a query.
+    pub fn forget(&mut self, query: QueryId) {
+        self.remove(query);
+        self.withheld.remove(&query);
+    }
+
     /// Something changed: whoever is not known any more may be concerned.
     pub fn changed(&mut self, partition: PartitionId, position: Position) {
         for netid in std::mem::take(&mut self.forsaken) {
@@ -98,6 +115,12 @@ impl Away {
             self.forsaken.clear();
             self.all = true;
         }
+    }
+
+    /// The query that a device left first, if it has left too many.
+    fn first_beyond(&self, netid: NetId, most: usize) -> Option<QueryId> {
+        let queries = self.devices.get(&netid).filter(|queries| queries.len() > most)?;
+        queries.iter().copied().min_by_key(|query| self.queries.get(query).map(|gone| gone.since))
     }
 
     /// A query that may stay no longer: it has been away too long, too many are, or its claims are over.
@@ -127,14 +150,29 @@ impl Away {
 }
 
 impl Processor {
+    /// A query's client wants no more of it. One that leaves before its query was here knows nothing of what happens here, and
+    /// nobody here knows what concerns it: it hears of the next change.
+    pub(super) fn removed(&mut self, now: Now, query: QueryId, id: PartitionId, over: bool, netid: Option<NetId>) {
+        let (most, forgotten) = (self.shared.options.endpoints, self.shared.is(Mutant::AwayForgotten));
+        if let (Some(netid), Some(partition)) = (netid.filter(|_| !forgotten), self.partitions.get_mut(&id))
+            && !partition.feeds.contains_key(&query)
+            && !partition.away.has(query)
+        {
+            partition.away.forsake(netid, most);
+        }
+        self.gone(now, query, id, over);
+    }
+
     /// A query's client has gone: if Notify is to tell it, the query stays without it. One that is over does not; nobody knows
     /// whether its client has heard that, so it is told, too.
     pub(super) fn gone(&mut self, now: Now, query: QueryId, id: PartitionId, over: bool) {
         let forgotten = self.shared.is(Mutant::AwayForgotten);
-        let known = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
-        let absent = known.and_then(|known| known.endpoint.as_ref().map(|absent| (absent, &known.reader)));
-        let Some((absent, reader)) = absent.filter(|_| !forgotten) else { return self.remove(query, id) };
-        let (doubted, netid, until) = (absent.doubted, absent.netid, expiry(&reader.claims));
+        let table = self.tables.get(&id.table);
+        let known = table.and_then(|table| Some((table, table.queries.get(&query)?)));
+        let absent = known.and_then(|(table, known)| Some((known.endpoint.as_ref()?, known, table)));
+        let Some((absent, known, table)) = absent.filter(|_| !forgotten) else { return self.remove(query, id) };
+        let (doubted, netid, until) = (absent.doubted, absent.netid, expiry(&known.reader.claims));
+        let crowds = table.index.crowds(known.id, PARTS);
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         if partition.feeds.remove(&query).is_none() {
             // It is away already, or was never here.
@@ -143,8 +181,11 @@ impl Processor {
         partition.busy.remove(&query);
         partition.left(query);
         partition.away.insert(query, Gone { since: now.mono, until, netid });
-        if over || doubted {
+        let first = partition.away.first_beyond(netid, OF_A_DEVICE);
+        if over || doubted || crowds {
             self.dismiss(id, query);
+        } else if let Some(first) = first {
+            self.dismiss(id, first);
         }
     }
 
@@ -154,23 +195,32 @@ impl Processor {
         self.remove(query, id);
     }
 
-    /// Nobody will know any more what concerns the client of a query: it hears of the next change.
+    /// Nobody will know any more what concerns the client of a query: it hears of what was withheld, and of the next change.
     pub(super) fn forsake(&mut self, id: PartitionId, query: QueryId) {
         let most = self.shared.options.endpoints;
         let known = self.tables.get(&id.table).and_then(|table| table.queries.get(&query));
         let netid = known.and_then(|known| known.endpoint.as_ref()).map(|absent| absent.netid);
         if let (Some(netid), Some(partition)) = (netid, self.partitions.get_mut(&id)) {
             partition.away.forsake(netid, most);
+            if let Some(position) = partition.away.withheld.remove(&query) {
+                partition.away.owe(id, Some(netid), position);
+            }
         }
     }
 
     /// A device that comes back with a query takes the place of itself.
     pub(super) fn replace_absent(&mut self, id: PartitionId, query: QueryId) {
         let (Some(table), Some(partition)) = (self.tables.get(&id.table), self.partitions.get(&id)) else { return };
-        let absent = |query: QueryId| table.queries.get(&query).and_then(|known| known.endpoint.as_ref());
-        let Some(back) = absent(query) else { return };
-        let asked = format!("{:?}", back.ask);
-        let same = |other: &QueryId| absent(*other).is_some_and(|absent| format!("{:?}", absent.ask) == asked);
+        let known = |query: QueryId| {
+            let known = table.queries.get(&query)?;
+            Some((known.endpoint.as_ref()?, &known.reader.claims))
+        };
+        let Some((back, claims)) = known(query) else { return };
+        let who = whose(claims);
+        // R8: whoever else comes by the device's name has the place of nobody.
+        let same = |other: &QueryId| {
+            known(*other).is_some_and(|(absent, claims)| absent.ask == back.ask && whose(claims) == who)
+        };
         let before = partition.away.devices.get(&back.netid).into_iter().flatten().copied().filter(same);
         for before in before.collect::<Vec<_>>() {
             self.remove(before, id);
@@ -242,6 +292,20 @@ impl Processor {
         for (object, position) in batch.into_iter().chain(std::mem::take(&mut away.turn)) {
             away.owe(object.partition, object.netid, position);
         }
+    }
+}
+
+/// Claims that say when a token was made and counts: a reader that has another token is the same reader.
+const OF_A_TOKEN: [&str; 4] = ["exp", "iat", "jti", "nbf"];
+
+/// Who a reader is, as its token says.
+fn whose(claims: &Packed) -> Value {
+    match claims.unpack() {
+        Value::Map(mut claims) => {
+            claims.retain(|name, _| !OF_A_TOKEN.contains(&name.as_str()));
+            Value::Map(claims)
+        }
+        other => other,
     }
 }
 

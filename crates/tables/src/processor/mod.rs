@@ -30,7 +30,7 @@ use crate::calls::{Answer, Call, Caller, Stat};
 use crate::directory::{Acquired, Opened, Properties};
 use crate::live::{Frame, Install, Progress, Reader};
 use crate::mutant::{self, Mutant};
-use crate::names::{GatewayId, Object, PartitionId, Position, QueryId, RequestId, TableId};
+use crate::names::{GatewayId, NetId, Object, PartitionId, Position, QueryId, RequestId, TableId};
 use crate::refusal::Refusal;
 use bytes::Bytes;
 use partition::Partition;
@@ -98,6 +98,8 @@ pub enum Input {
         partition: PartitionId,
         /// The query was refused, or has ended: it does not stay.
         over: bool,
+        /// The device that Notify is to tell, though the query may never have come here.
+        netid: Option<NetId>,
     },
     /// The gateway has handed on so many frames of a query: there is room for as many.
     Taken {
@@ -452,7 +454,7 @@ impl Machine for Processor {
             Input::Cancel { request } => self.cancel(request),
             Input::Install(install) => self.install(now, *install, out),
             Input::Update { query, partition, reader } => self.update(now, query, partition, *reader, out),
-            Input::Remove { query, partition, over } => self.gone(now, query, partition, over),
+            Input::Remove { query, partition, over, netid } => self.removed(now, query, partition, over, netid),
             Input::Taken { query, partition, frames } => self.taken(query, partition, frames, out),
             Input::GatewayGone(gateway) => self.gateway_gone(now, gateway),
             Input::Relisted(table) => self.relisted(table),

@@ -35,7 +35,7 @@ impl Partition {
     pub fn note_ended(&mut self, query: QueryId, installation: u64) {
         if let Some(told) = self.gateways.get_mut(&query.gateway) {
             told.ended.insert(query, installation);
-            told.sent.insert(query, Position::from_u64((1 << 63) - 1).unwrap_or_default());
+            told.sent.insert(query, Position::LAST);
         }
     }
 

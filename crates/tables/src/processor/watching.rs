@@ -31,6 +31,7 @@ impl Processor {
             self.switch(now, query, install.reader.clone(), out);
         }
         if let Err(refusal) = self.installed(now, &install, out) {
+            self.forsake(id, query);
             self.remove(query, id);
             let end = Position::ZERO;
             let body = Body::Ended(refusal);
@@ -161,20 +162,21 @@ impl Processor {
     /// Sends what can be sent; a query that cannot go on has ended.
     pub(super) fn flow(&mut self, id: PartitionId, query: QueryId, out: &mut Outbox<Output>) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
-        let Some(table) = self.tables.get_mut(&id.table) else { return };
-        let Some(subscription) = table.queries.get(&query) else { return };
+        let Some(subscription) = self.tables.get(&id.table).and_then(|table| table.queries.get(&query)) else { return };
         let Some(installation) = partition.feeds.get(&query).map(|feed| feed.installation) else { return };
         if !send(&mut self.shared, partition, query, subscription, out) {
             partition.busy.remove(&query);
             partition.note_ended(query, installation);
             partition.left(query);
-            table.leave(query, id);
+            // R3: its client may have gone before it hears that.
+            self.forsake(id, query);
+            self.remove(query, id);
         }
     }
 
     pub(super) fn remove(&mut self, query: QueryId, id: PartitionId) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
-        partition.away.remove(query);
+        partition.away.forget(query);
         if partition.feeds.remove(&query).is_some() {
             partition.busy.remove(&query);
             partition.left(query);
@@ -358,10 +360,13 @@ impl Processor {
             }
             for query in found {
                 let absent = table.queries.get(&query).and_then(|known| known.endpoint.as_ref());
-                if let Some(absent) = absent.filter(|absent| !absent.doubted)
+                if let Some(absent) = absent
                     && (partition.feeds.contains_key(&query) || partition.away.has(query))
                 {
-                    partition.away.owe(id, Some(absent.netid), change.position);
+                    match absent.doubted {
+                        true => partition.away.withhold(query, change.position),
+                        false => partition.away.owe(id, Some(absent.netid), change.position),
+                    }
                 }
                 let Some(feed) = partition.feeds.get_mut(&query) else { continue };
                 match feed.rereads {

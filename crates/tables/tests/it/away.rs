@@ -18,8 +18,12 @@ const OTHER: NetId = NetId([6; 16]);
 
 /// A live query of a device.
 fn of_device(caller: &Caller, netid: NetId) -> Watch {
+    asks(caller, netid, "team == 'a'")
+}
+
+fn asks(caller: &Caller, netid: NetId, predicate: &str) -> Watch {
     let endpoint = Some(Endpoint { netid, app: "shop".to_owned() });
-    Watch { endpoint, ..everything(caller, &Packed::empty(), "team == 'a'") }
+    Watch { endpoint, ..everything(caller, &Packed::empty(), predicate) }
 }
 
 /// Watches as a device until it has a cursor, and goes away.
@@ -221,6 +225,46 @@ fn r3_what_ends_a_query_of_somebody_who_is_away_is_not_silence() {
 }
 
 #[test]
+fn r3_a_device_whose_query_fell_behind_and_ended_is_told() {
+    let mut world = World::tuned(None, public(), |options| options.log_changes = 2);
+    let ann = user("ann");
+    world.watch(1, of_device(&ann, DEVICE));
+    world.run(3_000);
+    // It takes nothing: what fills its window waits, and the log does not.
+    world.taking = false;
+    for n in 0..80 {
+        version(write(&mut world, 0, &ann, put("k", "a", n)));
+    }
+    world.run(2_000);
+    world.tell_gateway(gateway::Input::Taken { number: 1, events: 1 });
+    world.run(1);
+    // Nobody hears that the query ended, nor that its client has gone.
+    world.deaf = true;
+    world.run(10);
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    world.run(10);
+    world.deaf = false;
+    hears_once_more(&mut world, &ann, DEVICE);
+}
+
+#[test]
+fn r3_what_a_device_missed_after_the_list_changed_is_told_when_it_goes() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    world.watch(1, of_device(&ann, DEVICE));
+    world.run(3_000);
+    world.tell_processor(0, processor::Input::Relisted(TABLE));
+    world.run(100);
+    world.deaf = true;
+    let missed = version(write(&mut world, 0, &ann, put("k", "a", 1)));
+    world.deaf = false;
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [missed]);
+    hears_once_more(&mut world, &ann, DEVICE);
+}
+
+#[test]
 fn r3_a_device_that_comes_back_takes_its_own_place() {
     let mut world = World::tuned(None, public(), |options| options.endpoints = 1);
     let ann = user("ann");
@@ -234,4 +278,87 @@ fn r3_a_device_that_comes_back_takes_its_own_place() {
     let last = version(write(&mut world, 0, &ann, put("k", "a", 1)));
     world.run(3_000);
     assert_eq!(told(&world, 0, Some(DEVICE)), [last]);
+}
+
+#[test]
+fn r3_another_reader_by_the_name_of_a_device_takes_no_place_of_it() {
+    let mut world = World::calm(None, public());
+    let (ann, bob) = (user("ann"), user("bob"));
+    goes(&mut world, 1, &ann, DEVICE);
+    goes(&mut world, 2, &bob, DEVICE);
+    let last = version(write(&mut world, 0, &ann, shown_to(put("k", "a", 1), "user.sub == 'ann'")));
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [last]);
+
+    // A token that was renewed is nobody else's.
+    let mut world = World::tuned(None, public(), |options| options.endpoints = 1);
+    for (number, made) in [(1, 100), (2, 200)] {
+        let claims = data(&[("sub", "ann".into()), ("iat", Value::Int(made))]);
+        goes(&mut world, number, &Caller { claims, ..user("ann") }, DEVICE);
+        world.run(2_000);
+    }
+    version(write(&mut world, 0, &ann, put("l", "b", 1)));
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [], "nobody had to make room");
+}
+
+#[test]
+fn r3_a_device_leaves_a_bounded_number_of_queries() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    for number in 1..=65 {
+        world.watch(number, asks(&ann, DEVICE, &format!("n == {number}")));
+        world.run(10);
+    }
+    world.run(3_000);
+    for number in 1..=65 {
+        world.tell_gateway(gateway::Input::Unwatch { number });
+        world.run(10);
+    }
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), []);
+    // The first has made room, which is no silence; the last is known.
+    let other = version(write(&mut world, 0, &ann, put("k", "a", 1_000)));
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [other]);
+    version(write(&mut world, 0, &ann, put("l", "a", 1)));
+    let last = version(write(&mut world, 0, &ann, put("m", "a", 65)));
+    world.run(3_000);
+    assert_eq!(told(&world, 0, Some(DEVICE)), [other, last]);
+}
+
+#[test]
+fn r3_those_who_are_away_leave_room_for_those_who_are_there() {
+    let mut world = World::tuned(None, public(), |options| options.index.scanned = 4);
+    let ann = user("ann");
+    for number in 1..=4 {
+        let netid = NetId([number as u8; 16]);
+        world.watch(number, asks(&ann, netid, &format!("n != {number}")));
+        world.run(3_000);
+        world.tell_gateway(gateway::Input::Unwatch { number });
+        world.run(100);
+    }
+    for number in 5..=6 {
+        world.watch(number, everything(&ann, &Packed::empty(), &format!("n != {number}")));
+    }
+    world.run(3_000);
+    assert!((5..=6).all(|number| folded(&world, number).ended.is_none()), "{:?}", world.events);
+    // All four hear of a change: two that are known, two that are not.
+    let next = version(write(&mut world, 0, &ann, put("k", "a", 1_000)));
+    world.run(3_000);
+    for number in 1..=4 {
+        assert_eq!(told(&world, 0, Some(NetId([number; 16]))), [next]);
+    }
+}
+
+#[test]
+fn r3_a_device_that_leaves_before_its_query_has_come_is_told() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    world.deaf = true;
+    world.watch(1, of_device(&ann, DEVICE));
+    world.run(10);
+    world.deaf = false;
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    hears_once_more(&mut world, &ann, DEVICE);
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Wall};
 use tidings_tables::dropped::{Deleter, Input, Options, Output};
-use tidings_tables::names::TableId;
+use tidings_tables::names::{Object, PartitionId, Position, TableId};
 use tidings_tables::processor::{StoreRequest, StoreResult};
 use tidings_wire::v1;
 
@@ -22,12 +22,14 @@ struct Work {
     now: u64,
     asked: u64,
     deleted: usize,
+    /// What Notify has taken.
+    told: Vec<(Object, Position)>,
     finished: Vec<TableId>,
 }
 
 impl Work {
     fn new(store: Store) -> Work {
-        Work { deleter: deleter(), store, now: 0, asked: 0, deleted: 0, finished: Vec::new() }
+        Work { deleter: deleter(), store, now: 0, asked: 0, deleted: 0, told: Vec::new(), finished: Vec::new() }
     }
 
     fn now(&self) -> Now {
@@ -36,7 +38,7 @@ impl Work {
 
     fn dropped(&mut self, table: TableId) {
         let (now, mut out) = (self.now(), Outbox::new());
-        self.deleter.handle(now, Input::Dropped { table, partitions: 3 }, &mut out);
+        self.deleter.handle(now, Input::Dropped { table, partitions: 3, app: Some("shop".to_owned()) }, &mut out);
         assert_eq!(out.into_iter().count(), 0);
     }
 
@@ -59,6 +61,17 @@ impl Work {
                     let result = self.ask(&request);
                     let (now, mut out) = (self.now(), Outbox::new());
                     self.deleter.handle(now, Input::Stored { result }, &mut out);
+                    self.perform(out);
+                }
+                Output::Publish { app, publications } => {
+                    assert_eq!(app, "shop");
+                    self.asked += 1;
+                    let done = self.asked % 2 == 0;
+                    if done {
+                        self.told.extend(publications);
+                    }
+                    let (now, mut out) = (self.now(), Outbox::new());
+                    self.deleter.handle(now, Input::Published { done }, &mut out);
                     self.perform(out);
                 }
                 Output::Deleted { rows } => self.deleted += rows,
@@ -138,6 +151,18 @@ fn all_rows_of_a_dropped_table_go_a_page_at_a_time_and_no_others() {
     assert!(work.deleted >= left, "those that were answered late were counted once more, or not at all");
     assert_eq!(live(&work.store, namesake), kept);
     assert_eq!(work.deleter.deadline(), None);
+}
+
+/// R3: whoever is away comes again, and finds that there is no table any more.
+#[test]
+fn whoever_listens_to_a_dropped_table_is_told() {
+    let (mut world, _) = world();
+    let mut work = Work::new(std::mem::take(&mut world.store));
+    work.dropped(TABLE);
+    work.run(u64::MAX / 2);
+    let object = |number| Object { partition: PartitionId { table: TABLE, number }, netid: None };
+    assert_eq!(work.told, [0, 1, 2].map(|number| (object(number), Position::LAST)));
+    assert_eq!(work.finished, [TABLE]);
 }
 
 /// R2: an owner that has not heard that its table is gone writes nothing behind the scan.

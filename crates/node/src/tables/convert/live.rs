@@ -21,7 +21,10 @@ pub(in super::super) fn ask_to(partition: PartitionId, input: processor::Input) 
         processor::Input::Install(install) => (install.query, Ask::Install(install_to(*install))),
         processor::Input::Update { query, reader, .. } => (query, Ask::Reader(reader_to(&reader))),
         processor::Input::Taken { query, frames, .. } => (query, Ask::Taken(frames)),
-        processor::Input::Remove { query, over, .. } => (query, Ask::Remove(v1::LiveRemove { over })),
+        processor::Input::Remove { query, over, netid, .. } => {
+            let netid = netid.map(|netid| netid.0.to_vec().into()).unwrap_or_default();
+            (query, Ask::Remove(v1::LiveRemove { over, netid }))
+        }
         _ => return None,
     };
     Some(v1::LiveAsk { partition: Some(partition_to(partition)), query: query.number, ask: Some(ask) })
@@ -34,7 +37,10 @@ pub(in super::super) fn ask_of(gateway: GatewayId, ask: v1::LiveAsk) -> Option<p
         Ask::Install(install) => processor::Input::Install(Box::new(install_of(partition, query, install)?)),
         Ask::Reader(reader) => processor::Input::Update { query, partition, reader: Box::new(reader_of(&reader)?) },
         Ask::Taken(frames) => processor::Input::Taken { query, partition, frames },
-        Ask::Remove(remove) => processor::Input::Remove { query, partition, over: remove.over },
+        Ask::Remove(v1::LiveRemove { over, netid }) => {
+            let netid = netid.as_ref().try_into().ok().map(NetId);
+            processor::Input::Remove { query, partition, over, netid }
+        }
     })
 }
 
@@ -264,8 +270,8 @@ mod tests {
             processor::Input::Install(Box::new(install)),
             processor::Input::Update { query, partition, reader: Box::new(reader) },
             processor::Input::Taken { query, partition, frames: 5 },
-            processor::Input::Remove { query, partition, over: false },
-            processor::Input::Remove { query, partition, over: true },
+            processor::Input::Remove { query, partition, over: false, netid: Some(NetId([1; 16])) },
+            processor::Input::Remove { query, partition, over: true, netid: None },
         ] {
             let before = format!("{input:?}");
             let after = ask_of(gateway, ask_to(partition, input).unwrap()).unwrap();

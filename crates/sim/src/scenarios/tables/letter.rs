@@ -9,7 +9,7 @@ use tidings_predicate::query::Ask;
 use tidings_tables::calls::{Answer, Call, Caller, Outcome, Read, Visible, Write};
 use tidings_tables::gateway::{self, Start};
 use tidings_tables::live::{Frame, Install, Progress, Reader};
-use tidings_tables::names::{PartitionId, Position, QueryId};
+use tidings_tables::names::{NetId, PartitionId, Position, QueryId};
 use tidings_tables::processor;
 use tidings_tables::refusal::Refusal;
 
@@ -155,7 +155,7 @@ pub enum Live {
     /// Its reader has changed.
     Update(QueryId, PartitionId, Box<Reader>),
     /// It is over.
-    Remove(QueryId, PartitionId, bool),
+    Remove(QueryId, PartitionId, bool, Option<NetId>),
     /// There is room for more frames.
     Taken(QueryId, PartitionId, u32),
 }
@@ -174,7 +174,7 @@ impl Live {
         match self {
             Live::Install(install) => processor::Input::Install(install),
             Live::Update(query, partition, reader) => processor::Input::Update { query, partition, reader },
-            Live::Remove(query, partition, over) => processor::Input::Remove { query, partition, over },
+            Live::Remove(query, partition, over, netid) => processor::Input::Remove { query, partition, over, netid },
             Live::Taken(query, partition, frames) => processor::Input::Taken { query, partition, frames },
         }
     }

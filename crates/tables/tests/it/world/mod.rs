@@ -371,8 +371,8 @@ impl World {
                     let update = move || processor::Input::Update { query, partition, reader: reader.clone() };
                     self.bring(partition, update);
                 }
-                gateway::Output::Remove { partition, query, over } => {
-                    self.bring(partition, move || processor::Input::Remove { query, partition, over });
+                gateway::Output::Remove { partition, query, over, netid } => {
+                    self.bring(partition, move || processor::Input::Remove { query, partition, over, netid });
                 }
                 gateway::Output::Taken { partition, query, frames } => {
                     self.bring(partition, move || processor::Input::Taken { query, partition, frames });

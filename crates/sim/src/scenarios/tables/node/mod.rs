@@ -336,7 +336,9 @@ impl Node {
                 gateway::Output::Update { partition, query, reader } => {
                     (partition, Live::Update(query, partition, reader))
                 }
-                gateway::Output::Remove { partition, query, over } => (partition, Live::Remove(query, partition, over)),
+                gateway::Output::Remove { partition, query, over, netid } => {
+                    (partition, Live::Remove(query, partition, over, netid))
+                }
                 gateway::Output::Taken { partition, query, frames } => {
                     (partition, Live::Taken(query, partition, frames))
                 }

@@ -109,6 +109,11 @@ impl Books {
         self.waiting.lock().remove(&token);
     }
 
+    /// Under other rules nothing is remembered of before.
+    pub(super) fn none_is_wanted(&self) {
+        self.waiting.lock().clear();
+    }
+
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.waiting.lock().len()

@@ -135,8 +135,9 @@ pub struct Run {
     /// How long all origins have, in milliseconds
     #[arg(long, default_value_t = 10_000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     pub give_up: u64,
-    /// Remember as one with other proxies: nodes of Tidings, any of which will do, that divide the pages among them
-    #[arg(long, value_delimiter = ',', value_name = "URL", requires = "core_listen", requires = "core_secret")]
+    /// Remember as one with other proxies: nodes of Tidings, any of which will do, that divide the pages among them; with
+    /// --core-listen and --core-secret
+    #[arg(long, value_delimiter = ',', value_name = "URL")]
     pub core: Vec<String>,
     /// Where other proxies of the core are heard; not encrypted, so on a network of their own
     #[arg(long, value_name = "ADDR", requires = "core")]

@@ -93,13 +93,16 @@ pub struct Core {
     pub address: Option<String>,
     /// What they share.
     pub secret: Secret,
+    /// The most requests that are put to other proxies at a time; what is more goes to all origins. 1,024, like those that
+    /// this proxy has under way itself.
+    pub most_forwards: usize,
 }
 
 impl Core {
     /// The defaults for this way to placement.
     pub fn of(transport: impl PlacementTransport, listen: SocketAddr, secret: Secret) -> Core {
         let owner = OwnerOptions::new(NAMESPACE, "", "");
-        Core { transport: Arc::new(transport), owner, listen, address: None, secret }
+        Core { transport: Arc::new(transport), owner, listen, address: None, secret, most_forwards: 1_024 }
     }
 }
 

@@ -138,8 +138,12 @@ impl Engine {
     }
 
     /// Other rules from now on, in a generation of their own; what is under way goes on by the old ones.
-    pub(crate) fn set_rules(&self, rules: Rules) -> u64 {
+    pub(crate) fn set_rules(self: &Arc<Self>, rules: Rules) -> u64 {
         let mut current = self.rules.write();
+        if self.shared {
+            // Generations are not part of what is sketched: rules that come back would find what was remembered under them.
+            self.lost(KeyRange::FULL);
+        }
         let generation = current.generation + 1;
         *current = Arc::new(Rules { generation, shared: self.shared, ..rules });
         generation

@@ -73,6 +73,7 @@ impl Tasks {
         let (core, changes) = sketching_core::Core::join(config, of, listening)?;
         let engine = Arc::new(Engine::new(config, Arc::clone(&core) as Arc<dyn Ranges>, Some(sketching))?);
         self.0.push(tokio::spawn(Arc::clone(&core).follow(Arc::clone(&engine), changes)));
+        self.0.push(tokio::spawn(Arc::clone(&core).tell_refusals()));
         let door = Arc::new(sketching_core::door::Door::new(Arc::clone(&core), Arc::clone(&engine), config));
         self.0.push(tokio::spawn(door.serve(listener)));
         Ok((engine, core))
@@ -128,6 +129,9 @@ impl Proxy {
 
     /// Other rules from now on; their generation. What was remembered under the old ones is not found again.
     pub fn set_rules(&self, rules: Rules) -> u64 {
+        if let Some(core) = &self.core {
+            core.rules_change();
+        }
         self.engine.set_rules(rules)
     }
 

@@ -16,7 +16,7 @@ use tidings_node::config::Log;
 use tidings_node::logs;
 use tidings_sketch::http::{Bodies, PathRule};
 use tidings_sketch::sketcher::{Allowance, Way, Writes};
-use tidings_sketch_proxy::{Checks, Config, Identity, Proxy};
+use tidings_sketch_proxy::{Checks, Config, Identity, Proxy, Stats};
 
 /// How long a proxy has to hand its part of a core over when it is told to stop.
 const LEAVING: Duration = Duration::from_secs(20);
@@ -62,10 +62,9 @@ fn serve(args: Run) -> Result<(), Error> {
             () = proxy.leave_core(LEAVING) => {}
             _ = signals.next() => {}
         }
-        let counts = proxy.counts();
+        let Stats { requests, fast, replicated, refused, transitions, .. } = proxy.stats();
         output::line(format_args!(
-            "{} requests: {} fast, {} asked of all origins, {} refused; {} pages changed",
-            counts.asked, counts.fast, counts.replicated, counts.refused, counts.transitions
+            "{requests} requests: {fast} fast, {replicated} asked of all origins, {refused} refused; {transitions} pages changed"
         ));
         Ok(())
     })

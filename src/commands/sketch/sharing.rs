@@ -40,7 +40,19 @@ impl Sharing {
 
 /// Connects to the nodes and sees that the namespace is there.
 pub async fn joined(sharing: &Sharing) -> Result<Option<Core>, Error> {
-    let (Some(listen), Some(secret)) = (sharing.listen, &sharing.secret) else { return Ok(None) };
+    if sharing.nodes.is_empty() {
+        return Ok(None);
+    }
+    let secret = sharing.secret.as_ref().ok_or_else(|| {
+        missing("--core-secret").hint(
+            "Make one by `head -c 32 /dev/urandom > core.secret`, and give every proxy of the core the same: \
+             --core-secret core.secret.",
+        )
+    })?;
+    let listen = sharing.listen.ok_or_else(|| {
+        missing("--core-listen")
+            .hint("Say on which address other proxies are heard, such as --core-listen 10.0.1.1:7500.")
+    })?;
     let secret = Secret::new(&read(secret)?)?;
     if let Some(address) = sharing.address.as_deref().filter(|address| !is_address(address)) {
         return Err(Error::new("sketch.bad_address", Class::Invalid, format!("`{address}` is not HOST:PORT"))
@@ -58,6 +70,10 @@ pub async fn joined(sharing: &Sharing) -> Result<Option<Core>, Error> {
     core.owner.namespace.clone_from(&sharing.namespace);
     core.address.clone_from(&sharing.address);
     Ok(Some(core))
+}
+
+fn missing(flag: &str) -> Error {
+    Error::new("sketch.incomplete_core", Class::Invalid, format!("--core needs {flag}"))
 }
 
 /// Makes the namespace unless it is there, or somebody else makes it at the same time.

@@ -44,6 +44,9 @@ pub fn run(args: &Args) -> Result<(), Error> {
             core.carried,
         ));
     }
+    if let Some(why) = stats.core.as_ref().and_then(|core| core.refusal.as_ref()) {
+        output::line(format_args!("placement refuses it, so all origins are asked: {why}"));
+    }
     let rows = stats.origins.into_iter().map(|of| {
         let asked = if of.ejected { "no" } else { "yes" };
         let health = match of.up {

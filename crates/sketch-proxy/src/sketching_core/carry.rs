@@ -86,12 +86,37 @@ impl Books {
         self.clean.write().gained(leased.range, leased.lease);
     }
 
+    /// What is remembered of a range that is about to go, if all of it was made under the lease by which it goes. Otherwise
+    /// nothing: a range that was lost and granted again may go before the loss is heard of.
+    fn export(&self, leased: Leased) -> Vec<u8> {
+        let _dealing = self.dealing.lock();
+        match self.engine() {
+            Some(engine) if self.clean.read().covers(leased.range, leased.lease) => engine.carry(leased.range),
+            _ => Carried::default().to_bytes(),
+        }
+    }
+
     /// Entries have arrived; they wait for their lease.
     pub(super) fn arrived(&self, token: u64, entries: Carried) {
         let mut waiting = self.waiting.lock();
         if waiting.len() < MOST_WAITING || waiting.contains_key(&token) {
             waiting.insert(token, entries);
         }
+    }
+
+    /// The lease of what has arrived will not come: the move was refused, called off, or is over.
+    pub(super) fn unwanted(&self, token: u64) {
+        self.waiting.lock().remove(&token);
+    }
+
+    /// Under other rules nothing is remembered of before.
+    pub(super) fn none_is_wanted(&self) {
+        self.waiting.lock().clear();
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.lock().len()
     }
 }
 
@@ -104,9 +129,16 @@ pub(super) struct Carrier {
 
 impl Carrier {
     async fn send(&self, to: &Move, entries: Vec<u8>) -> Result<(), String> {
-        let carries = Carries { nonce: nonce()?, token: to.token, incarnation: to.incarnation };
+        let nonce = nonce()?;
+        let carries = Carries {
+            nonce,
+            token: to.token,
+            incarnation: to.incarnation,
+            length: entries.len(),
+            entries: self.seal.of_entries(&nonce, &entries),
+        };
         let uri = Uri::builder().scheme("http").authority(to.address.as_str()).path_and_query("/");
-        let sealed = HeaderValue::from_str(&self.seal.carry(&carries, &entries)).map_err(|error| error.to_string())?;
+        let sealed = HeaderValue::from_str(&self.seal.carry(&carries)).map_err(|error| error.to_string())?;
         let request = Request::builder()
             .method(Method::POST)
             .uri(uri.build().map_err(|error| error.to_string())?)
@@ -125,7 +157,7 @@ impl Carrier {
 impl HandOver for Carrier {
     fn export(&self, to: Move) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            let entries = self.books.engine().map(|engine| engine.carry(to.leased.range)).unwrap_or_default();
+            let entries = self.books.export(to.leased);
             self.send(&to, entries).await.map_err(|why| {
                 let what = format!("{} at {} did not take entries over: {why}", to.owner, to.address);
                 Error::new("sketch.not_carried", Class::Unreachable, what)
@@ -139,6 +171,82 @@ impl HandOver for Carrier {
     }
 
     fn over(&self, token: u64) {
-        self.books.waiting.lock().remove(&token);
+        self.books.unwanted(token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use std::net::SocketAddr;
+    use tidings_base::LeaseNumber;
+    use tidings_sketch::history::{History, Options};
+    use tidings_sketch::sigma::Stamp;
+    use tidings_sketch::sketch::{Sketch, Sketching};
+    use tidings_sketch::sketcher::Alone;
+
+    /// One page in a table that is divided as the proxy's is.
+    const ENTRIES: usize = 200;
+
+    fn opened() -> (Books, Arc<Engine>) {
+        let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &["http://a".to_owned()]).unwrap();
+        config.entries = ENTRIES;
+        let engine = Arc::new(Engine::new(&config, Arc::new(Alone), Some(Sketching::new([1; 32]))).unwrap());
+        let books = Books::default();
+        books.open(&engine);
+        (books, engine)
+    }
+
+    fn entries() -> Carried {
+        let (history, key) = (History::new(&Options::of(ENTRIES)), Sketch([3; 16]));
+        let visit = history.visit(&key);
+        let (began, ended) = (history.tick(), history.tick());
+        history.update(visit, &key, Sketch([4; 16]), Stamp::Voted { began, ended });
+        history.carry(KeyRange::FULL)
+    }
+
+    fn everything(lease: u32) -> Leased {
+        Leased { range: KeyRange::FULL, lease: LeaseNumber::new(lease).unwrap() }
+    }
+
+    fn exported(books: &Books, lease: u32) -> usize {
+        Carried::from_bytes(&books.export(everything(lease))).expect("it is read by whoever it is for").len()
+    }
+
+    #[test]
+    fn only_what_was_made_under_the_lease_goes_along() {
+        let (books, engine) = opened();
+        books.gained(&engine, everything(1));
+        assert_eq!(engine.take_over(KeyRange::FULL, &entries()), 1);
+        assert_eq!(exported(&books, 1), 1);
+        // It was somebody else's under the second one, and nobody has heard of that.
+        assert_eq!(exported(&books, 3), 0, "what was remembered before");
+        books.gained(&engine, everything(3));
+        assert_eq!(exported(&books, 3), 0, "it begins anew");
+        assert_eq!(engine.take_over(KeyRange::FULL, &entries()), 1);
+        assert_eq!(exported(&books, 3), 1);
+    }
+
+    #[test]
+    fn what_is_not_wanted_takes_nobodys_place() {
+        let (books, _engine) = opened();
+        let carrier = |books: Books| Carrier {
+            books: Arc::new(books),
+            seal: Arc::new(Seal::new(b"secret")),
+            line: super::super::line(),
+        };
+        for token in 0..MOST_WAITING as u64 {
+            books.arrived(token, entries());
+        }
+        books.unwanted(0);
+        let carrier = carrier(books);
+        (1..MOST_WAITING as u64).for_each(|called_off| carrier.over(called_off));
+        assert_eq!(carrier.books.waiting(), 0);
+        carrier.books.arrived(100, entries());
+        carrier.restamp(everything(1), 1);
+        assert_eq!(carrier.books.carried(), 0, "what came under a token that is over is used by nobody");
+        carrier.restamp(everything(2), 100);
+        assert_eq!(carrier.books.carried(), 1);
     }
 }

@@ -29,6 +29,10 @@ type Answer = Response<Content>;
 
 /// Connections of other proxies at a time; each has as many as it has requests under way here.
 const MOST_CONNECTIONS: usize = 4_096;
+/// The most headers, and bytes of them, of a message: more than any client's request has that the front door takes (100 by
+/// HTTP/1.1, 16 KiB by HTTP/2 of which each counts for 32 bytes more), or any origin's page, with what proxies add.
+pub(super) const MOST_HEADERS: usize = 1_024;
+pub(super) const MOST_HEAD_BYTES: usize = 1 << 20;
 /// After a failed accept others get the time to go away.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -61,6 +65,7 @@ impl Door {
             tokio::spawn(async move {
                 let mut builder = http1::Builder::new();
                 builder.timer(TokioTimer::new()).header_read_timeout(door.slow);
+                builder.max_headers(MOST_HEADERS).max_buf_size(MOST_HEAD_BYTES);
                 let service = service_fn(move |request| {
                     let door = Arc::clone(&door);
                     async move { Ok::<_, Infallible>(door.answer(request).await) }
@@ -75,18 +80,29 @@ impl Door {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let (parts, body) = request.into_parts();
         let opened = parts.headers.get(CORE).and_then(|value| value.to_str().ok()).and_then(seal::open);
-        let longest = match opened {
-            None => return self.foreign(),
-            Some(Opened::Asks(..)) => self.longest_request,
-            Some(Opened::Carries(..)) => Carried::MOST_BYTES,
-        };
-        let collected = tokio::time::timeout(self.slow, Limited::new(body, longest).collect()).await;
-        let Ok(Ok(collected)) = collected else { return self.foreign() };
         match opened {
-            Some(Opened::Asks(asks, mac)) => self.asked(&parts, collected.to_bytes(), &asks, &mac).await,
-            Some(Opened::Carries(carries, mac)) => self.brought(&collected.to_bytes(), &carries, &mac),
-            None => self.foreign(),
+            Some(Opened::Asks(asks, mac)) => match self.collected(body, self.longest_request).await {
+                Some(body) => self.asked(&parts, body, &asks, &mac).await,
+                None => self.foreign(),
+            },
+            Some(Opened::Carries(carries, mac)) if self.may_carry(&carries, &mac) => {
+                match self.collected(body, carries.length).await {
+                    Some(entries) => self.brought(&entries, &carries),
+                    None => self.foreign(),
+                }
+            }
+            Some(Opened::Carries(..)) | None => self.foreign(),
         }
+    }
+
+    /// Entries are long: nobody else has them read.
+    fn may_carry(&self, carries: &Carries, mac: &Sketch) -> bool {
+        same(&self.core.seal.of_carry(carries), mac) && carries.length <= Carried::MOST_BYTES
+    }
+
+    async fn collected(&self, body: Incoming, longest: usize) -> Option<Bytes> {
+        let collected = tokio::time::timeout(self.slow, Limited::new(body, longest).collect()).await;
+        Some(collected.ok()?.ok()?.to_bytes())
     }
 
     /// Somebody else's request, or one by other rules or for other origins: both make another s(q).
@@ -149,8 +165,8 @@ impl Door {
     }
 
     /// Entries of a range that may come: they wait until it does.
-    fn brought(&self, entries: &[u8], carries: &Carries, mac: &Sketch) -> Answer {
-        if !same(&self.core.seal.of_carry(carries, entries), mac) {
+    fn brought(&self, entries: &[u8], carries: &Carries) -> Answer {
+        if !same(&self.core.seal.of_entries(&carries.nonce, entries), &carries.entries) {
             return self.foreign();
         }
         // Of another group, or divided otherwise: the range comes all the same, without them.
@@ -160,6 +176,7 @@ impl Door {
         match self.core.owner.imported(carries.token, carries.incarnation) {
             Ok(()) => self.said(StatusCode::OK, &self.core.seal.taken(&carries.nonce)),
             Err(error) => {
+                self.core.books.unwanted(carries.token);
                 tracing::warn!(%error, "entries came that are not for this proxy");
                 self.refused(&carries.nonce, Refusal::Moved)
             }
@@ -173,5 +190,35 @@ impl Door {
             answer.headers_mut().insert(CORE, value);
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Core as CoreConfig, Secret};
+    use crate::sketching_core::sketching;
+    use std::net::SocketAddr;
+    use tidings_client::placement::testing::TestPool;
+    use tidings_sketch::sketcher::Ranges;
+
+    #[tokio::test]
+    async fn entries_that_are_refused_do_not_stay() {
+        let (here, pool) = (SocketAddr::from(([127, 0, 0, 1], 1)), TestPool::start("sketches").await.unwrap());
+        let config = Config::of(here, &["http://a".to_owned()]).unwrap();
+        let mut of = CoreConfig::of(pool.line(), here, Secret::new(&[1; 32]).unwrap());
+        of.owner = pool.options("proxy");
+        let (core, _changes) = Core::join(&config, &of, here).unwrap();
+        let (ranges, sketching) = (Arc::clone(&core) as Arc<dyn Ranges>, sketching(&config, &of.secret));
+        let engine = Arc::new(Engine::new(&config, ranges, Some(sketching)).unwrap());
+        let door = Door::new(core, engine, &config);
+        let (nonce, bytes) = ([1; 16], Carried::default().to_bytes());
+        let bring = |token, incarnation| {
+            let entries = door.core.seal.of_entries(&nonce, &bytes);
+            door.brought(&bytes, &Carries { nonce, token, incarnation, length: bytes.len(), entries }).status()
+        };
+        let ours = door.core.owner.incarnation();
+        assert_eq!((bring(1, ours + 1), door.core.books.waiting()), (StatusCode::SERVICE_UNAVAILABLE, 0));
+        assert_eq!((bring(2, ours), door.core.books.waiting()), (StatusCode::OK, 1));
     }
 }

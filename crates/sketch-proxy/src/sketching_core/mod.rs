@@ -9,10 +9,12 @@
 //! Every proxy is request sketcher and response sketcher (§3.4 of the paper). A request takes one hop at most: a door asks its
 //! own engine and nobody else. The loss of a proxy costs agreed reads, and nothing else.
 //!
-//! - `seal`: what proxies say to each other; `door`: where they are heard; `carry`: entries that go and come with ranges.
+//! - `seal`: what proxies say to each other; `door`: where they are heard; `peers`: who of them answers; `carry`: entries that
+//!   go and come with ranges.
 
 mod carry;
 pub(crate) mod door;
+mod peers;
 mod seal;
 
 use crate::config::{Config, Core as CoreConfig, Secret};
@@ -28,9 +30,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
+use peers::{Peers, Silence};
 use seal::{Asks, Nonce, Says, Seal, same};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,19 +40,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tidings_base::{Class, Error, KeyHash, LeaseNumber};
 use tidings_client::placement::{Changes, Lookup, LookupOptions, Owner, OwnerState};
+use tidings_sketch::group;
 use tidings_sketch::http::CORE;
 use tidings_sketch::sketch::Sketching;
-use tidings_sketch::sketcher::{Kind, Ranges, Refusal, Way};
+use tidings_sketch::sketcher::{How, Kind, Ranges, Refusal, Way};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 /// How long a connection to another proxy may take to be made: they are near each other.
 const CONNECT: Duration = Duration::from_millis(500);
-/// A proxy that did not answer is not asked for so long: nobody else waits for it.
-const AWAY: Duration = Duration::from_secs(1);
 /// How long a connection without a request is kept: less than a door keeps it, so that none ends under a request.
 const IDLE: Duration = Duration::from_secs(15);
-/// How long another proxy has to begin its answer, in patiences: it may ask one origin in vain, and then all.
-const PATIENCES: u32 = 3;
+/// How often it is looked whether placement refuses this proxy.
+const LOOK: Duration = Duration::from_secs(1);
 
 type Line = Client<HttpConnector, Full<Bytes>>;
 
@@ -59,6 +61,9 @@ type Line = Client<HttpConnector, Full<Bytes>>;
 pub struct CoreStats {
     /// Its name there.
     pub name: String,
+    /// Why placement refuses it, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
     /// Ranges that it holds.
     pub ranges: u64,
     /// Its share of all requests' sketches, from 0 to 1.
@@ -94,10 +99,12 @@ pub(crate) struct Core {
     books: Arc<Books>,
     seal: Arc<Seal>,
     line: Line,
-    patience: Duration,
+    /// How long another proxy has for its answer, and again for its page: it may ask one origin in vain, and then all.
     give_up: Duration,
-    /// Proxies that gave no answer, until when they are not asked.
-    away: Mutex<BTreeMap<String, Instant>>,
+    unverified_rather_than_none: bool,
+    /// Requests that are put to others at a time.
+    forwards: Semaphore,
+    peers: Mutex<Peers>,
     counts: Counts,
 }
 
@@ -135,7 +142,22 @@ fn line() -> Line {
     let mut http = HttpConnector::new();
     http.set_nodelay(true);
     http.set_connect_timeout(Some(CONNECT));
-    Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).build(http)
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.http1_max_headers(door::MOST_HEADERS).http1_max_buf_size(door::MOST_HEAD_BYTES);
+    builder.pool_idle_timeout(IDLE).build(http)
+}
+
+/// Why another proxy gave no proper answer, and whether it was silent.
+struct NoAnswer(Option<Silence>, String);
+
+impl NoAnswer {
+    fn late(what: &str) -> NoAnswer {
+        NoAnswer(Some(Silence::Late), what.to_owned())
+    }
+
+    fn improper(what: impl fmt::Display) -> NoAnswer {
+        NoAnswer(None, what.to_string())
+    }
 }
 
 impl Core {
@@ -167,9 +189,10 @@ impl Core {
             books,
             seal,
             line: line(),
-            patience: config.patience.saturating_mul(PATIENCES),
             give_up: config.give_up,
-            away: Mutex::default(),
+            unverified_rather_than_none: config.unverified_rather_than_none,
+            forwards: Semaphore::new(core.most_forwards),
+            peers: Mutex::default(),
             counts: Counts::default(),
         };
         Ok((Arc::new(core), changes))
@@ -192,6 +215,30 @@ impl Core {
         self.books.begin_anew(&engine, []);
     }
 
+    /// Tells when placement begins to refuse this proxy, for another reason, or no more.
+    pub(crate) async fn tell_refusals(self: Arc<Self>) {
+        let mut told = None;
+        loop {
+            let refusal = self.owner.refusal();
+            let code = refusal.as_ref().map(|error| error.code.clone());
+            if code != told {
+                match refusal {
+                    Some(error) => {
+                        tracing::warn!(%error, hint = %error.hint, "placement refuses this proxy: all origins are asked");
+                    }
+                    None => tracing::info!("placement does not refuse this proxy any more"),
+                }
+                told = code;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Other rules will hold: what has arrived under the old ones is not taken over.
+    pub(crate) fn rules_change(&self) {
+        self.books.none_is_wanted();
+    }
+
     /// Hands everything over, and leaves; gives up after so long.
     pub(crate) async fn leave(&self, within: Duration) {
         if self.owner.state() == OwnerState::Joining {
@@ -211,6 +258,7 @@ impl Core {
         let Counts { forwarded, served, aside, unanswered, foreign } = &self.counts;
         CoreStats {
             name: self.owner.name().to_owned(),
+            refusal: self.owner.refusal().map(|error| error.to_string()),
             ranges: held.len() as u64,
             share: points as f64 / (u64::MAX as f64 + 1.0),
             forwarded: forwarded.load(Relaxed),
@@ -251,16 +299,12 @@ impl Core {
             (owner.id != self.owner.name()).then(|| owner.address.clone())
         };
         let address = self.lookup.find(at, other).flatten()?;
-        let mut away = self.away.lock();
-        let is_away = away.get(&address).is_some_and(|until| Instant::now() < *until);
-        if !is_away {
-            away.remove(&address);
-        }
-        (!is_away).then_some(address)
+        self.peers.lock().may_ask(Instant::now(), &address).then_some(address)
     }
 
-    /// Asks another proxy. That it gives no proper answer is as if the range had moved.
+    /// Asks another proxy. That it gives no proper answer, or that too much is asked of others, is as if the range had moved.
     async fn forward(&self, engine: &Engine, address: &str, question: &Question, way: Way, client: u64) -> End {
+        let Ok(_under_way) = self.forwards.try_acquire() else { return Err(Refusal::Moved) };
         match self.forwarded(engine, address, question, way, client).await {
             Ok(end) => {
                 if !matches!(end, Err(Refusal::Moved)) {
@@ -268,10 +312,19 @@ impl Core {
                 }
                 end
             }
-            Err(why) => {
+            Err(NoAnswer(silence, why)) => {
                 self.counts.unanswered.fetch_add(1, Relaxed);
-                tracing::warn!(proxy = address, %why, "another proxy of the core gave no answer; all origins are asked");
-                self.away.lock().insert(address.to_owned(), Instant::now() + AWAY);
+                let (now, mut peers) = (Instant::now(), self.peers.lock());
+                if let Some(how) = silence {
+                    peers.silent(now, address, how);
+                }
+                if peers.may_tell(now) {
+                    tracing::warn!(
+                        proxy = address,
+                        why,
+                        "another proxy of the core gave no answer; all origins are asked"
+                    );
+                }
                 Err(Refusal::Moved)
             }
         }
@@ -284,27 +337,45 @@ impl Core {
         question: &Question,
         way: Way,
         client: u64,
-    ) -> Result<End, String> {
-        let asks = Asks { nonce: nonce()?, scheme: question.forwarded.scheme, way, client };
-        let request = self.request(address, question, &asks).map_err(|error| error.to_string())?;
-        let asked = tokio::time::timeout(self.patience, self.line.request(request)).await;
-        let response = asked.map_err(|_| "it did not answer in time")?.map_err(|error| error.to_string())?;
+    ) -> Result<End, NoAnswer> {
+        let nonce = nonce().map_err(NoAnswer::improper)?;
+        let asks = Asks { nonce, scheme: question.forwarded.scheme, way, client };
+        let request = self.request(address, question, &asks).map_err(NoAnswer::improper)?;
+        let asked = tokio::time::timeout(self.give_up, self.line.request(request)).await;
+        let response = asked
+            .map_err(|_| NoAnswer::late("it did not answer in time"))?
+            .map_err(|error| NoAnswer(error.is_connect().then_some(Silence::Unreached), error.to_string()))?;
         let status = response.status();
         let header = response.headers().get(CORE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        match self.seal.says(&asks.nonce, header) {
-            None => Err(format!("it answered {status}, and not as a proxy of this core with these origins and rules")),
-            Some(Says::Refused(why)) => Ok(Err(why)),
+        let end = match self.seal.says(&asks.nonce, header) {
+            None => Err(NoAnswer::improper(format_args!(
+                "it answered {status}, and not as a proxy of this core with these origins and rules"
+            ))),
+            Some(Says::Refused(why)) => Ok(Err(self.of_own_rule(why))),
+            // What nobody looked at is this proxy's to serve, by its own rule.
+            Some(Says::Page(How::Unverified, _)) if !self.unverified_rather_than_none => Ok(Err(Refusal::Moved)),
             Some(Says::Page(how, mac)) => {
                 let taken = tokio::time::timeout(self.give_up, engine.upstream.taken(response, question)).await;
-                let answer = taken.map_err(|_| "its page did not come in time")?.map_err(|why| why.to_string())?;
+                let taken = taken.map_err(|_| NoAnswer::late("its page did not come in time"))?;
+                let answer = taken.map_err(NoAnswer::improper)?;
                 if !same(&mac, &self.seal.of_page(&asks.nonce, how, &answer.sketch)) {
-                    return Err("its page is not the one that it vouches for".to_owned());
+                    return Err(NoAnswer::improper("its page is not the one that it vouches for"));
                 }
                 if matches!(answer.response.body, Held::Passing(_)) {
-                    return Err("its page is too long to be held".to_owned());
+                    return Err(NoAnswer::improper("its page is too long to be held"));
                 }
                 Ok(Ok((answer.response, how)))
             }
+        };
+        self.peers.lock().answered(address);
+        end
+    }
+
+    /// Where another proxy has no page that origins agree on, this one may serve what one of them says.
+    fn of_own_rule(&self, why: Refusal) -> Refusal {
+        match why {
+            Refusal::Group(group::Refusal::Disagreement) if self.unverified_rather_than_none => Refusal::Moved,
+            why => why,
         }
     }
 

@@ -3,8 +3,8 @@
 //! ```text
 //!   A ─ ask NONCE http usual CLIENT MAC ─▶ B        the MAC covers s(q), and so the whole request
 //!     ◀─ page agreed MAC ──────────────────         covers the nonce and s(r), and so the whole page
-//!     ◀─ refused busy MAC ─────────────────
-//!   A ─ carry NONCE TOKEN INCARNATION MAC ─▶ B      covers the entries
+//!     ◀─ refused moved MAC ────────────────
+//!   A ─ carry NONCE TOKEN INCARNATION LENGTH ENTRIES MAC ─▶ B    covers what stands before it; ENTRIES is their own MAC
 //!     ◀─ took MAC ─────────────────────────
 //! ```
 //! MACs are keyed by the core's secret. Whoever does not know it is answered nothing; a page that was changed or is of an
@@ -38,6 +38,10 @@ pub(crate) struct Carries {
     pub(crate) token: u64,
     /// The receiver's.
     pub(crate) incarnation: u64,
+    /// Of the entries, in bytes.
+    pub(crate) length: usize,
+    /// The MAC of the entries: what goes along can be believed before they are read.
+    pub(crate) entries: Sketch,
 }
 
 /// What a sketcher was asked, and the MAC that must be checked.
@@ -83,9 +87,15 @@ impl Seal {
     }
 
     /// The MAC of entries.
-    pub(crate) fn of_carry(&self, carries: &Carries, entries: &[u8]) -> Sketch {
-        let mut pen = self.pen(Of::Request, "carry", &carries.nonce);
-        pen.number(carries.token).number(carries.incarnation).field(entries).finish()
+    pub(crate) fn of_entries(&self, nonce: &Nonce, entries: &[u8]) -> Sketch {
+        self.pen(Of::Request, "entries", nonce).field(entries).finish()
+    }
+
+    /// The MAC of what goes along with entries.
+    pub(crate) fn of_carry(&self, carries: &Carries) -> Sketch {
+        let Carries { nonce, token, incarnation, length, entries } = carries;
+        let mut pen = self.pen(Of::Request, "carry", nonce);
+        pen.number(*token).number(*incarnation).number(*length as u64).field(&entries.0).finish()
     }
 
     /// The MAC of a page.
@@ -109,9 +119,9 @@ impl Seal {
     }
 
     /// The header of entries.
-    pub(crate) fn carry(&self, carries: &Carries, entries: &[u8]) -> String {
-        let Carries { nonce, token, incarnation } = carries;
-        format!("carry {} {token} {incarnation} {}", Hex(*nonce), Hex(self.of_carry(carries, entries).0))
+    pub(crate) fn carry(&self, carries: &Carries) -> String {
+        let (mac, Carries { nonce, token, incarnation, length, entries }) = (self.of_carry(carries), carries);
+        format!("carry {} {token} {incarnation} {length} {} {}", Hex(*nonce), Hex(entries.0), Hex(mac.0))
     }
 
     /// The header of a page.
@@ -157,9 +167,14 @@ pub(crate) fn open(header: &str) -> Option<Opened> {
             let client = u64::from_str_radix(client, 16).ok()?;
             Some(Opened::Asks(Asks { nonce: hex(nonce)?.0, scheme, way: way_of(way)?, client }, hex(mac)?))
         }
-        ["carry", nonce, token, incarnation, mac] => {
-            let carries =
-                Carries { nonce: hex(nonce)?.0, token: token.parse().ok()?, incarnation: incarnation.parse().ok()? };
+        ["carry", nonce, token, incarnation, length, entries, mac] => {
+            let carries = Carries {
+                nonce: hex(nonce)?.0,
+                token: token.parse().ok()?,
+                incarnation: incarnation.parse().ok()?,
+                length: length.parse().ok()?,
+                entries: hex(entries)?,
+            };
             Some(Opened::Carries(carries, hex(mac)?))
         }
         _ => None,
@@ -211,23 +226,20 @@ fn how_of(text: &str) -> Option<How> {
 
 fn refusal_word(why: Refusal) -> &'static str {
     match why {
-        Refusal::Busy => "busy",
         Refusal::TooManyReplicated => "too-many",
-        Refusal::Group(group::Refusal::Unreachable) => "unreachable",
         Refusal::Group(group::Refusal::Disagreement) => "disagreement",
-        // What is not for the client to hear: the one who asked goes another way.
-        Refusal::Moved | Refusal::WritesRefused | Refusal::NoAnswer => "moved",
+        // What is not for the client to hear: the one who asked goes another way. That this proxy has too much to do, or does
+        // not reach the origins, says nothing of that one; and origins have no order that it could fall behind.
+        Refusal::Busy
+        | Refusal::Group(group::Refusal::Unreachable)
+        | Refusal::Moved
+        | Refusal::WritesRefused
+        | Refusal::NoAnswer => "moved",
     }
 }
 
 fn refusal_of(word: &str) -> Option<Refusal> {
-    let known = [
-        Refusal::Moved,
-        Refusal::Busy,
-        Refusal::TooManyReplicated,
-        Refusal::Group(group::Refusal::Unreachable),
-        Refusal::Group(group::Refusal::Disagreement),
-    ];
+    let known = [Refusal::Moved, Refusal::TooManyReplicated, Refusal::Group(group::Refusal::Disagreement)];
     known.into_iter().find(|why| refusal_word(*why) == word)
 }
 
@@ -271,10 +283,14 @@ mod tests {
         assert!(same(&mac, &seal().of_page(&NONCE, How::Agreed, &page)));
         assert!(!same(&mac, &seal().of_page(&NONCE, How::Fast, &page)));
         assert!(!same(&mac, &seal().of_page(&[8; 16], How::Agreed, &page)));
-        for why in [Refusal::Moved, Refusal::Busy, Refusal::TooManyReplicated] {
+        for why in [Refusal::Moved, Refusal::TooManyReplicated, Refusal::Group(group::Refusal::Disagreement)] {
             let header = seal().refusal(&NONCE, why);
             assert_eq!(seal().says(&NONCE, &header), Some(Says::Refused(why)));
             assert_eq!(seal().says(&[8; 16], &header), None);
+        }
+        for own in [Refusal::Busy, Refusal::Group(group::Refusal::Unreachable), Refusal::NoAnswer] {
+            let header = seal().refusal(&NONCE, own);
+            assert_eq!(seal().says(&NONCE, &header), Some(Says::Refused(Refusal::Moved)), "{own:?} is nobody else's");
         }
         let header = seal().taken(&NONCE);
         assert!(seal().has_taken(&NONCE, &header) && !seal().has_taken(&[8; 16], &header));
@@ -282,12 +298,20 @@ mod tests {
 
     #[test]
     fn entries_are_of_one_move() {
-        let carries = Carries { nonce: NONCE, token: 5, incarnation: 6 };
-        let header = seal().carry(&carries, b"entries");
+        let entries = seal().of_entries(&NONCE, b"entries");
+        let carries = Carries { nonce: NONCE, token: 5, incarnation: 6, length: 7, entries };
+        let header = seal().carry(&carries);
         let Some(Opened::Carries(opened, mac)) = open(&header) else { panic!("{header}") };
-        assert_eq!((opened, mac), (carries, seal().of_carry(&carries, b"entries")));
-        assert!(!same(&mac, &seal().of_carry(&Carries { token: 6, ..carries }, b"entries")));
-        assert!(!same(&mac, &seal().of_carry(&carries, b"Entries")));
+        assert_eq!((opened, mac), (carries, seal().of_carry(&carries)));
+        let others = [
+            Carries { nonce: [8; 16], ..carries },
+            Carries { token: 6, ..carries },
+            Carries { incarnation: 7, ..carries },
+            Carries { length: 8, ..carries },
+            Carries { entries: seal().of_entries(&NONCE, b"Entries"), ..carries },
+        ];
+        assert!(others.iter().all(|other| !same(&mac, &seal().of_carry(other))));
+        assert!(!same(&entries, &seal().of_entries(&[8; 16], b"entries")));
     }
 
     #[test]

@@ -68,7 +68,8 @@ impl Origin {
                 let service = service_fn(move |request| Arc::clone(&served).answer(request));
                 let tls = tls.clone();
                 connections.spawn(async move {
-                    let builder = hyper::server::conn::http1::Builder::new();
+                    let mut builder = hyper::server::conn::http1::Builder::new();
+                    builder.max_headers(1_000);
                     let _ = match tls {
                         None => builder.serve_connection(TokioIo::new(stream), service).await,
                         Some(tls) => match tls.accept(stream).await {

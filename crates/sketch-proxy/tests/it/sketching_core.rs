@@ -11,8 +11,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_client::placement::testing::TestPool;
+use tidings_sketch::http::Rules;
 use tidings_sketch::sketcher::Writes;
 use tidings_sketch_proxy::{Config, Core, CoreStats, Proxy, Secret};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const HERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
@@ -100,6 +102,26 @@ impl Site {
         }
         let all: Vec<CoreStats> = (0..self.proxies.len()).map(|proxy| self.core(proxy)).collect();
         panic!("waited in vain until {what}: {all:?}");
+    }
+
+    /// Waits until each of these has a good part of the ring, and they have all of it among them.
+    async fn divided(&self, members: &[usize]) {
+        self.until("the core is divided", async |site| {
+            let shares: Vec<f64> = members.iter().map(|proxy| site.core(*proxy).share).collect();
+            shares.iter().all(|share| *share > 0.2) && shares.iter().sum::<f64>() > 0.999_999
+        })
+        .await;
+    }
+
+    /// Waits until one proxy knows what the other one has, and asks it.
+    async fn asks(&self, one: usize, other: usize) {
+        let mut page = 0;
+        self.until("one proxy asks the other", async |site| {
+            page += 1;
+            site.get(one, &format!("/asks-{page}")).await;
+            site.core(other).served > 0
+        })
+        .await;
     }
 
     /// Waits until these have all of the ring among them and nothing moves any more, and pages are remembered wherever they are
@@ -277,6 +299,121 @@ async fn nobody_else_speaks_for_the_core() {
     let stats = [site.core(0), site.core(1)];
     assert!(stats.iter().all(|core| core.forwarded == 0 && core.served == 0), "{stats:?}");
     assert!(stats[0].foreign > 5 && stats[1].aside > 0, "{stats:?}");
+}
+
+/// Rules count by what they say in a core; what was remembered under them before they were others is forgotten all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_come_back_find_nothing() {
+    let mut site = Site::start(3).await;
+    site.add(&SECRET, |_| {}).await;
+    site.settled(&[0]).await;
+    site.put("/page", "hello");
+    let verified = async |site: &Site| site.get(0, "/page").await.header("tidings-verified").to_owned();
+    assert_eq!((verified(&site).await, verified(&site).await), ("agreed".to_owned(), "fast".to_owned()));
+    let others = Rules { remembers_set_cookie: true, ..Rules::default() };
+    site.proxies[0].set_rules(others);
+    assert_eq!((verified(&site).await, verified(&site).await), ("agreed".to_owned(), "fast".to_owned()));
+    site.proxies[0].set_rules(Rules::default());
+    assert_eq!(verified(&site).await, "agreed", "another page may have been seen meanwhile");
+    assert_eq!(verified(&site).await, "fast");
+}
+
+/// A proxy that reaches no origin answers nothing for the others, and keeps nobody else from it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_without_origins_stands_in_nobodys_way() {
+    let mut site = Site::start(3).await;
+    site.add(&SECRET, |_| {}).await;
+    site.add(&SECRET, |config| {
+        config.patience = Duration::from_nanos(1);
+        config.give_up = Duration::from_nanos(1);
+    })
+    .await;
+    site.divided(&[0, 1]).await;
+    site.asks(0, 1).await;
+    for page in 0..30 {
+        let path = format!("/{page}");
+        site.put(&path, &path);
+        let got = site.get(0, &path).await;
+        assert_eq!((got.status, &got.body[..]), (200, path.as_bytes()), "{path}");
+    }
+    let stats = [site.core(0), site.core(1)];
+    assert!(stats[1].served > 1 && stats[0].aside >= stats[1].served, "{stats:?}");
+    assert_eq!(stats[0].unanswered, 0, "it has answered");
+}
+
+/// Whether a page is served that origins do not agree on is for the proxy to say that was asked for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_proxy_keeps_to_its_own_rule() {
+    let mut site = Site::start(3).await;
+    site.add(&SECRET, |config| config.unverified_rather_than_none = true).await;
+    site.add(&SECRET, |_| {}).await;
+    site.divided(&[0, 1]).await;
+    site.asks(0, 1).await;
+    site.asks(1, 0).await;
+    for page in 0..20 {
+        let path = format!("/{page}");
+        site.origins.iter().enumerate().for_each(|(number, origin)| origin.put(&path, &format!("{page} {number}")));
+        let (marked, refused) = (site.get(0, &path).await, site.get(1, &path).await);
+        assert_eq!((marked.status, marked.header("tidings-verified")), (200, "no"), "{path}");
+        assert_eq!(refused.status, 502, "{path}");
+    }
+    let stats = [site.core(0), site.core(1)];
+    assert!(stats.iter().all(|core| core.served > 1 && core.unanswered == 0), "{stats:?}");
+}
+
+/// What a client may send, proxies can pass on; and what they cannot pass on goes to all origins, without end of the asking.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_headers_and_many_requests_are_no_reason_to_leave_a_proxy_alone() {
+    let mut site = Site::start(3).await;
+    for most_forwards in [1_024, 0] {
+        site.add(&SECRET, |config| {
+            config.core.as_mut().expect("it is in a core").most_forwards = most_forwards;
+        })
+        .await;
+    }
+    site.divided(&[0, 1]).await;
+    site.asks(0, 1).await;
+    // With `Host` as many as the front door takes.
+    let headers = ["accept"; 99].map(|name| (name, "text/plain"));
+    for page in 0..20 {
+        let path = format!("/{page}");
+        site.put(&path, &path);
+        let got = site.ask(site.proxies[0].address(), "GET", &path, &headers).await;
+        assert_eq!((got.status, &got.body[..]), (200, path.as_bytes()), "{path}");
+        let got = site.get(1, &path).await;
+        assert_eq!((got.status, &got.body[..]), (200, path.as_bytes()), "{path}");
+    }
+    let stats = [site.core(0), site.core(1)];
+    assert!(stats[0].forwarded > 0 && stats[0].unanswered == 0, "{stats:?}");
+    assert!(stats[1].forwarded == 0 && stats[1].aside > 0 && stats[1].unanswered == 0, "{stats:?}");
+}
+
+/// Entries are long. Nobody has them read who does not know the secret.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_forged_is_turned_away_before_it_is_read() {
+    let mut site = Site::start(3).await;
+    site.add(&SECRET, |config| config.slow_client = Duration::from_secs(3_600)).await;
+    let (zeros, length) = ("0".repeat(32), 16 << 20);
+    let header = format!("carry {zeros} 1 1 {length} {zeros} {zeros}");
+    let mut stream = tokio::net::TcpStream::connect(site.doors[0]).await.unwrap();
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nTidings-Core: {header}\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    let read = tokio::time::timeout(Duration::from_secs(60), stream.read_exact(&mut answer)).await;
+    read.expect("it does not wait for what is announced").unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 403");
+    assert_eq!(site.core(0).foreign, 1);
+}
+
+/// A proxy that placement refuses serves on, and says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_by_placement_is_told() {
+    let mut site = Site::start(3).await;
+    site.add(&SECRET, |config| config.core.as_mut().expect("it is in a core").owner.namespace = "nowhere".into()).await;
+    site.until("it is refused", async |site| site.core(0).refusal.is_some()).await;
+    site.put("/page", "hello");
+    let got = site.get(0, "/page").await;
+    assert_eq!((got.status, got.header("tidings-verified")), (200, "agreed"));
 }
 
 #[tokio::test]

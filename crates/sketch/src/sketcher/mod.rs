@@ -48,7 +48,7 @@ pub struct Options {
     pub patience: Duration,
     /// The most requests under way; more are refused.
     pub most_requests: usize,
-    /// What each client may cause in reads that nothing is remembered of (rule L).
+    /// What each client may cause in reads that nothing is remembered of, or that go past the table (rule L).
     pub allowance: Option<Allowance>,
     /// Makes the choice of replicas unforeseeable. It arrives as input; no two machines share it.
     pub secret: [u8; 32],
@@ -353,20 +353,23 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         }
     }
 
-    /// Rule J: who does not hold the range neither looks anything up nor remembers anything. No client is charged for it: it is
-    /// not his doing that the range moves.
+    /// Rule J: who does not hold the range neither looks anything up nor remembers anything. It is not the client's doing that
+    /// the range moves; he is charged all the same (rule L), since queries that are made up cost as much here as elsewhere.
     fn aside(&mut self, now: Now, ask: Ask<Q>, out: &mut Outbox<Output<Q, R>>) {
         self.counts.asked += 1;
         if self.pending.len() >= self.options.most_requests {
             return self.refuse(ask.id, Refusal::Busy, out);
         }
         self.counts.aside += 1;
-        let (visit, kind) = (self.history.visit(&ask.key), ask.kind);
+        let (visit, kind, client) = (self.history.visit(&ask.key), ask.kind, ask.client);
         let stage = Stage::Replicated { began: 0, doubt: None };
         let pending = Pending { ask, visit, lease: None, then: None, stage };
         match kind {
             Kind::Write => self.write(now, pending, out),
             Kind::Read { way: Way::One, .. } => self.ask_one(now, pending, 2, out),
+            Kind::Read { .. } if !self.limits.allow(now.mono, client) => {
+                self.refuse(pending.ask.id, Refusal::TooManyReplicated, out);
+            }
             Kind::Read { .. } => self.replicate(pending, None, out),
         }
     }

@@ -362,7 +362,7 @@ fn a_range_that_was_lost_unnoticed_is_not_answered_for() {
 #[test]
 fn what_goes_past_the_table_is_agreed_on_and_not_remembered() {
     let leases = Arc::new(Leases::default());
-    let allowance = Some(Allowance { burst: 1, every: Duration::from_secs(3_600) });
+    let allowance = Some(Allowance { burst: 3, every: Duration::from_secs(3_600) });
     let mut desk = Desk::with(Options { allowance, writes: Writes::One, ..options() }, leases.clone());
     let aside = |desk: &mut Desk, kind| {
         desk.last_id += 1;
@@ -374,12 +374,16 @@ fn what_goes_past_the_table_is_agreed_on_and_not_remembered() {
         let outputs = desk.give(Input::Replicated(call, answer(1, 4), Some(sigma)));
         assert!(matches!(outputs[..], [Output::Answer { response: 4, how: How::Agreed, .. }]), "{outputs:?}");
     }
+    // Rule L: whoever makes queries up is held back, whoever holds their range.
+    assert_eq!(aside(&mut desk, USUAL), [Output::Refuse(RequestId(4), Refusal::TooManyReplicated)]);
     fast(&aside(&mut desk, Kind::Write));
     fast(&aside(&mut desk, Kind::Read { way: Way::One, after: None }));
     let counts = desk.sketcher.counts();
-    assert_eq!((counts.asked, counts.aside, counts.refused), (5, 5, 0), "no client is charged for it: {counts:?}");
+    assert_eq!((counts.asked, counts.aside, counts.refused), (6, 6, 1), "{counts:?}");
     assert_eq!(desk.read(1), End::Refused(Refusal::Moved));
     leases.say(1);
     leases.deal_with(&mut desk);
+    assert_eq!(desk.read(1), End::Refused(Refusal::TooManyReplicated), "it is one allowance");
+    desk.now.mono = desk.now.mono + Duration::from_secs(3_600);
     assert_eq!(desk.read(1), End::Answered(0, How::Agreed), "nothing was remembered");
 }

@@ -66,7 +66,8 @@ enum Event {
     Heard(RequestId, Bytes, How, Option<Sigma>),
     /// A range changes hands.
     Move,
-    Settle(usize),
+    /// A move ends that began in this life of its owner.
+    Settle(usize, u64),
     /// Its owner stops answering for it; its entries are copied already.
     Freeze(usize),
     Crash,
@@ -265,7 +266,7 @@ impl World {
             Event::CommandAt(replica, at, call, whole, command) => self.command_at(replica, at, call, whole, command),
             Event::Heard(id, response, how, sigma) => self.client_hears(id, &response, how, sigma),
             Event::Move => self.move_range(),
-            Event::Settle(half) => self.settle(half),
+            Event::Settle(half, life) => self.settle(half, life),
             Event::Freeze(half) => self.freeze(half),
             Event::Crash => self.crash(),
             Event::Rebirth => self.rebirth(),

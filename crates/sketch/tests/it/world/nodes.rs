@@ -196,7 +196,7 @@ impl World {
                     self.carry(half);
                     self.after(20 * MS, Event::Freeze(half));
                 }
-                Carries::Frozen | Carries::Nothing => self.begin_move(half),
+                Carries::Frozen | Carries::Leaked | Carries::Nothing => self.begin_move(half),
             }
         }
         if self.faulty() {
@@ -218,17 +218,35 @@ impl World {
 
     fn begin_move(&mut self, half: usize) {
         let owner = self.table.halves.lock().unwrap()[half].owner;
+        let life = self.nodes[owner].life;
         self.table.change(half, |half| half.moving = true);
-        if self.plan.carries == Carries::Frozen {
-            self.carry(half);
+        match self.plan.carries {
+            Carries::Frozen => self.carry(half),
+            Carries::Leaked if self.carried[half].is_none() => self.carry(half),
+            Carries::Leaked => {}
+            Carries::Nothing | Carries::Early => self.lose(half, owner),
         }
-        let at = Where { node: owner, life: self.nodes[owner].life, thread: 0 };
-        self.tell_sketcher(at, sketcher::Input::Lost(range(half)));
         let pause = self.rng.between(1, 10) * MS;
-        self.after(pause, Event::Settle(half));
+        self.after(pause, Event::Settle(half, life));
     }
 
-    pub(super) fn settle(&mut self, half: usize) {
+    fn lose(&mut self, half: usize, owner: usize) {
+        let at = Where { node: owner, life: self.nodes[owner].life, thread: 0 };
+        self.tell_sketcher(at, sketcher::Input::Lost(range(half)));
+    }
+
+    /// A move ends: whoever holds the half next has what was carried. Or it is called off, if its owner still lives.
+    pub(super) fn settle(&mut self, half: usize, life: u64) {
+        if matches!(self.plan.carries, Carries::Frozen | Carries::Leaked) {
+            let owner = self.table.halves.lock().unwrap()[half].owner;
+            if self.nodes[owner].life == life && self.rng.one_in(3) {
+                if self.plan.carries == Carries::Frozen {
+                    self.carried[half] = None;
+                }
+                return self.table.change(half, |half| half.moving = false);
+            }
+            self.lose(half, owner);
+        }
         let next = usize::from(!self.rng.one_in(4));
         let owner = (self.table.halves.lock().unwrap()[half].owner + next) % NODES;
         if let Some(carried) = self.carried[half].take() {

@@ -32,8 +32,11 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carries {
     Nothing,
-    /// Once nobody answers for the range any more (rule J).
+    /// Once nobody answers for the range any more (rule J). Some moves are called off then, and its owner answers again under
+    /// the lease that it had: what it carried is nobody's.
     Frozen,
+    /// The rule left out: what a move that was called off had carried goes along with the next one.
+    Leaked,
     /// The rule left out: while its owner still does.
     Early,
 }

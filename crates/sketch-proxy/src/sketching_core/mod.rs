@@ -51,6 +51,9 @@ use tokio::sync::Semaphore;
 const CONNECT: Duration = Duration::from_millis(500);
 /// How long a connection without a request is kept: less than a door keeps it, so that none ends under a request.
 const IDLE: Duration = Duration::from_secs(15);
+/// How long another proxy has to begin its answer, in patiences: it may ask one origin in vain, and then all. Whoever has none by
+/// then asks all origins itself.
+const PATIENCES: u32 = 3;
 /// How often it is looked whether placement refuses this proxy.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -99,7 +102,8 @@ pub(crate) struct Core {
     books: Arc<Books>,
     seal: Arc<Seal>,
     line: Line,
-    /// How long another proxy has for its answer, and again for its page: it may ask one origin in vain, and then all.
+    /// How long another proxy has to begin its answer, and for its page.
+    patience: Duration,
     give_up: Duration,
     unverified_rather_than_none: bool,
     /// Requests that are put to others at a time.
@@ -189,6 +193,7 @@ impl Core {
             books,
             seal,
             line: line(),
+            patience: config.patience.saturating_mul(PATIENCES),
             give_up: config.give_up,
             unverified_rather_than_none: config.unverified_rather_than_none,
             forwards: Semaphore::new(core.most_forwards),
@@ -341,7 +346,7 @@ impl Core {
         let nonce = nonce().map_err(NoAnswer::improper)?;
         let asks = Asks { nonce, scheme: question.forwarded.scheme, way, client };
         let request = self.request(address, question, &asks).map_err(NoAnswer::improper)?;
-        let asked = tokio::time::timeout(self.give_up, self.line.request(request)).await;
+        let asked = tokio::time::timeout(self.patience, self.line.request(request)).await;
         let response = asked
             .map_err(|_| NoAnswer::late("it did not answer in time"))?
             .map_err(|error| NoAnswer(error.is_connect().then_some(Silence::Unreached), error.to_string()))?;

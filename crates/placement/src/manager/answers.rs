@@ -62,7 +62,8 @@ impl Pool {
         let starts = self.table.of_owner(index);
         let draining = self.members.get(&index).is_some_and(|member| member.record.draining);
         let committed = self.members.get(&index).is_some_and(|member| member.committed);
-        answer.drained = draining && starts.is_empty();
+        let comes = self.moves.reach(index) || self.commits.under_way_for(index);
+        answer.drained = draining && starts.is_empty() && !comes;
         for start in starts {
             let Some(range) = self.table.get(start).copied() else { continue };
             if range.intent == Intent::Recall {

@@ -233,7 +233,7 @@ impl Pool {
             self.handed_over(index, handover);
         }
         self.cut_at_claims(index, &claims);
-        let forgets = self.mutant == Some(Mutant::MovesForgotten);
+        let takes = !poll.unhealthy && self.mutant != Some(Mutant::MovesForgotten);
         let (mut refused, mut accepted, mut again) = (false, false, false);
         let said: BTreeSet<u32> = poll.refused.iter().map(|range| range.lease).collect();
         let silent = self.members.get(&index).map_or(0, |member| member.strikes) + 1;
@@ -263,7 +263,7 @@ impl Pool {
                 Holder::Sent(_) if !claimed => {}
                 // F9: an earlier leader recorded it together with its state, and did not live to tell. The receiver refuses
                 // what it had once, or has no state of.
-                Holder::Loaded if !claimed && range.token.is_some() && range.intent == Intent::Stay && !forgets => {
+                Holder::Loaded if !claimed && range.token.is_some() && range.intent == Intent::Stay && takes => {
                     self.table.update(start, |range| (range.holder, range.until) = (Holder::Fresh, Mono(0)));
                     again = true;
                 }

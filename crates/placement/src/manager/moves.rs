@@ -1,7 +1,7 @@
 //! Clean migrations (F9): freeze, copy, import, release, confirm, grant with the clean mark.
 
 use super::plan::is_leased;
-use super::pool::{Due, Pool};
+use super::pool::{Due, Member, Pool};
 use super::table::{Intent, Range, arc};
 use crate::Leased;
 use crate::mutant::Mutant;
@@ -95,6 +95,12 @@ impl Moves {
         self.by_owner.contains_key(&owner)
     }
 
+    /// Whether something is on its way to an owner.
+    pub(super) fn reach(&self, owner: u32) -> bool {
+        let tokens = self.by_owner.get(&owner).into_iter().flatten();
+        tokens.filter_map(|token| self.under_way.get(token)).any(|moving| moving.to == owner)
+    }
+
     fn open(&self, owner: u32) -> usize {
         let tokens = self.by_owner.get(&owner).into_iter().flatten();
         tokens.filter(|token| self.under_way.get(token).is_some_and(|moving| moving.stage == Stage::Open)).count()
@@ -176,12 +182,16 @@ impl Pool {
         let Some(leased) = handover.range.as_ref().and_then(Leased::of) else { return };
         let Some(to) = self.by_id.get(&handover.owner).copied().filter(|to| *to != by) else { return };
         let KeyRange { start, last } = leased.range;
-        let holds = |range: &Range| {
-            let same = range.owner == by && range.lease == leased.lease && range.last >= last;
-            same && is_leased(range) && !matches!(range.intent, Intent::Move { .. })
-        };
-        if self.table.find(start).is_none_or(|(_, range)| !holds(range)) {
+        // Numbers of another era are of a time that was undone.
+        if leased.lease.get() < self.meta.first_lease {
             return;
+        }
+        let holds =
+            |range: &Range| is_leased(range) && range.owner == by && range.lease == leased.lease && range.last >= last;
+        let Some((_, range)) = self.table.find(start).filter(|(_, range)| holds(range)) else { return };
+        // One that was begun meanwhile crossed this word, and finds nothing to copy.
+        if let Intent::Move { token: begun } = range.intent {
+            self.give_up_move(begun);
         }
         // The earlier leader may have cut it out of what is recorded.
         if !self.cut(start) || last.0.checked_add(1).is_some_and(|after| !self.cut(KeyHash(after))) {
@@ -190,8 +200,9 @@ impl Pool {
         self.table.update(start, |range| range.intent = Intent::Move { token });
         let (incarnation, until) = (handover.incarnation, self.now);
         self.moves.add(token, Moving { start, leased, from: by, to, incarnation, until, stage: Stage::Open });
-        // Whoever holds something counts as alive after a take-over, and so does whoever is about to.
-        if let Some(member) = self.members.get_mut(&to).filter(|member| member.live_until <= self.now) {
+        // Whoever holds something counts as alive after a take-over until it speaks, and so does whoever is about to.
+        let silent = |member: &&mut Member| member.talk.is_none() && member.live_until <= self.now;
+        if let Some(member) = self.members.get_mut(&to).filter(silent) {
             member.live_until = self.inherits_until;
             self.dirty.insert(to);
             self.due.set(Due::Live(to), self.inherits_until);

@@ -126,6 +126,7 @@ impl Manager {
                     next_lsn: 1,
                     deleted: false,
                     era,
+                    first_lease: first_lease(era),
                 };
                 self.pools.insert(name.clone(), Pool::create(now.mono, name.clone(), meta));
             }

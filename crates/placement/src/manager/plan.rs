@@ -152,7 +152,7 @@ impl Pool {
             Holder::Committing => {}
             Holder::Nobody => drop(self.idle.insert(start)),
             // Recorded and never told: nobody can have it. What came with its state waits for its new holder's claim.
-            Holder::Fresh if wanted != range.owner && (range.token.is_none() || !self.is_live(range.owner)) => {
+            Holder::Fresh if wanted != range.owner && (range.token.is_none() || !self.is_well(range.owner)) => {
                 self.release(start);
             }
             Holder::Fresh => {}
@@ -211,6 +211,11 @@ impl Pool {
 
     pub(super) fn is_live(&self, index: u32) -> bool {
         self.members.get(&index).is_some_and(|member| self.now < member.live_until)
+    }
+
+    /// Whether it lives, and takes what it is given.
+    fn is_well(&self, index: u32) -> bool {
+        self.is_live(index) && self.members.get(&index).is_some_and(|member| member.healthy)
     }
 
     fn has_spoken(&self, index: u32) -> bool {

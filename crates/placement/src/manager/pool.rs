@@ -383,7 +383,12 @@ impl Pool {
         self.inherits_until = until;
         for start in self.table.starts() {
             if self.table.get(start).is_some_and(|range| range.owner != 0) {
-                self.table.update(start, |range| (range.holder, range.until) = (Holder::Loaded, until));
+                let first = self.meta.first_lease;
+                self.table.update(start, |range| {
+                    (range.holder, range.until) = (Holder::Loaded, until);
+                    // What was brought back from a backup was done since, and undone.
+                    range.token = range.token.filter(|_| range.lease.get() >= first);
+                });
                 self.expiry.insert((until, start));
             }
         }
@@ -425,6 +430,7 @@ impl Pool {
         let Some((era, instance)) = self.restored.take() else { return };
         let next = self.meta.next_lease.saturating_add(PASSED_OVER).min(LeaseNumber::MAX.get() + 1);
         (self.meta.era, self.meta.instance, self.meta.next_lease) = (era, instance, next);
+        self.meta.first_lease = next;
         self.commits.numbers_from(self.meta.next_lease, self.meta.next_lsn);
         self.commits.want(Kind::Meta);
     }

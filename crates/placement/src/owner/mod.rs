@@ -410,7 +410,7 @@ impl Owner {
         let lease = Duration::from_micros(answer.lease_us);
         let dated = if self.options.mutant == Some(Mutant::LeaseFromReceipt) { now.mono } else { asked };
         // An unhealthy owner takes nothing, whatever a manager thought when it answered.
-        let set = if self.healthy { self.complete_set(&answer) } else { Vec::new() };
+        let set = if self.healthy { self.complete_set(now, &answer) } else { Vec::new() };
         let frozen: Vec<Leased> =
             self.exports.values().filter(|(_, e)| *e == Export::Copying).map(|(to, _)| to.leased).collect();
         let taken = self.held.take(now.mono, dated + lease, set, &frozen);
@@ -418,6 +418,7 @@ impl Owner {
             self.exports.remove(token);
         }
         self.refused = taken.refused;
+        self.spend(&taken.change.granted);
         // F9: what is to be copied is frozen before anybody hears that it may be copied.
         let begun = self.begin_moves(now, &answer);
         self.publish(now, out);
@@ -456,7 +457,17 @@ impl Owner {
         Times { lease: Duration::ZERO, renew: self.renew }.hold()
     }
 
-    fn complete_set(&mut self, answer: &v1::OwnerAnswer) -> Vec<holdings::Wanted> {
+    /// Notes that state was taken over: it is good for one grant. What was made of it since must not be lost to it.
+    fn spend(&mut self, granted: &[(Leased, Option<u64>)]) {
+        for (leased, token) in granted {
+            if let Some(token) = token.filter(|token| self.arrived.remove(token).is_some()) {
+                // Its move is over when the manager names it no more.
+                self.imports.insert(token, *leased);
+            }
+        }
+    }
+
+    fn complete_set(&mut self, now: Now, answer: &v1::OwnerAnswer) -> Vec<holdings::Wanted> {
         let renewals = answer.renewals.iter().filter_map(Leased::of).map(holdings::Wanted::Renewal);
         let grants = answer.grants.iter().filter_map(|grant| {
             let leased = Leased::of(grant.range.as_ref()?)?;
@@ -468,6 +479,8 @@ impl Owner {
             Some(match self.arrived.get(&grant.token) {
                 None if unchecked => holdings::Wanted::Grant { leased, token: Some(grant.token) },
                 Some(_) => holdings::Wanted::Grant { leased, token: Some(grant.token) },
+                // The same grant once more.
+                None if self.held.covers(leased, now.mono) => holdings::Wanted::Renewal(leased),
                 None => holdings::Wanted::Missing(leased),
             })
         });
@@ -515,9 +528,12 @@ impl Owner {
     fn end_imports(&mut self, asked: Mono, answer: &v1::OwnerAnswer, out: &mut Outbox<Output>) {
         let imports = answer.imports.iter().map(|import| import.token);
         let named: BTreeSet<u64> = imports.chain(answer.grants.iter().map(|grant| grant.token)).collect();
-        let arrived = self.arrived.iter().filter(|(_, at)| **at < asked).map(|(token, _)| token);
+        // A manager that did not know of these yet is told with the next poll.
+        let later: BTreeSet<u64> =
+            self.arrived.iter().filter(|(_, at)| **at >= asked).map(|(token, _)| *token).collect();
+        let arrived = self.arrived.iter().map(|(token, _)| token);
         let known: BTreeSet<u64> = self.imports.keys().chain(arrived).copied().collect();
-        for token in known.difference(&named) {
+        for token in known.difference(&named).filter(|token| !later.contains(token)) {
             self.imports.remove(token);
             self.arrived.remove(token);
             out.put(Output::ImportOver(*token));

@@ -323,6 +323,50 @@ fn what_arrived_is_told_to_a_manager_that_did_not_name_it_and_kept_while_that_on
 }
 
 #[test]
+fn state_that_arrived_is_good_for_one_grant() {
+    let mut bench = Bench::new(None);
+    let grant = |first, last| v1::Grant { range: Some(leased(first, last, 3).into()), token: 9, clean: true };
+    let answers = |bench: &mut Bench, renewals: Vec<Leased>, grants: Vec<v1::Grant>| {
+        bench.pass(Duration::from_secs(2));
+        let (ticket, poll) = bench.last_poll();
+        let renewals = renewals.into_iter().map(Into::into).collect();
+        let answer = v1::OwnerAnswer { renewals, grants, ..bench.answer(&poll) };
+        bench.input(Input::Answered { ticket, result: Ok(answer) });
+        bench.claims()
+    };
+    let (ticket, poll) = bench.greeted();
+    bench.input(Input::Imported { token: 9, done: true });
+    let answer = v1::OwnerAnswer { grants: vec![grant(0, 99)], ..bench.answer(&poll) };
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    assert_eq!(bench.claims(), [leased(0, 99, 3)]);
+    assert_eq!(answers(&mut bench, vec![], vec![grant(0, 99)]), [leased(0, 99, 3)], "the same once more");
+    // Half of it is recalled, and a leader that knows of the move from the table alone grants it as it came: what was made of
+    // it since was with the half that went.
+    assert_eq!(answers(&mut bench, vec![leased(0, 49, 3)], vec![]), [leased(0, 49, 3)]);
+    assert_eq!(answers(&mut bench, vec![leased(0, 49, 3)], vec![grant(50, 99)]), [leased(0, 49, 3)]);
+    bench.pass(Duration::from_secs(2));
+    assert_eq!(bench.last_poll().1.refused, [v1::LeasedRange::from(leased(50, 99, 3))]);
+}
+
+#[test]
+fn what_arrives_behind_a_question_is_not_judged_by_its_answer() {
+    let mut bench = Bench::new(None);
+    let (ticket, poll) = bench.greeted();
+    let import = v1::Move { range: Some(leased(0, 99, 3).into()), token: 5, within_ms: 30_000, ..Default::default() };
+    let answer = v1::OwnerAnswer { imports: vec![import], ..bench.answer(&poll) };
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    bench.pass(Duration::from_secs(2));
+    let (ticket, poll) = bench.last_poll();
+    bench.input(Input::Imported { token: 5, done: true });
+    // A new leader, that has not heard of the move from anybody.
+    let answer = bench.answer(&poll);
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    assert!(bench.out.drain().all(|output| !matches!(output, Output::ImportOver(_))));
+    bench.pass(Duration::from_secs(2));
+    assert_eq!(bench.last_poll().1.imported.len(), 1);
+}
+
+#[test]
 fn an_unhealthy_owner_holds_nothing_and_asks_for_nothing() {
     let mut bench = Bench::new(None);
     bench.granted(leased(0, 99, 1));

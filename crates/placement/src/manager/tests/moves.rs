@@ -214,9 +214,6 @@ fn a_move_that_its_leader_recorded_and_did_not_tell_goes_through() {
         world.owners[0].hand_over = Some(true);
         world.pass(Duration::from_secs(8));
         assert_eq!(outcome(&world, &moves), (true, lost), "{mutant:?}");
-        // Two leaders later nobody takes it for new: its holder has it.
-        world.depose();
-        world.elect(0);
         world.pass(Duration::from_secs(60));
         assert_eq!((world.covered(), outcome(&world, &moves).1), (1.0, lost), "{mutant:?}");
     }
@@ -233,4 +230,40 @@ fn a_copy_that_is_not_done_when_its_leader_dies_is_begun_anew() {
     copied(&mut world, &moves, true);
     world.pass(Duration::from_secs(60));
     assert_eq!((world.covered(), outcome(&world, &moves)), (1.0, (true, false)));
+}
+
+#[test]
+fn what_is_on_its_way_to_an_owner_that_is_ill_or_has_left_goes_to_somebody_else() {
+    for ill in [true, false] {
+        let (mut world, moves) = copying(None);
+        world.mute = ill;
+        copied(&mut world, &moves, true);
+        if ill {
+            // Recorded, and not told.
+            world.pass(100 * MS);
+        }
+        world.depose();
+        world.mute = false;
+        world.owners[0].up = false;
+        let last = if ill { owner::Input::Healthy(false) } else { owner::Input::Leave };
+        world.tell_owner(1, last);
+        world.elect(1);
+        world.pass(Duration::from_secs(3));
+        world.owners[0].up = true;
+        world.pass(Duration::from_secs(5));
+        assert_eq!(world.share(0), 1.0, "ill: {ill}");
+    }
+}
+
+#[test]
+fn nobody_is_drained_while_something_is_on_its_way_to_it() {
+    let (mut world, moves) = copying(None);
+    assert_eq!(world.share(1), 0.0);
+    world.tell_owner(1, owner::Input::Drain);
+    world.pass(Duration::from_secs(1));
+    assert!(!world.owners[1].drained);
+    copied(&mut world, &moves, true);
+    world.pass(Duration::from_secs(10));
+    assert_eq!((world.owners[1].drained, world.share(0)), (true, 1.0));
+    assert_eq!(world.lookups[0].1, [], "it came back as it went");
 }

@@ -330,7 +330,9 @@ fn state_that_arrived_is_good_for_one_grant() {
         bench.pass(Duration::from_secs(2));
         let (ticket, poll) = bench.last_poll();
         let renewals = renewals.into_iter().map(Into::into).collect();
-        let answer = v1::OwnerAnswer { renewals, grants, ..bench.answer(&poll) };
+        // Leaders that know nothing of the move name it back as long as it is said to have arrived.
+        let imports = vec![v1::Move { token: 9, ..Default::default() }];
+        let answer = v1::OwnerAnswer { renewals, grants, imports, ..bench.answer(&poll) };
         bench.input(Input::Answered { ticket, result: Ok(answer) });
         bench.claims()
     };

@@ -15,10 +15,15 @@ pub enum Told {
 impl Told {
     /// What a shell says of a command that this signal ended.
     pub fn exit_code(self) -> ExitCode {
-        ExitCode::from(match self {
+        ExitCode::from(self.shells_code())
+    }
+
+    /// The same as a number.
+    pub fn shells_code(self) -> u8 {
+        match self {
             Told::Interrupt => 130,
             Told::Terminate => 143,
-        })
+        }
     }
 }
 

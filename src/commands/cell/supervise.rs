@@ -62,10 +62,14 @@ pub enum Ended {
 impl Guarded<'_> {
     /// Runs the command to its end, or to the end of the lock. Signals are passed on to it.
     pub async fn run(&self, held: &mut impl Held, signals: &mut Signals) -> Result<Ended, Error> {
+        let until = match lease_of(held, signals).await {
+            Ok(until) => until,
+            Err(ended) => return Ok(ended),
+        };
         let (mut child, mut control) = self.spawn()?;
         let group = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let mut sent = None;
-        let mut deadline = self.tether.while_held(held.lease_until().unwrap_or_else(now));
+        let mut deadline = self.tether.while_held(until);
         let mut lost: Option<String> = None;
         let mut killed = false;
         let status = loop {
@@ -133,9 +137,60 @@ impl Guarded<'_> {
     }
 }
 
+/// Waits until the lease is known to run. What is heard of a lock in jeopardy may be of long ago, and the lock another's by now:
+/// nothing begins under it.
+async fn lease_of(held: &mut impl Held, signals: &mut Signals) -> Result<Mono, Ended> {
+    loop {
+        if let Some(until) = held.lease_until() {
+            return Ok(until);
+        }
+        tokio::select! {
+            biased;
+            why = held.lost() => return Err(Ended::Lost(why.message)),
+            told = signals.next() => return Err(Ended::Exited(told.shells_code())),
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
 fn pass_on(group: Option<Pid>, signal: Signal) {
     if let Some(group) = group {
         // An empty group has nobody left to hear it.
         let _ = kill_process_group(group, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_base::Class;
+
+    /// A session in jeopardy that is back after so many looks, or over.
+    struct Jeopardy {
+        looks: std::cell::Cell<u32>,
+        back: bool,
+    }
+
+    impl Held for Jeopardy {
+        fn lease_until(&self) -> Option<Mono> {
+            self.looks.set(self.looks.get().saturating_sub(1));
+            (self.back && self.looks.get() == 0).then(|| now() + Duration::from_secs(60))
+        }
+
+        async fn lost(&mut self) -> Error {
+            match self.back {
+                true => std::future::pending().await,
+                false => Error::new("cell.expired", Class::Refused, "the session is over"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_begins_under_a_lock_that_is_heard_of_in_jeopardy() {
+        let mut signals = Signals::listen().unwrap();
+        let of = |back| Jeopardy { looks: std::cell::Cell::new(3), back };
+        let over = lease_of(&mut of(false), &mut signals).await;
+        assert_eq!(over, Err(Ended::Lost("the session is over".to_owned())));
+        assert!(lease_of(&mut of(true), &mut signals).await.is_ok_and(|until| until > now()));
     }
 }

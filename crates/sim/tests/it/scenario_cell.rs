@@ -43,6 +43,13 @@ fn whoever_runs_a_command_is_cut_off_and_every_claim_is_checked() {
     }
 }
 
+/// Each was red once, at the scenario's own length.
+#[test]
+fn seeds_that_found_something_stay_green() {
+    let own = lasting(60 * tidings_sim::scenario("cell").unwrap().minutes);
+    assert_eq!(run("cell", 304, &own).unwrap().failures, []);
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run_and_others_differ() {
     for scenario in ["cell", "cell-directed", "cell-guarded"] {

@@ -42,10 +42,10 @@ pub struct Command {
 }
 
 impl Command {
-    /// Starts under a lock that is held.
-    pub fn start(grant: Grant, mutant: Option<Mutant>, now: Mono, lease_until: Option<Mono>) -> Command {
+    /// Starts under a lock that is held, and a lease that runs.
+    pub fn start(grant: Grant, mutant: Option<Mutant>, now: Mono, lease_until: Mono) -> Command {
         let tether = Tether { lock_delay: grant.delay, kill_after: KILL_AFTER, slack: SLACK, mutant };
-        let deadline = tether.while_held(lease_until.unwrap_or(now));
+        let deadline = tether.while_held(lease_until);
         Command { grant, tether, deadline, told: false, lost: false, next_act: now }
     }
 

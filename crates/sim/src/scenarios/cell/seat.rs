@@ -170,7 +170,9 @@ impl Seat {
             }
         }
         let lease = self.machine.lease_until();
-        if let Some(grant) = held.filter(|grant| self.command.is_none() && self.taken.as_ref() != Some(grant)) {
+        let new = held.filter(|grant| self.command.is_none() && self.taken.as_ref() != Some(grant));
+        // Under a lock that is heard of in jeopardy nothing begins before it is safe.
+        if let (Some(grant), Some(lease)) = (new, lease) {
             self.taken = Some(grant.clone());
             self.command = Some(Command::start(grant, self.habits.mutant, now.mono, lease));
         }

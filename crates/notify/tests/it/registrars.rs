@@ -211,6 +211,21 @@ fn f5_a_new_owner_finds_the_markers_and_says_how_it_stands() {
     }
 }
 
+/// Of what is not stable a matcher would know what no registrar knows.
+#[test]
+fn f5_a_matcher_hears_of_a_registration_when_the_row_says_so() {
+    for (mutant, early) in [(None, 0), (Some(Mutant::SpreadUnstored), 1)] {
+        let mut desk = desk(mutant);
+        let grant = desk.hello(1, 11, &none()).unwrap();
+        desk.hold = true;
+        desk.register(&grant, 1, 1, b"x");
+        assert_eq!(desk.match_all(0).len(), early, "{mutant:?}");
+        desk.hold = false;
+        desk.release_all();
+        assert_eq!(desk.match_all(0).len(), 1 - early, "{mutant:?}");
+    }
+}
+
 /// F11: whoever can be read is found at once, and those who cannot when they can.
 #[test]
 fn f5_rows_that_cannot_be_read_hide_no_clients_of_others() {

@@ -36,11 +36,9 @@ const TABLE: &[(Rule, &str, u64, &[&str])] = &[
     (Rule::AckClearsUnknown, AIMED, 1, MISSED),
     (Rule::NoMarker, RANDOM, 1, MISSED),
     (Rule::NoRecovery, RANDOM, 8, APART),
-    (Rule::SpreadUnstored, RANDOM, 89, COPIES),
     (Rule::ReadBeforeStore, RANDOM, 12, MISSED),
     (Rule::NoPostPropagation, RANDOM, 1, MISSED),
     (Rule::PageUnmarked, AIMED, 1, MISSED),
-    (Rule::NotRegisteredIgnored, RANDOM, 9, COPIES),
     (Rule::DigestIgnored, RANDOM, 1, APART),
     (Rule::MacIgnored, AIMED, 1, FORGED),
     (Rule::SupersededAccepted, AIMED, 1, APART),
@@ -90,6 +88,9 @@ fn every_rule_is_missed_when_it_is_left_out() {
 
 #[test]
 fn every_rule_has_a_seed() {
-    let rules: Vec<Rule> = TABLE.iter().map(|(rule, ..)| *rule).collect();
-    assert_eq!(rules, Rule::ALL);
+    let known = |rule: &Rule| TABLE.iter().any(|(known, ..)| known == rule);
+    // No seed of a few minutes has left a copy by these alone since rows of earlier generations are passed over: tests of the
+    // machines miss them (`registrars.rs` and `matchers.rs` in `crates/notify/tests/it`).
+    let elsewhere = [Rule::SpreadUnstored, Rule::NotRegisteredIgnored];
+    assert_eq!(Rule::ALL.into_iter().filter(|rule| !known(rule)).collect::<Vec<_>>(), elsewhere);
 }

@@ -200,7 +200,7 @@ fn every_mistake_has_its_name_and_changes_nothing() {
         (&["watch", "/nothing"], "`tidings cell put` makes a file"),
         // A value that does not fit is no flag that nobody knows.
         (&["put", "/d/f", "x", "--if-generation", "-1"], "invalid value '-1'"),
-        (&["lock", "/l", "--lease", "-5s", "--", "true"], "expected a duration such as"),
+        (&["lock", "/l", "--lease", "-5s", "--", "true"], "a duration is a whole number"),
     ] {
         let said = server.run(&[&["cell"], args].concat());
         assert!(said.code != 0 && said.err.contains(hint), "{args:?}: {said:?}");

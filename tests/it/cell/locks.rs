@@ -1,6 +1,6 @@
 //! `tidings cell lock -- CMD`: the command runs while the lock is held, and is dead before anybody else can have it.
 
-use crate::process::{Running, Server, http_get, lives, turn, until};
+use crate::process::{Running, Server, lives, turn, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn one_node() -> (tempfile::TempDir, Server) {
@@ -193,18 +193,15 @@ fn parent(pid: &str) -> Pid {
 fn a_signal_before_the_lock_is_held_starts_nothing() {
     let _turn = turn();
     let (_data, server) = one_node();
-    // Who has the root cached and says nothing holds the making of the file up, for as long as its cache lease.
-    let watcher = server.start_command(&["cell", "watch", "/"]);
-    until("the root is watched", || {
-        let listed: serde_json::Value = serde_json::from_str(&http_get(server.address, "/v1/cell/sessions")?.1).ok()?;
-        listed["sessions"].as_array()?.iter().any(|session| session["watches"] == 1).then_some(())
-    });
+    let holder = server.start_command(&["cell", "lock", "/l", "--", "sh", "-c", "echo held; sleep 600"]);
+    assert_eq!(holder.line(1), "held");
     let early = server.start_command(&["cell", "lock", "/l", "--", "echo", "started"]);
-    watcher.signal(Signal::STOP);
     until("it hears signals", || hears(early.pid(), Signal::TERM).then_some(()));
     early.signal(Signal::TERM);
     let said = early.ended();
     assert_eq!((said.code, said.out.as_str()), (143, ""), "{said:?}");
+    holder.signal(Signal::TERM);
+    assert_ne!(holder.ended().code, 0);
 }
 
 /// Whether a process has a handler of its own for a signal.

@@ -317,7 +317,7 @@ async fn applications_hand_state_over_by_http_and_nothing_is_lost() {
     })
     .await;
     assert!(copied > 0);
-    let unknown = format!("{OWNERS}/one/moves/ff?instance=a");
+    let unknown = format!("{OWNERS}/one/moves/00000000000000ff?instance=a");
     let unknown = ask(&nodes, Method::POST, &unknown, Some(json!({"done": true}))).await;
     assert_eq!(unknown.error(), (404, "placement.no_move".into()));
     let told = tokio::time::timeout(Duration::from_millis(300), losses.next()).await;

@@ -337,7 +337,9 @@ async fn an_owner_without_origins_stands_in_nobodys_way() {
         assert_eq!((got.status, &got.body[..]), (200, path.as_bytes()), "{path}");
     }
     let stats = [site.core(0), site.core(1)];
-    assert!(stats[1].served > 1 && stats[0].aside >= stats[1].served, "{stats:?}");
+    // Now and then an answer is there before anybody looks at the clock.
+    let ended = stats[0].aside + stats[0].forwarded;
+    assert!(stats[1].served > 1 && stats[0].aside > 0 && ended >= stats[1].served, "{stats:?}");
     assert_eq!(stats[0].unanswered, 0, "it has answered");
 }
 

@@ -66,7 +66,7 @@ impl Work {
                 Output::Publish { app, publications } => {
                     assert_eq!(app, "shop");
                     self.asked += 1;
-                    let done = self.asked % 2 == 0;
+                    let done = self.asked.is_multiple_of(2);
                     if done {
                         self.told.extend(publications);
                     }

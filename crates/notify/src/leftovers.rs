@@ -6,7 +6,7 @@
 
 use crate::mutant::Mutant;
 use crate::names;
-use crate::rows::{self, MATCHER, REGISTRAR, Realm, SCRATCH, StoreReply, StoreRequest};
+use crate::rows::{self, GROUPS, Realm, SCRATCH, StoreReply, StoreRequest};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use tidings_wire::v1;
@@ -42,7 +42,7 @@ struct Deletion {
 impl Leftovers {
     /// A look that deletes what is earlier than this realm.
     pub fn new(realm: Realm, mutant: Option<Mutant>) -> Leftovers {
-        let groups = vec![SCRATCH, MATCHER, REGISTRAR];
+        let groups = GROUPS.to_vec();
         Leftovers { realm, groups, from: Bytes::new(), found: VecDeque::new(), mutant }
     }
 
@@ -121,6 +121,7 @@ impl Leftovers {
 mod tests {
     use super::*;
     use crate::names::{ClientKey, ObjectKey};
+    use crate::rows::{MATCHER, REGISTRAR};
     use std::collections::BTreeMap;
 
     /// Rows of the three groups by their keys, each with so many cells.
@@ -171,7 +172,7 @@ mod tests {
                     assert!((1..=CELLS).contains(&cells), "{cells} cells in one write");
                     for row in &apply.groups[0].rows {
                         assert!(row.cells.iter().all(|cell| cell.value.is_none() && cell.timestamp == 7));
-                        let group = [SCRATCH, MATCHER, REGISTRAR].into_iter().find(|it| apply.groups[0].group == *it);
+                        let group = GROUPS.into_iter().find(|it| apply.groups[0].group == *it);
                         let left = stored.get_mut(&(group.unwrap(), row.row.clone())).unwrap();
                         *left -= row.cells.len();
                     }

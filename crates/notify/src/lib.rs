@@ -14,8 +14,8 @@
 //! - [`matcher`]: versions, and copies of registrations, by object (F6, F12).
 //! - [`registrar`]: sessions, registrations, unacknowledged notifications, presence, by client (F4, F5, F8–F10).
 //! - [`client`]: the intended registrations, and that is all a server needs to rebuild itself (F7).
-//! - [`rows`]: how state lies in the store; [`leftovers`]: what becomes of it after a loss or a reset; [`sweep`]: how long what
-//!   was deleted does; [`inspect`]: what people see of it; [`names`]: keys; [`digest`]: F7's sums; [`token`]: F8's.
+//! - [`rows`]: how state lies in the store; [`leftovers`]: what becomes of it after a loss or a reset;
+//!   [`inspect`]: what people see of it; [`names`]: keys; [`digest`]: F7's sums; [`token`]: F8's.
 //!
 //! All server state is soft: each operation commits with one blind write to one row, with a marker beside it from which
 //! the rest follows, idempotently. What it deliberately does not do: deliver data, keep queues, compare and set, know
@@ -34,7 +34,6 @@ pub mod mutant;
 pub mod names;
 pub mod registrar;
 pub mod rows;
-pub mod sweep;
 pub mod token;
 
 use std::time::Duration;

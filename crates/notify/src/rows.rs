@@ -24,6 +24,9 @@ pub const REGISTRAR: &[u8] = b".notify/registrar";
 pub const MATCHER: &[u8] = b".notify/matcher";
 /// The bridges' rows (F11).
 pub const SCRATCH: &[u8] = b".notify/scratch";
+/// All of them. F10: tombstones in them live for ten days (`Sweep` of the store): after that a late write would be new again, and
+/// an unregistered client have a copy at its matcher, a collected id its row.
+pub const GROUPS: [&[u8]; 3] = [SCRATCH, MATCHER, REGISTRAR];
 
 pub(crate) const CREATED: &[u8] = b"created";
 /// F3: the client was known before something was lost: what it registers is unknown to it, whatever has come since.

@@ -54,6 +54,7 @@ pub mod read;
 mod snapshot;
 pub mod state;
 pub mod suite;
+pub mod sweep;
 pub mod topic;
 mod work;
 

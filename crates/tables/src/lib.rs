@@ -18,7 +18,7 @@
 //! - [`processor`]: decides writes, answers reads, feeds live queries.
 //! - [`gateway`]: live queries of clients, made of many partitions.
 //! - [`gather`]: puts the answers of partitions together.
-//! - [`dropped`]: deletes what tables that were dropped have left; [`sweep`]: what the store remembers of deleted rows.
+//! - [`dropped`]: deletes what tables that were dropped have left.
 //! - [`calls`], [`live`], [`names`], [`refusal`]: what they say to each other and to callers.
 //!
 //! What it deliberately does not do: transactions over several records, secondary indices, waiting on disks or clocks,
@@ -38,4 +38,5 @@ pub mod processor;
 mod record;
 pub mod refusal;
 mod rows;
-pub mod sweep;
+
+pub use rows::group as group_of;

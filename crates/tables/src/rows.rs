@@ -23,8 +23,8 @@ const SEAL: u64 = 1 << 62;
 const BYTES: u8 = 0;
 const STRING: u8 = 1;
 
-/// The group of a table.
-pub(crate) fn group(table: TableId) -> Bytes {
+/// The group of a table in the store.
+pub fn group(table: TableId) -> Bytes {
     format!(".tables/{table}").into()
 }
 

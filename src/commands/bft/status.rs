@@ -12,8 +12,8 @@ use tidings_bft::frame;
 use tidings_bft::membership::{ClientSecrets, Membership};
 use tidings_sketch::ReplicaId;
 
-/// How long replicas have, to be reached and to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long replicas have to be reached, and then to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks each, and prints.
 pub fn run(args: &Status) -> Result<(), Error> {

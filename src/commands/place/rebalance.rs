@@ -7,15 +7,24 @@ use serde_json::{Value, json};
 use tidings_base::Error;
 use tidings_wire::v1::{PlannedMove, RebalanceReply};
 
+/// The policy that does nothing.
+const NO_POLICY: &str = "none";
+
 /// Lets the policy act, or tells what it would do.
 pub fn run(namespace: &str, dry_run: bool, remote: &Remote) -> Result<(), Error> {
-    let reply = with_placement(remote, async |placement| placement.rebalance(namespace, dry_run).await)?;
+    let (reply, policy) = with_placement(remote, async |placement| {
+        let reply = placement.rebalance(namespace, dry_run).await?;
+        let all = placement.namespaces().await?;
+        let config = all.into_iter().find(|info| info.namespace == namespace).and_then(|info| info.config);
+        Ok((reply, config.unwrap_or_default().policy))
+    })?;
     let (before, after) = (reply.max_over_mean_before, reply.max_over_mean_after);
     if remote.json {
         let steps: Vec<Value> = reply.moves.iter().map(step).collect();
         output::json(&json!({
             "namespace": namespace,
             "dry_run": dry_run,
+            "policy": policy,
             "steps": steps,
             "max_over_mean_before": before,
             "max_over_mean_after": after,
@@ -26,7 +35,7 @@ pub fn run(namespace: &str, dry_run: bool, remote: &Remote) -> Result<(), Error>
         return Ok(());
     }
     if reply.moves.is_empty() {
-        output::line(idle(&reply));
+        output::line(idle(&reply, &policy));
         return Ok(());
     }
     output::table(
@@ -47,7 +56,12 @@ pub fn run(namespace: &str, dry_run: bool, remote: &Remote) -> Result<(), Error>
 }
 
 /// Why nothing is to be done.
-fn idle(reply: &RebalanceReply) -> String {
+fn idle(reply: &RebalanceReply, policy: &str) -> String {
+    if policy == NO_POLICY {
+        return format!(
+            "nothing to do: the policy of this namespace is `{NO_POLICY}`, which leaves ranges where they are"
+        );
+    }
     let ratio = format!("the busiest owner is at {:.2} of the mean", reply.max_over_mean_before);
     let settling = match reply.settling {
         0 => String::new(),
@@ -91,6 +105,8 @@ mod tests {
             settles_ms: u64::from(settling) * 1_001,
             ..Default::default()
         };
+        let idle = |reply: &RebalanceReply| super::idle(reply, "hottest");
+        assert!(super::idle(&reply(9.0, 3), NO_POLICY).contains("the policy of this namespace is `none`"));
         assert_eq!(idle(&reply(0.0, 0)), "nothing to do: no load was measured yet");
         assert!(idle(&reply(0.0, 3)).contains("no load was measured yet; 3 ranges"), "{}", idle(&reply(0.0, 3)));
         assert!(idle(&reply(9.0, 0)).contains("well enough") && idle(&reply(9.0, 0)).contains("1.80 of the mean"));

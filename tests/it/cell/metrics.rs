@@ -96,7 +96,6 @@ fn every_metric_of_the_cell_moves() {
     for name in ["keep_alives_total", "keep_alive_held_seconds_count", "lease_seconds_count", "lease_seconds_sum"] {
         shows(&server, &format!("tidings_cell_{name}"), some);
     }
-    shows(&server, "tidings_cell_interest", some);
 
     runtime.block_on(async {
         let lock = writer.open("/lock").lock().create_file("").await.unwrap();
@@ -107,7 +106,9 @@ fn every_metric_of_the_cell_moves() {
         };
         let looks = async {
             tokio::task::block_in_place(|| {
+                // Gauges are taken every five seconds, all of them together.
                 shows(&server, "tidings_cell_lock_waiters", |value| value == 1.0);
+                shows(&server, "tidings_cell_interest", some);
                 shows(&server, "tidings_cell_sessions", |value| value >= 2.0);
                 shows(&server, "tidings_cell_handles", |value| value >= 2.0);
             });
@@ -115,16 +116,17 @@ fn every_metric_of_the_cell_moves() {
         };
         tokio::join!(waits, looks);
     });
-    shows(&server, "tidings_cell_lock_waiters", |value| value == 0.0);
 
     // Somebody who watches and does not listen.
     let watch = server.start_command(&["cell", "watch", "/file"]);
     watch.line(1);
     watch.signal(Signal::STOP);
-    runtime.block_on(writer.write("/file", "three")).unwrap();
+    let write = runtime.spawn(async move { writer.write("/file", "three").await });
     shows(&server, "tidings_cell_undelivered", some);
     watch.signal(Signal::CONT);
+    runtime.block_on(write).unwrap().unwrap();
     shows(&server, "tidings_cell_undelivered", |value| value == 0.0);
+    shows(&server, "tidings_cell_lock_waiters", |value| value == 0.0);
 
     assert_eq!(http("GET", server.address, "/v1/cell/files/file", "").unwrap(), (200, "three".to_owned()));
     shows(&server, "tidings_cell_rest_sessions", |value| value == 1.0);

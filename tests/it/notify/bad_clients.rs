@@ -12,7 +12,7 @@ fn a_client_that_reads_nothing_is_closed_and_the_others_hear_everything() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     // Whoever is asked for a sign of life and reads nothing gives none.
-    let server = start_with(dir.path(), "[timings]\nping_after = \"2s\"\ndead_after = \"15s\"\n");
+    let server = start_with(dir.path(), "[timings]\nping_after = \"2s\"\ndead_after = \"8s\"\n");
     let runtime = Runtime::new().unwrap();
     let mut deaf = runtime.block_on(async {
         let mut deaf = Stranger::connect(&server).await;

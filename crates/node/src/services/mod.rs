@@ -20,6 +20,7 @@ mod peers;
 mod placed;
 mod roll_call;
 mod stored;
+mod sweeping;
 
 pub use cells::Cells;
 pub(crate) use cells::Way;
@@ -28,6 +29,7 @@ pub use peers::{ClockGap, Met, Peers};
 pub use placed::Placed;
 pub(crate) use placed::Through;
 pub use stored::Stored;
+pub(crate) use sweeping::{Cleaning, PAUSE};
 
 use crate::apps::Apps;
 use crate::cell::CellGroup;

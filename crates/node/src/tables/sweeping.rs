@@ -1,52 +1,31 @@
-//! The store is kept clean by whichever node leads it: tombstones of tables' rows that are old enough are swept out.
+//! What tables deleted long ago is swept out.
+//!
+//! Every outcome that was acknowledged and every mark of a deletion that was collected leaves a tombstone, stamped with a
+//! position. A commit that is late by more than tombstones live would be new again: its owner may hold the fence that it was made
+//! under.
 
-use super::directories::Listed;
 use super::hub::Hub;
 use crate::metrics;
+use crate::services::Cleaning;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::Error;
-use tidings_tables::sweep::Sweep;
+use tidings_store::sweep::Sweep;
+use tidings_tables::group_of;
 
-/// How often a node looks whether it is time, and how often it sweeps, as parts of the time that tombstones live: every hour
-/// and every day, if that is ten days.
-const LOOKS: u32 = 240;
-const SWEEPS: u32 = 10;
-/// The pause between two steps, of some thousand cells each: nobody else is to notice.
-const PAUSE: Duration = Duration::from_millis(20);
-
-/// Sweeps for as long as Tables runs.
+/// Cleans for as long as Tables runs.
 pub(super) async fn run(hub: Arc<Hub>) {
     let keep = hub.told.keep_tombstones;
-    let mut swept = None;
+    let mut cleaning = Cleaning::new("tables", keep);
     loop {
-        tokio::time::sleep(keep / LOOKS).await;
-        let now = hub.clock.now().mono;
-        if swept.is_some_and(|last| now.since(last) < keep / SWEEPS) {
-            continue;
-        }
-        match sweep(&hub, keep).await {
-            Ok(removed) => {
-                swept = Some(now);
-                tracing::debug!(removed, "tables: tombstones were swept out");
-            }
-            // Somebody else leads, or nobody; or the tables are not known yet.
-            Err(error) => tracing::trace!(%error, "tables: the store is not cleaned from here"),
-        }
+        cleaning.is_due(&*hub.clock).await;
+        let begun = hub.clock.now().mono;
+        cleaning.ended(begun, clean(&hub, keep).await);
     }
 }
 
-/// One look through everything; how many tombstones are gone.
-async fn sweep(hub: &Arc<Hub>, keep: Duration) -> Result<u64, Error> {
-    let Listed { entries, .. } = hub.tables().await?;
-    let mut sweep = Sweep::new(hub.clock.now().wall, keep, entries.iter().map(|entry| entry.table()));
-    let mut removed = 0;
-    while let Some(step) = sweep.step() {
-        let done = hub.stored()?.collect(step).await?;
-        metrics::tables_tombstones(done.removed);
-        removed += done.removed;
-        sweep.done(done);
-        tokio::time::sleep(PAUSE).await;
-    }
-    Ok(removed)
+async fn clean(hub: &Arc<Hub>, keep: Duration) -> Result<u64, Error> {
+    let tables = hub.tables().await?.entries;
+    let sweep = Sweep::new(hub.clock.now().wall, keep, tables.iter().map(|entry| group_of(entry.table())));
+    hub.sweep(sweep, metrics::tables_tombstones).await
 }

@@ -1,6 +1,10 @@
 //! The registrar's rules, each with the rule left out where that shows.
 
-use crate::desk::{APP, Desk, ann, channel, client_key, lease, realm};
+mod collecting;
+mod hooks;
+mod losses;
+
+use crate::desk::{Desk, ann, channel, client_key, lease, realm};
 use crate::model::unavailable;
 use bytes::Bytes;
 use std::time::Duration;
@@ -8,8 +12,8 @@ use tidings_base::KeyRange;
 use tidings_notify::Outcome;
 use tidings_notify::mutant::Mutant;
 use tidings_notify::names::Caller;
-use tidings_notify::registrar::{Hooks, Input, Options, Output, Registrar, Verdict};
-use tidings_notify::rows::{Realm, StoreRequest};
+use tidings_notify::registrar::{Input, Options, Output, Registrar};
+use tidings_notify::rows::Realm;
 use tidings_wire::v1;
 use tidings_wire::v1::NotifyRefused as Refused;
 use tidings_wire::v1::registration_change::Change;
@@ -80,76 +84,6 @@ fn f1_a_key_that_is_not_held_is_not_served() {
     assert_eq!((desk.machine.clients(), desk.machine.pending()), (0, 0));
     assert_eq!(desk.notify(&key, b"x", 3, false), Some(Outcome::Moved));
     assert!(desk.hello(2, 12, &grant.token).is_none());
-}
-
-#[test]
-fn f3_a_raised_incarnation_refuses_old_tokens() {
-    for mutant in [None, Some(Mutant::IncarnationIgnored)] {
-        let mut desk = desk(mutant);
-        let grant = registered(&mut desk, 0);
-        desk.downs();
-        desk.give(Input::Realm(Realm { incarnation: 2, ..realm() }));
-        desk.register(&grant, 1, 2, b"y");
-        let refused = desk.refusals();
-        match mutant {
-            None => assert_eq!(refused, [Refused::InvalidId, Refused::InvalidId]),
-            Some(_) => assert_eq!(refused, vec![]),
-        }
-    }
-}
-
-/// They lie there until they are deleted.
-#[test]
-fn f3_rows_of_an_earlier_generation_are_taken_to_no_matcher_of_the_new_one() {
-    let mut old = desk(None);
-    let grant = old.hello(1, 11, &none()).unwrap();
-    old.register(&grant, 1, 1, b"x");
-    let reset = |generation| Realm { generations: [(APP.to_owned(), generation)].into(), ..realm() };
-    for (generation, taken) in [(0, 1), (1, 0)] {
-        let mut new = Desk::seat(Registrar::new(Options::default()));
-        new.store = old.store.clone();
-        new.give(Input::Realm(reset(generation)));
-        new.give(Input::Gained { range: KeyRange::FULL, lease: tidings_base::LeaseNumber::new(6).unwrap() });
-        assert_eq!((new.match_all(4).len(), new.downs().is_empty()), (taken, taken == 0), "generation {generation}");
-    }
-}
-
-/// Whether a client that has this grant is told that nobody knows the latest version of what it registers.
-fn hears_of_the_loss(desk: &mut Desk<Registrar>, grant: &v1::NotifyGrant, number: u64) -> bool {
-    desk.register(grant, number, 1, b"x");
-    desk.match_all(5);
-    notifications(desk.downs()).iter().any(|(_, unknown)| *unknown)
-}
-
-#[test]
-fn f3_who_gets_another_id_before_it_has_heard_of_a_loss_hears_of_it() {
-    let before_the_loss = Bytes::from_static(b"a token of another time");
-    // Its storage was copied: both get to hear.
-    let mut desk = desk(None);
-    let first = desk.hello(1, 11, &before_the_loss).unwrap();
-    desk.hello(2, 12, &first.token).unwrap();
-    let clone = desk.hello(3, 13, &first.token).unwrap();
-    assert_ne!(clone.salt, first.salt);
-    assert!(hears_of_the_loss(&mut desk, &clone, 3));
-
-    // The id was never stored, and the handshake is repeated.
-    let mut desk = self::desk(None);
-    desk.hold = true;
-    assert_eq!(desk.hello(1, 11, &before_the_loss), None);
-    assert!(desk.release(), "its ids are counted");
-    let (id, request) = desk.held.pop_front().unwrap();
-    assert!(matches!(request, StoreRequest::Write(_)), "{request:?}");
-    desk.give(Input::Stored { id, result: Err(unavailable()) });
-    desk.release_all();
-    let grant = desk.hello(1, 11, &before_the_loss).unwrap();
-    assert!(hears_of_the_loss(&mut desk, &grant, 1));
-
-    // Who has lost nothing hears of nothing.
-    let mut desk = self::desk(None);
-    let first = desk.hello(1, 11, &none()).unwrap();
-    desk.hello(2, 12, &first.token).unwrap();
-    let clone = desk.hello(3, 13, &first.token).unwrap();
-    assert!(!hears_of_the_loss(&mut desk, &clone, 3));
 }
 
 #[test]
@@ -447,239 +381,6 @@ fn notifications_are_sent_again_ever_less_often_until_they_are_acknowledged() {
         desk.pass(200_000);
         assert_eq!(notifications(desk.downs()), vec![]);
     }
-}
-
-fn offline_for_days(desk: &mut Desk<Registrar>) -> v1::NotifyGrant {
-    let grant = registered(desk, 5);
-    desk.give(Input::Closed(channel(1)));
-    desk.take();
-    desk.pass(8 * 24 * 3_600_000);
-    grant
-}
-
-fn confirm(desk: &mut Desk<Registrar>, held: bool) {
-    assert!(desk.confirm(held), "collection asks whether the lease held");
-}
-
-#[test]
-fn f10_a_client_that_is_long_gone_is_collected_in_order_and_not_revived() {
-    for (mutant, refused) in [(None, vec![Refused::InvalidId]), (Some(Mutant::CreatedIgnored), vec![])] {
-        let mut desk = desk(mutant);
-        let grant = offline_for_days(&mut desk);
-        let key = desk.key_of(&grant);
-        confirm(&mut desk, true);
-        let calls = desk.match_all(0);
-        assert!(calls.len() == 1 && !calls[0].registered);
-        assert_eq!(desk.machine.clients(), 0);
-        let left = desk.store.perform(&StoreRequest::Get(v1::Get {
-            key: Some(v1::RowKey {
-                group: Bytes::from_static(tidings_notify::rows::REGISTRAR),
-                row: [&1u64.to_be_bytes()[..], key.as_bytes()].concat().into(),
-            }),
-            columns: Vec::new(),
-        }));
-        assert_eq!(left, Ok(tidings_notify::rows::StoreReply::Row(None)));
-        desk.register(&grant, 4, 2, b"y");
-        assert_eq!(desk.refusals(), refused);
-        if mutant.is_none() {
-            assert_ne!(desk.hello(5, 55, &grant.token).unwrap().salt, grant.salt);
-        }
-    }
-}
-
-#[test]
-fn f10_a_deposed_collector_deletes_nothing_more() {
-    let mut desk = desk(None);
-    offline_for_days(&mut desk);
-    confirm(&mut desk, false);
-    assert_eq!(desk.match_all(0).len(), 0);
-    // What it left is a row without `created`: the owner that finds it collects it.
-    desk.pass(2 * 3_600_000);
-    let calls = desk.match_all(0);
-    assert!(!calls.is_empty() && calls.iter().all(|call| !call.registered));
-    assert_eq!(desk.machine.clients(), 0);
-}
-
-#[test]
-fn f10_messages_of_a_client_wait_for_its_collection() {
-    let mut desk = desk(None);
-    let grant = offline_for_days(&mut desk);
-    desk.register(&grant, 4, 2, b"y");
-    assert_eq!(desk.downs(), vec![]);
-    confirm(&mut desk, true);
-    desk.match_all(0);
-    assert_eq!(desk.refusals(), [Refused::InvalidId]);
-}
-
-#[test]
-fn hooks_decide_and_what_they_do_not_know_is_deferred() {
-    let options = Options { hooks: Hooks::All, ..Default::default() };
-    let mut desk = Desk::registrar(options);
-    let grant = desk.hello(1, 11, &none()).unwrap();
-    let answer = |desk: &mut Desk<Registrar>, verdict| {
-        let out = desk.take();
-        let ids = out.iter().filter_map(|out| match out {
-            Output::Authorize { id, .. } => Some(*id),
-            _ => None,
-        });
-        let ids: Vec<_> = ids.collect();
-        desk.out = out.into_iter().filter(|out| !matches!(out, Output::Authorize { .. })).collect();
-        ids.iter().for_each(|id| desk.give(Input::Authorized { id: *id, verdict }));
-        ids.len()
-    };
-    let failures = |desk: &mut Desk<Registrar>| -> Vec<v1::RegistrationFailure> {
-        desk.downs().iter().flat_map(|down| &down.statuses).map(|status| status.failure()).collect()
-    };
-    for (op, verdict, failure) in
-        [(1, Verdict::Unsure, v1::RegistrationFailure::Transient), (2, Verdict::No, v1::RegistrationFailure::Permanent)]
-    {
-        desk.register(&grant, 1, op, b"x");
-        assert_eq!(answer(&mut desk, verdict), 1);
-        assert_eq!(failures(&mut desk), [failure]);
-    }
-    desk.register(&grant, 1, 3, b"x");
-    assert_eq!(answer(&mut desk, Verdict::Yes), 1);
-    desk.match_all(9);
-    // Before it is sent: not known, then yes, then no.
-    assert_eq!(answer(&mut desk, Verdict::Unsure), 1);
-    assert_eq!(notifications(desk.downs()), vec![]);
-    desk.pass(1_500);
-    assert_eq!(answer(&mut desk, Verdict::Yes), 1);
-    assert_eq!(notifications(desk.downs()), [(9, false)]);
-    desk.pass(3_000);
-    assert!(answer(&mut desk, Verdict::No) >= 1);
-    assert_eq!(failures(&mut desk), [v1::RegistrationFailure::Permanent]);
-    assert!(!desk.match_all(0)[0].registered);
-}
-
-/// Answers every question to the application; how many there were.
-fn judge(desk: &mut Desk<Registrar>, verdict: Verdict) -> usize {
-    let (asks, rest) = desk.take().into_iter().partition(|out| matches!(out, Output::Authorize { .. }));
-    desk.out = rest;
-    for ask in &asks {
-        if let Output::Authorize { id, .. } = ask {
-            desk.give(Input::Authorized { id: *id, verdict });
-        }
-    }
-    Vec::<Output>::len(&asks)
-}
-
-#[test]
-fn a_hook_that_hangs_holds_up_no_news_of_other_objects() {
-    let mut desk = Desk::registrar(Options { hooks: Hooks::All, log_after: Duration::ZERO, ..Default::default() });
-    let grant = desk.hello(1, 11, &none()).unwrap();
-    desk.register(&grant, 1, 1, b"y");
-    assert_eq!(judge(&mut desk, Verdict::Yes), 1);
-    desk.match_all(1);
-    judge(&mut desk, Verdict::Yes);
-    desk.downs();
-    // Nobody answers this one for now.
-    desk.register(&grant, 1, 2, b"x");
-    let hangs = desk.take();
-    let key = desk.key_of(&grant);
-    assert_eq!(desk.notify(&key, b"y", 5, false), Some(Outcome::Done));
-    assert_eq!(judge(&mut desk, Verdict::Yes), 1);
-    assert_eq!(notifications(desk.downs()), [(5, false)]);
-    desk.out.extend(hangs);
-    assert_eq!(judge(&mut desk, Verdict::Yes), 1);
-    assert_eq!(desk.match_all(0)[0].object, b"x"[..]);
-}
-
-/// What one connection's token allows says nothing of the next one's.
-#[test]
-fn a_verdict_about_one_connection_is_none_about_another() {
-    for verdict in [Verdict::Yes, Verdict::No] {
-        let mut desk = Desk::registrar(Options { hooks: Hooks::All, ..Default::default() });
-        let grant = desk.hello(1, 11, &none()).unwrap();
-        desk.register(&grant, 1, 1, b"x");
-        judge(&mut desk, Verdict::Yes);
-        desk.match_all(1);
-        judge(&mut desk, Verdict::Yes);
-        desk.downs();
-        let key = desk.key_of(&grant);
-        desk.notify(&key, b"x", 5, false);
-        let about_the_first = desk.take();
-        // The client comes by another connection.
-        desk.ack(&grant, 2, b"x", 1, 0);
-        let about_the_second = desk.take();
-        desk.out = about_the_first;
-        assert_eq!(judge(&mut desk, verdict), 1);
-        let (told, unregistered) = (notifications(desk.downs()), desk.match_all(0).len());
-        assert_eq!((told, unregistered), (vec![], 0), "{verdict:?}");
-        desk.out = about_the_second;
-        assert_eq!(judge(&mut desk, Verdict::Yes), 1);
-        assert_eq!(notifications(desk.downs()), [(5, false)]);
-    }
-}
-
-#[test]
-fn what_rides_along_waits_for_the_hook_and_is_dropped_with_a_later_version() {
-    let mut desk =
-        Desk::registrar(Options { hooks: Hooks::Of([crate::desk::APP.into()].into()), ..Default::default() });
-    let grant = desk.hello(1, 11, &none()).unwrap();
-    desk.register(&grant, 1, 1, b"x");
-    judge(&mut desk, Verdict::Yes);
-    desk.match_all(1);
-    judge(&mut desk, Verdict::Yes);
-    desk.downs();
-    let key = desk.key_of(&grant);
-    let hint = |desk: &mut Desk<Registrar>, version, payload: &'static str| {
-        let notify = v1::ClientNotify {
-            realm: crate::desk::wire_realm(),
-            client: Some(key.to_message()),
-            object: Bytes::from_static(b"x"),
-            version,
-            hint: true,
-            payload: payload.into(),
-            ..Default::default()
-        };
-        let request = tidings_notify::RequestId(0);
-        desk.give(Input::Notify { request, lease: lease(), notify: Box::new(notify) });
-    };
-    hint(&mut desk, 7, "seven");
-    assert_eq!(judge(&mut desk, Verdict::Yes), 1);
-    let sent: Vec<v1::Notification> = desk.downs().into_iter().flat_map(|down| down.notifications).collect();
-    assert_eq!((sent[0].version, &sent[0].payload[..], sent[0].times.is_some()), (7, &b"seven"[..], true));
-    hint(&mut desk, 8, "eight");
-    let earlier = desk.take();
-    hint(&mut desk, 9, "nine");
-    desk.take();
-    desk.out = earlier;
-    judge(&mut desk, Verdict::Yes);
-    let sent: Vec<v1::Notification> = desk.downs().into_iter().flat_map(|down| down.notifications).collect();
-    assert_eq!((sent[0].version, sent[0].payload.is_empty()), (9, true));
-}
-
-#[test]
-fn f3_a_scrub_takes_registrations_to_their_matchers_again() {
-    let every = Duration::from_secs(60);
-    let mut desk = Desk::registrar(Options { scrub_every: every, ..Default::default() });
-    let grant = desk.hello(1, 11, &none()).unwrap();
-    desk.register(&grant, 1, 1, b"x");
-    let first = desk.match_all(3);
-    desk.ack(&grant, 1, b"x", 3, 0);
-    desk.downs();
-    // Whatever its matcher knows: what the client has is nothing new, and what nobody knows is not told again.
-    for known in [3, 0] {
-        desk.pass(every.as_millis() as u64);
-        let again = desk.match_all(known);
-        assert_eq!(
-            again.iter().map(|call| (call.seqno, call.registered)).collect::<Vec<_>>(),
-            [(first[0].seqno, true)]
-        );
-        assert_eq!((notifications(desk.downs()), desk.machine.pending()), (vec![], 0));
-    }
-    // A version that was missed is told.
-    desk.pass(every.as_millis() as u64);
-    desk.match_all(9);
-    assert_eq!(notifications(desk.downs()), [(9, false)]);
-    // Clients that are offline are looked after, too.
-    desk.ack(&grant, 1, b"x", 9, 0);
-    desk.give(Input::Closed(channel(1)));
-    assert_eq!(desk.machine.clients(), 0);
-    desk.pass(every.as_millis() as u64);
-    assert_eq!(desk.match_all(9).len(), 1);
-    assert_eq!(desk.machine.clients(), 0);
 }
 
 #[test]

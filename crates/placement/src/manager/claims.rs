@@ -135,7 +135,10 @@ impl Pool {
             }
             return Ok(index);
         }
-        let proven = poll.proof.is_some() && poll.proof == record.proof;
+        // Whoever held the lock when it sent this may be long dead when it arrives. Those who share a lock count on from each
+        // other, so only one that counts more is the later one.
+        let later = poll.incarnation > record.incarnation;
+        let proven = later && poll.proof.is_some() && poll.proof == record.proof;
         let leased = self
             .table
             .of_owner(index)
@@ -143,7 +146,7 @@ impl Pool {
             .any(|start| self.table.get(start).is_some_and(|range| self.now < range.until && is_leased(range)));
         // One that does not count more is not known to be the later one: whoever is recorded stays until it is silent, or
         // the two would take the name from each other for ever.
-        let speaks = poll.incarnation <= record.incarnation && self.now < member.live_until;
+        let speaks = !later && self.now < member.live_until;
         if (leased || speaks) && !proven {
             return Err(Error::new(
                 "placement.owner_id_in_use",

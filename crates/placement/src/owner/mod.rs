@@ -28,7 +28,7 @@ use tidings_base::bounded::BoundedMap;
 use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Seeded, Timers};
 use tidings_wire::v1;
 
-/// The first pause after a failed or racing request, and the longest: random, doubling, longer than a round trip.
+/// The first pause after a failed, racing or unanswered request, and the longest: random, doubling, longer than a round trip.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -667,7 +667,7 @@ impl Machine for Owner {
                 Timer::Silence => {
                     self.talk.give_up();
                     self.failures = self.failures.saturating_add(1);
-                    self.poll(now, out);
+                    self.again_after_pause(now);
                 }
                 Timer::Lapse => self.lapse(now, out),
                 Timer::Export(token) => self.exported(now, token, false, out),

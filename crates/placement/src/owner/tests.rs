@@ -429,6 +429,30 @@ fn all_managers_are_asked_when_the_leader_is_silent_and_the_leader_alone_once_on
 }
 
 #[test]
+fn after_silence_it_asks_again_behind_a_pause_that_doubles_and_exceeds_the_round_trip() {
+    let mut bench = Bench::new(None);
+    let (ticket, poll) = bench.greeted();
+    bench.now = bench.now + Duration::from_millis(40);
+    let answer = bench.answer(&poll);
+    bench.input(Input::Answered { ticket, result: Ok(answer) });
+    let round_trip = bench.owner.talk.round_trip();
+    assert!(round_trip > Duration::ZERO);
+    // The poll that nobody answers.
+    bench.now = bench.owner.deadline().unwrap();
+    bench.pass(Duration::ZERO);
+    bench.last_poll();
+    for least in [FIRST_PAUSE / 2, FIRST_PAUSE, FIRST_PAUSE * 2, FIRST_PAUSE * 4] {
+        bench.now = bench.owner.deadline().unwrap();
+        bench.pass(Duration::ZERO);
+        assert_eq!(bench.polls(), [], "not at once");
+        let pause = bench.owner.deadline().unwrap().since(bench.now);
+        assert!(pause >= round_trip + least && pause <= round_trip + least * 3, "{pause:?} of {least:?}");
+        bench.pass(pause);
+        bench.last_poll();
+    }
+}
+
+#[test]
 fn another_address_is_told_at_once() {
     let mut bench = Bench::new(None);
     bench.granted(leased(0, 99, 1));

@@ -8,7 +8,7 @@ use tidings_sim::{Options, run};
 
 /// Two owners of a key, or one that serves after another has got it.
 const TWO: &[&str] = &["one_believer_per_key", "lease_numbers_only_grow"];
-const UNOWNED: &[&str] = &["every_key_is_owned_again", "clients_are_served_again"];
+const UNOWNED: &[&str] = &["no_key_stays_unowned", "every_key_is_owned_again", "clients_are_served_again"];
 
 /// Seeds that are tried behind the known one: what a seed does changes with the product.
 const OTHERS: std::ops::RangeInclusive<u64> = 1..=12;
@@ -22,7 +22,7 @@ const TABLE: &[(Rule, &str, u64, &[&str])] = &[
     (Rule::CleanFlag, "placement-directed", 7, &["losses_are_told"]),
     (Rule::TwinTaken, "placement-directed", 1, TWO),
     (Rule::LeaseFromReceipt, "placement", 1, &["leases_are_dated_from_the_question"]),
-    (Rule::HeardNotAdvanced, "placement", 2, UNOWNED),
+    (Rule::HeardNotAdvanced, "placement", 4, UNOWNED),
     (Rule::LapseRevived, "placement", 1, &["a_lapsed_lease_stays_lapsed"]),
     (Rule::UnknownIsDone, "placement", 5, TWO),
     (Rule::NumbersReused, "placement", 1, &["lease_numbers_only_grow"]),

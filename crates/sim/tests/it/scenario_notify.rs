@@ -35,7 +35,7 @@ fn seeds_that_found_something_stay_green() {
 
 #[test]
 fn every_story_is_told_and_ends_well() {
-    let report = run_seeds("notify-directed", 1..=3, &short(12), 2, &mut |_, _| true).unwrap();
+    let report = run_seeds("notify-directed", 1..=3, &short(14), 2, &mut |_, _| true).unwrap();
     assert_eq!(report.failures, []);
     for story in director::stories() {
         assert!(report.faults.get(story).is_some_and(|count| *count > 0), "no {story} in {:?}", report.faults);

@@ -22,6 +22,15 @@ fn seeds_are_green_and_every_kind_of_trouble_occurs() {
     assert!(report.invariants.values().all(|checks| *checks > 0), "{:?}", report.invariants);
 }
 
+/// Each was red once, at the scenario's own length.
+#[test]
+fn seeds_that_found_something_stay_green() {
+    let own = short(tidings_sim::scenario("placement").unwrap().minutes);
+    for seed in [502, 722] {
+        assert_eq!(run("placement", seed, &own).unwrap().failures, [], "seed {seed}");
+    }
+}
+
 #[test]
 fn aimed_faults_leave_seeds_green_and_every_story_is_told() {
     let report = run_seeds("placement-directed", 1..=8, &short(4), 2, &mut |_, _| true).unwrap();

@@ -584,6 +584,23 @@ fn a_process_is_granted_nothing_before_its_own_record_is_in_the_cell() {
     assert!(!pool.members[&1].committed, "the record of another");
 }
 
+/// F4: the lock is free again when this arrives, and the next process has it.
+#[test]
+fn the_first_words_of_a_process_that_has_died_free_nothing_of_the_next_ones() {
+    let mut world = World::new();
+    let proof = Some(v1::ExclusivityProof { boot_id: "boot".into(), lock_id: "dir".into() });
+    world.add_owner(owner::Options { proof: proof.clone(), ..owner_options("a", 3) }, None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.share(0), 1.0);
+    for incarnation in [2, 3] {
+        let late = v1::OwnerPoll { incarnation, proof: proof.clone(), ..poll("a", "a:1") };
+        assert_eq!(ask(&mut world, late).unwrap().unwrap_err().code, "placement.owner_id_in_use");
+    }
+    world.add_owner(owner_options("b", 1), None);
+    world.pass(Duration::from_secs(30));
+    assert!(world.share(0) > 0.0 && world.share(0) + world.share(1) > 0.999, "it holds what it held, and hands over");
+}
+
 #[test]
 fn one_owners_word_deposes_no_leader() {
     let mut world = World::new();

@@ -44,6 +44,8 @@ const DEAF: Duration = Duration::from_secs(3);
 /// A disk so slow that a range moves while something is being written. Matchers ask again after 2 s.
 const SLOW: DiskPace =
     DiskPace { least: Duration::from_millis(1_800), spread: Duration::ZERO, stalls: 0, stall: Duration::ZERO };
+/// What a registrar does not have to wait for has reached matchers, and is stored.
+const SPREAD: Duration = Duration::from_millis(200);
 /// How late a busy process hears that its ranges are gone. What came of it is judged before they move again, within a
 /// lease: whoever reads a row again finds what was missed.
 const BUSY: Duration = Duration::from_secs(12);
@@ -83,9 +85,15 @@ enum Story {
     /// F10: a matcher's write of a registration is late, and comes when the end of that registration is stored and was seen
     /// by those who look for what may be forgotten.
     LateCopy,
+    /// F6: the same, but the clock of whoever looks is so far ahead that the end is forgotten: a matcher has a copy of a
+    /// registration that nobody has, until the next version is told in vain.
+    ClockAhead,
+    /// F5: a registrar cannot store the end of a registration, and dies. Its client comes back and wants the object after all,
+    /// which is what the next registrar reads: nobody has anything to say.
+    LostEnd,
 }
 
-const STORIES: [Story; 12] = [
+const STORIES: [Story; 14] = [
     Story::SlowLines,
     Story::LateWord,
     Story::Deaf,
@@ -98,6 +106,8 @@ const STORIES: [Story; 12] = [
     Story::LatePage,
     Story::Witness,
     Story::LateCopy,
+    Story::ClockAhead,
+    Story::LostEnd,
 ];
 
 impl Story {
@@ -115,6 +125,8 @@ impl Story {
             Story::LatePage => "late_page",
             Story::Witness => "witness",
             Story::LateCopy => "late_copy",
+            Story::ClockAhead => "clock_ahead",
+            Story::LostEnd => "lost_end",
         }
     }
 }
@@ -292,6 +304,8 @@ impl Run {
                 Story::LatePage => self.late_page(director, step)?,
                 Story::Witness => self.witness(director, step),
                 Story::LateCopy => self.late_copy(director, step)?,
+                Story::ClockAhead => self.clock_ahead(director, step)?,
+                Story::LostEnd => self.lost_end(director, step),
             },
         })
     }
@@ -315,12 +329,13 @@ impl Run {
                 | Story::Clone
                 | Story::Boaster
                 | Story::Witness
+                | Story::LostEnd
         );
         if self.stage.town.shared.intends(device, &director.name()) != wants {
             self.intend(device, director.name(), wants);
         }
         self.with_backend(|backend, now, out| backend.last_round(now, out));
-        self.sweep();
+        self.sweep(late::KEEP);
     }
 
     /// Everything heals, and everybody is there again.
@@ -332,12 +347,7 @@ impl Run {
         self.stage.world.network.set_weather(Weather::CALM);
         self.stage.world.network.heal_all();
         // The store comes back by itself.
-        for host in nodes.iter().chain(&devices) {
-            if !self.stage.world.is_up(*host) {
-                // Nothing here can fail to start; if it did, the world would not come to rest.
-                drop(self.stage.world.start(*host, &mut self.stage.town));
-            }
-        }
+        nodes.iter().chain(&devices).for_each(|host| self.start(*host));
         devices.into_iter().for_each(|host| self.with_device(host, |device, _, _| device.come_back()));
         nodes.into_iter().for_each(|host| self.with_node(host, |node, _, _| node.be_busy(None)));
         director.held_back = None;
@@ -474,16 +484,14 @@ impl Run {
     }
 
     fn zombie(&mut self, director: &mut Director, step: u32) -> Duration {
-        let (device, place) = (director.device, director.place());
+        let device = director.device;
         match step {
             0 => {
-                let first = |key: KeyHash| key.0.to_be_bytes()[0];
-                if first(place) == first(object_hash(APP, &director.name())) {
+                if !self.fail_registrar(director) {
                     return director.end(LOOK_AGAIN);
                 }
-                self.stage.town.shared.fail_rows([first(place)]);
                 self.intend(device, director.name(), true);
-                director.on(Duration::from_millis(200))
+                director.on(SPREAD)
             }
             1 => {
                 self.stage.town.shared.install(device);
@@ -551,6 +559,25 @@ impl Run {
             let publication = backend.version(number);
             backend.announce(now, publication, out);
         });
+    }
+
+    /// Starts whoever does not run.
+    fn start(&mut self, host: HostId) {
+        if !self.stage.world.is_up(host) {
+            // Nothing here can fail to start; if it did, the world would not come to rest.
+            drop(self.stage.world.start(host, &mut self.stage.town));
+        }
+    }
+
+    /// Rows of the device's registrar fail, those of the object's matcher do not; whether that can be.
+    fn fail_registrar(&mut self, director: &Director) -> bool {
+        let first = |key: KeyHash| key.0.to_be_bytes()[0];
+        let row = first(director.place());
+        let apart = row != first(object_hash(APP, &director.name()));
+        if apart {
+            self.stage.town.shared.fail_rows([row]);
+        }
+        apart
     }
 
     /// How slow the store's disk is from its next sync on.

@@ -1,16 +1,18 @@
 //! Stories of what comes too late, or whose only witness dies.
 
-use super::{DONE, Director, LOOK_AGAIN, ONE_BY_ONE};
+use super::{DONE, Director, LOOK_AGAIN, ONE_BY_ONE, SPREAD};
 use crate::invariants::Violation;
 use crate::scenarios::notify::Run;
 use crate::scenarios::notify::fact::OBJECTS;
 use crate::scenarios::notify::shared::APP;
 use crate::scenarios::notify::town::Actor;
+use bytes::Bytes;
 use std::time::Duration;
 use tidings_base::KeyHash;
+use tidings_notify::mutant::Mutant;
 use tidings_notify::names::object_hash;
-use tidings_notify::rows::MATCHER;
-use tidings_notify::sweep::Sweep;
+use tidings_notify::rows::{GROUPS, MATCHER};
+use tidings_store::sweep::Sweep;
 use tidings_wire::v1::{self, store_command::Command};
 
 /// A publication that takes so long to reach the feed arrives behind a wipe.
@@ -24,7 +26,10 @@ const SENT: Duration = Duration::from_secs(1);
 /// Copies and registrations are the same by then.
 const SETTLED: Duration = Duration::from_secs(10);
 /// For how long tombstones live here: no write is so late.
-const KEEP: Duration = Duration::from_secs(60);
+pub(super) const KEEP: Duration = Duration::from_secs(60);
+
+/// The step behind those of [`Run::copy_late`].
+const AFTER_LATE_COPY: u32 = 5;
 
 impl Run {
     pub(super) fn straggler(&mut self, director: &mut Director, step: u32) -> Duration {
@@ -110,10 +115,31 @@ impl Run {
     }
 
     pub(super) fn late_copy(&mut self, director: &mut Director, step: u32) -> Result<Duration, Violation> {
+        match step {
+            0..AFTER_LATE_COPY => Ok(self.copy_late(director, step, KEEP)),
+            _ => self.copies_settle(director),
+        }
+    }
+
+    pub(super) fn clock_ahead(&mut self, director: &mut Director, step: u32) -> Result<Duration, Violation> {
+        match step {
+            0..AFTER_LATE_COPY => Ok(self.copy_late(director, step, Duration::ZERO)),
+            AFTER_LATE_COPY => {
+                // Whoever is told in vain says so.
+                self.announce(director.object);
+                Ok(director.on(DONE))
+            }
+            _ => self.copies_settle(director),
+        }
+    }
+
+    /// A matcher's write of a registration comes behind the end of that registration and two looks for old tombstones, which
+    /// live for so long.
+    fn copy_late(&mut self, director: &mut Director, step: u32, keep: Duration) -> Duration {
         let (device, server) = (director.device, self.stage.town.neighbours.servers[0]);
-        Ok(match step {
+        match step {
             0 => {
-                let Some(owner) = self.owner_of(place(director)) else { return Ok(director.end(LOOK_AGAIN)) };
+                let Some(owner) = self.owner_of(place(director)) else { return director.end(LOOK_AGAIN) };
                 director.node = owner;
                 self.stage.world.network.hold_up(owner, server, LATE_WRITE);
                 self.intend(device, director.name(), true);
@@ -126,18 +152,53 @@ impl Run {
                 director.on(SENT / 2)
             }
             2 | 3 => {
-                self.sweep();
+                self.sweep(keep);
                 director.on(SENT / 10)
             }
-            4 => director.on(LATE_WRITE + DONE),
-            _ => match self.zombies() {
-                Some(what) if director.waited > SETTLED => {
-                    return Err(Violation::new("copies_are_of_registrations", what));
+            _ => director.on(LATE_WRITE + DONE),
+        }
+    }
+
+    /// Matchers have copies of registrations and of nothing else, in a while.
+    fn copies_settle(&mut self, director: &mut Director) -> Result<Duration, Violation> {
+        match self.zombies() {
+            Some(what) if director.waited > SETTLED => Err(Violation::new("copies_are_of_registrations", what)),
+            Some(_) => Ok(director.wait()),
+            None => Ok(director.end(LOOK_AGAIN)),
+        }
+    }
+
+    pub(super) fn lost_end(&mut self, director: &mut Director, step: u32) -> Duration {
+        let device = director.device;
+        match step {
+            0 => {
+                if !self.fail_registrar(director) {
+                    return director.end(LOOK_AGAIN);
                 }
-                Some(_) => director.wait(),
-                None => director.end(LOOK_AGAIN),
-            },
-        })
+                self.intend(device, director.name(), false);
+                director.on(SPREAD)
+            }
+            1 => {
+                if let Some(registrar) = self.owner_of(director.place()) {
+                    self.stage.world.kill(registrar);
+                }
+                // Whoever begins again says what it wants by its digest alone.
+                self.intend(device, director.name(), true);
+                self.stage.world.kill(device);
+                director.on(LOOK_AGAIN)
+            }
+            2 => {
+                self.stage.town.shared.fail_rows([]);
+                self.start(device);
+                director.on(LOOK_AGAIN)
+            }
+            3 if self.owner_of(director.place()).is_none() => director.wait(),
+            3 => director.on(DONE * 3),
+            _ => {
+                self.announce(director.object);
+                director.end(DONE)
+            }
+        }
     }
 
     /// Whether the matcher of the story's object reads who has registered it, and has nothing of it to write.
@@ -149,11 +210,13 @@ impl Run {
     }
 
     /// F10: whoever leads the store looks for old tombstones.
-    pub(super) fn sweep(&mut self) {
-        let (server, mutant) = (self.stage.town.neighbours.servers[0], self.stage.town.nodes.mutant);
+    pub(super) fn sweep(&mut self, keep: Duration) {
+        let server = self.stage.town.neighbours.servers[0];
+        let forgotten = self.stage.town.nodes.mutant == Some(Mutant::TombstonesForgotten);
+        let keep = if forgotten { Duration::ZERO } else { keep };
         self.stage.world.poke(server, |actor, now, out| {
             let Actor::Store(server) = actor else { return };
-            let mut sweep = Sweep::new(now.wall, KEEP, mutant);
+            let mut sweep = Sweep::new(now.wall, keep, GROUPS.map(Bytes::from_static));
             while let Some(step) = sweep.step() {
                 server.operate(now, Command::StoreCollect(step), out);
                 // So few cells are one step a group.

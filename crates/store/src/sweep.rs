@@ -1,11 +1,9 @@
-//! What the store remembers of rows that were deleted goes after a while: one look through the groups of tables, step by step.
+//! What the store remembers of cells that were deleted goes after a while: one look through some groups, step by step.
 //!
-//! Every outcome that was acknowledged and every mark of a deletion that was collected leaves a tombstone, stamped with a position,
-//! which says nothing of time. So the store marks each with the wall clock of the first look that sees it, and a later look
-//! removes it. A commit that is late by more than that would be new again: its owner may hold the fence that it was made under.
+//! Cells are stamped by whoever writes them, with numbers that need not say anything of time. So the store marks each tombstone
+//! with the wall clock of the first look that sees it, and a later look removes those that were marked long enough ago. A write
+//! that is late by more than that would be new again.
 
-use crate::names::TableId;
-use crate::rows;
 use bytes::Bytes;
 use std::time::Duration;
 use tidings_base::Wall;
@@ -23,10 +21,10 @@ pub struct Sweep {
 
 impl Sweep {
     /// A look that begins now and removes what was seen so long ago.
-    pub fn new(now: Wall, keep: Duration, tables: impl IntoIterator<Item = TableId>) -> Sweep {
+    pub fn new(now: Wall, keep: Duration, groups: impl IntoIterator<Item = Bytes>) -> Sweep {
         let seen = now.millis().max(1);
         let before = seen.saturating_sub(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
-        Sweep { seen, before, groups: tables.into_iter().map(rows::group).collect(), from: Bytes::new() }
+        Sweep { seen, before, groups: groups.into_iter().collect(), from: Bytes::new() }
     }
 
     /// What the store is to do next; `None` when the look is over.
@@ -48,10 +46,13 @@ impl Sweep {
 mod tests {
     use super::*;
 
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
+
     #[test]
-    fn a_look_goes_through_every_table_to_its_end() {
+    fn a_look_goes_through_every_group_to_its_end() {
         let now = Wall(1_700_000_000_000_000);
-        let mut sweep = Sweep::new(now, Duration::from_secs(60), [TableId(1), TableId(2)]);
+        let (one, two) = (Bytes::from_static(b"one"), Bytes::from_static(b"two"));
+        let mut sweep = Sweep::new(now, 10 * DAY, [one.clone(), two.clone()]);
         let mut steps = Vec::new();
         for next in [&b"further"[..], b"", b""] {
             steps.extend(sweep.step());
@@ -59,8 +60,13 @@ mod tests {
         }
         assert_eq!(sweep.step(), None);
         let at: Vec<(Bytes, &[u8])> = steps.iter().map(|step| (step.group.clone(), &step.from[..])).collect();
-        let (one, two) = (rows::group(TableId(1)), rows::group(TableId(2)));
         assert_eq!(at, [(two.clone(), &b""[..]), (two, b"further"), (one, b"")]);
-        assert!(steps.iter().all(|step| (step.seen, step.before) == (now.millis(), now.millis() - 60_000)));
+        let ten_days = 10 * 24 * 3_600 * 1_000;
+        assert!(steps.iter().all(|step| (step.seen, step.before) == (now.millis(), now.millis() - ten_days)));
+    }
+
+    #[test]
+    fn a_clock_that_stands_at_its_beginning_removes_nothing() {
+        assert_eq!(Sweep::new(Wall(0), DAY, [Bytes::new()]).step().unwrap().before, 0);
     }
 }

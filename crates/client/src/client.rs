@@ -364,11 +364,7 @@ impl Client {
             }
             return Err(error);
         }
-        let done = match error.class {
-            Class::Unreachable => false,
-            Class::OutcomeUnknown => attempt.retry != Retry::Idempotent || error.code == "control.deadline",
-            _ => true,
-        };
+        let done = is_final(&error, attempt.retry);
         // One that sees no majority may be cut off from it; if all say so, nothing is gained by asking on.
         attempt.hopeless += usize::from(error.lacks_majority());
         if done || attempt.hopeless >= self.inner.servers.len() {
@@ -430,6 +426,17 @@ impl Attempt {
     }
 }
 
+/// Whether asking again would bring the same answer, or is not for this library to do.
+fn is_final(error: &Error, retry: Retry) -> bool {
+    match error.class {
+        Class::Unreachable => false,
+        // Nobody knows any more what became of it, or there is no time left.
+        Class::OutcomeUnknown if error.code == "tables.outcome_unknown" || error.code == "control.deadline" => true,
+        Class::OutcomeUnknown => retry != Retry::Idempotent,
+        _ => true,
+    }
+}
+
 /// Begins an operation and waits for its first frame, so that a redirect can still be followed.
 async fn first_answer(link: &Arc<Link>, body: Body, deadline: Instant) -> Result<Answers, Error> {
     let first = async {
@@ -438,4 +445,18 @@ async fn first_answer(link: &Arc<Link>, body: Body, deadline: Instant) -> Result
         Ok(answers)
     };
     timeout_at(deadline, first).await.unwrap_or_else(|_| Err(error::deadline()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_will_ever_know_is_not_asked_again() {
+        let forgotten = Error::new("tables.outcome_unknown", Class::OutcomeUnknown, "acknowledged and forgotten");
+        let unanswered = Error::new("control.unanswered", Class::OutcomeUnknown, "nobody knows yet");
+        assert!(is_final(&forgotten, Retry::Idempotent));
+        assert!(!is_final(&unanswered, Retry::Idempotent) && is_final(&unanswered, Retry::IfNotDone));
+        assert!(!is_final(&Error::new("x", Class::Unreachable, "nobody is there"), Retry::IfNotDone));
+    }
 }

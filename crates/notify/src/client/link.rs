@@ -250,13 +250,8 @@ impl Client {
         match reason {
             v1::NotifyRefused::InvalidId | v1::NotifyRefused::Superseded | v1::NotifyRefused::BadToken => {
                 // Start as new: the servers learn what is intended from the digests, and from the token that there was
-                // something before. Another session's id is not ours any more.
+                // something before, of which they may have lost some. Whoever has the session now keeps its id.
                 self.session = None;
-                if reason == v1::NotifyRefused::Superseded
-                    && let Some((token, _)) = &mut self.previous
-                {
-                    token.clear();
-                }
                 self.nonce = None;
                 self.synced = false;
                 self.say(now);

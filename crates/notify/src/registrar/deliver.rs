@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tidings_base::{Now, Outbox};
 use tidings_wire::v1;
 
-/// Notifications of one message; the rest follow when these are acknowledged.
+/// Notifications of one message; the rest follow when half of these are acknowledged, or in their turn.
 const MAX_NOTIFICATIONS: usize = 256;
 /// Notifications of one client that wait for acks before they are logged.
 const MAX_UNLOGGED: usize = 256;
@@ -262,11 +262,20 @@ impl Registrar {
         self.push(now, key, client, notifications, vec![status], out);
     }
 
-    /// Sends everything that is not acknowledged.
+    /// Sends what is not acknowledged, as much of it as fits: those that were not sent the last time first, so that some that
+    /// are never acknowledged hold up no others.
     pub(super) fn push_all(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
-        let mut objects: Vec<u32> = client.unacked().take(MAX_NOTIFICATIONS).collect();
+        let mut objects: Vec<u32> = client.unacked().collect();
         objects.sort_unstable();
         objects.dedup();
+        client.waits = objects.len() > MAX_NOTIFICATIONS;
+        client.acked = 0;
+        if client.waits {
+            let next = objects.partition_point(|object| *object <= client.sent_to);
+            objects.rotate_left(next);
+            objects.truncate(MAX_NOTIFICATIONS);
+        }
+        client.sent_to = objects.last().copied().unwrap_or(0);
         if self.options.hooks.ask(key.app()) {
             let all = objects.into_iter().map(|object| (object, News::default()));
             return self.ask_to_send(now, key, client, all, out);
@@ -274,6 +283,22 @@ impl Registrar {
         let all = objects.into_iter();
         let notifications = all.flat_map(|object| self.notifications(client, object, News::default())).collect();
         self.push(now, key, client, notifications, Vec::new(), out);
+    }
+
+    /// A client has acknowledged so many: if it keeps up, it is sent what is still waiting.
+    pub(super) fn keeps_up(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        acks: usize,
+        out: &mut Outbox<Output>,
+    ) {
+        client.acked = client.acked.saturating_add(acks);
+        if client.waits && client.acked >= MAX_NOTIFICATIONS / 2 {
+            client.resent = 0;
+            self.push_all(now, key, client, out);
+        }
     }
 
     pub(super) fn retransmit(&mut self, now: Now, key: &ClientKey, out: &mut Outbox<Output>) {

@@ -189,6 +189,10 @@ pub(super) struct Client {
     pub unlogged: Vec<Unlogged>,
     /// Retransmissions since the last news.
     pub resent: u32,
+    /// The object that notifications were last sent up to; whether others wait, and how many were acknowledged since.
+    pub sent_to: u32,
+    pub waits: bool,
+    pub acked: usize,
 }
 
 impl Client {
@@ -220,6 +224,9 @@ impl Client {
             asking: None,
             unlogged: Vec::new(),
             resent: 0,
+            sent_to: 0,
+            waits: false,
+            acked: 0,
         }
     }
 

@@ -40,6 +40,10 @@ impl Registrar {
         if let Some(reason) = refused {
             return self.refuse((key.hash(), channel), session, reason, 0, out);
         }
+        // What an earlier connection still had on its way was said again by the later one, and more after it.
+        if client.channel.is_some() && up.contact < client.contact && session == client.session {
+            return;
+        }
         client.heard = now.mono;
         if up.goodbye {
             up.acks.iter().for_each(|ack| self.ack(client, ack, out));
@@ -114,6 +118,7 @@ impl Registrar {
         out: &mut Outbox<Output>,
     ) {
         up.acks.iter().for_each(|ack| self.ack(client, ack, out));
+        self.keeps_up(now, key, client, up.acks.len(), out);
         let mut statuses = Vec::new();
         let last = client.op.unwrap_or(0).max(up.first.saturating_sub(1));
         client.op = Some(last);
@@ -153,6 +158,8 @@ impl Registrar {
             }
             Some(Verdict::No) => Some(v1::RegistrationFailure::Permanent),
             Some(Verdict::Unsure) => Some(v1::RegistrationFailure::Transient),
+            // It was there when the application would have been asked, and is not any more.
+            None if !there && self.options.hooks.ask(key.app()) => Some(v1::RegistrationFailure::Transient),
             Some(Verdict::Yes) | None => None,
         };
         if let Some(failure) = failure {

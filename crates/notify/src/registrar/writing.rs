@@ -4,13 +4,17 @@ use super::state::{After, Batch, Client, State, Unlogged, Work};
 use super::{Output, Registrar, Step};
 use crate::mutant::Mutant;
 use crate::names::ClientKey;
-use crate::rows::{self, REGISTRAR, StoreReply, StoreResult};
+use crate::rows::{self, REG, REGISTRAR, StoreReply, StoreResult};
 use crate::{Outcome, digest};
 use tidings_base::{Now, Outbox};
 use tidings_wire::v1;
 
 /// Answers to queries are cut to what fits a message well.
 const MAX_QUERY: usize = digest::MAX_PREFIXES;
+/// What a cell takes in a command beside its name and value.
+const PER_CELL: usize = 32;
+/// Bytes of one write, about: half of what the store takes.
+const MAX_PART: usize = 1 << 20;
 
 impl Registrar {
     pub(super) fn load(&mut self, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
@@ -71,17 +75,24 @@ impl Registrar {
                 if batch.cells.is_empty() {
                     return self.complete(now, key, client, batch, out);
                 }
-                let row = rows::row(self.incarnation(), key.as_bytes());
-                let cells = std::mem::take(&mut batch.cells);
-                client.writing = Some(batch);
-                self.store(Step::Writing(key.clone()), rows::write(REGISTRAR, row, cells), out);
+                self.write_part(key, client, batch, out);
             }
         }
+    }
+
+    /// Writes as much of a batch as one command of the store takes; the rest follows when that is stable.
+    fn write_part(&mut self, key: &ClientKey, client: &mut Client, mut batch: Batch, out: &mut Outbox<Output>) {
+        let rest = batch.cells.split_off(part(&batch.cells));
+        let cells = std::mem::replace(&mut batch.cells, rest);
+        client.writing = Some(batch);
+        let row = rows::row(self.incarnation(), key.as_bytes());
+        self.store(Step::Writing(key.clone()), rows::write(REGISTRAR, row, cells), out);
     }
 
     pub(super) fn written(&mut self, now: Now, key: &ClientKey, stable: bool, out: &mut Outbox<Output>) {
         let Some(mut client) = self.clients.remove(key) else { return };
         match (client.writing.take(), stable) {
+            (Some(batch), true) if !batch.cells.is_empty() => self.write_part(key, &mut client, batch, out),
             (Some(batch), true) => self.complete(now, key, &mut client, batch, out),
             (Some(batch), false) => {
                 // It may or may not have happened: what the row says counts from now on.
@@ -185,4 +196,16 @@ impl Registrar {
         let nodes = digest::answer(&key.uuid(), objects, &query.prefixes)?;
         Some(v1::SyncAnswer { op: query.op, nodes })
     }
+}
+
+/// How many of these cells are written first. F5: a change and the marker behind it are never parted.
+fn part(cells: &[v1::Cell]) -> usize {
+    let mut bytes = 0;
+    for (at, cell) in cells.iter().enumerate() {
+        bytes += cell.column.len() + cell.value.as_ref().map_or(0, |value| value.len()) + PER_CELL;
+        if bytes > MAX_PART && at > 0 && cell.column.starts_with(REG) {
+            return at;
+        }
+    }
+    cells.len()
 }

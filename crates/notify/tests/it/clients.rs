@@ -346,3 +346,36 @@ fn memory_of_online_clients() {
         desk.machine.clients()
     );
 }
+
+/// F3: what was lost before another one took the session over is to be heard of by both.
+#[test]
+fn who_was_superseded_says_who_it_was() {
+    let mut client = Client::new(Options::default());
+    let hello = |client: &mut Client, input: Input| {
+        let mut out = Outbox::new();
+        client.handle(Now { mono: Mono(1_000_000), wall: Wall(0) }, input, &mut out);
+        // What it has to say is gathered for a moment.
+        client.wake(Now { mono: Mono(100_000_000), wall: Wall(0) }, &mut out);
+        out.into_iter().find_map(|output| match output {
+            Output::Send(up) => up.hello,
+            _ => None,
+        })
+    };
+    hello(&mut client, Input::Start { state: None });
+    hello(&mut client, Input::Reissued);
+    let first = hello(&mut client, Input::Opened).expect("it says hello");
+    let token = Bytes::from_static(b"a token");
+    let grant = v1::NotifyGrant {
+        token: token.clone(),
+        nonce: first.nonce,
+        session: 5,
+        salt: vec![1; 16].into(),
+        ..Default::default()
+    };
+    let down = v1::NotifyDown { session: 5, grant: Some(grant), ..Default::default() };
+    assert_eq!(hello(&mut client, Input::Received(Box::new(down))), None);
+    let refusal = v1::NotifyRefusal { reason: v1::NotifyRefused::Superseded.into(), ..Default::default() };
+    let down = v1::NotifyDown { session: 5, refusal: Some(refusal), ..Default::default() };
+    let again = hello(&mut client, Input::Received(Box::new(down))).expect("it says hello anew");
+    assert_eq!(again.previous, token);
+}

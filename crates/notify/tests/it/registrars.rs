@@ -3,6 +3,7 @@
 mod collecting;
 mod hooks;
 mod losses;
+mod many;
 
 use crate::desk::{Desk, ann, channel, client_key, lease, realm};
 use crate::model::unavailable;
@@ -313,6 +314,31 @@ fn a_message_of_an_earlier_connection_does_not_take_the_client_back() {
         _ => None,
     });
     assert_eq!(to, Some(channel(2)));
+}
+
+/// It was on its way when the client came by another connection and said something else there; the next registrar knows of
+/// neither.
+#[test]
+fn a_change_by_an_earlier_connection_undoes_nothing_that_was_said_by_a_later_one() {
+    let mut desk = desk(None);
+    let grant = registered(&mut desk, 3);
+    desk.register(&grant, 2, 3, b"y");
+    desk.match_all(0);
+    desk.give(Input::Lost { range: KeyRange::FULL });
+    desk.give(Input::Gained { range: KeyRange::FULL, lease: lease() });
+    desk.pass(1_000);
+    let change = Some(Change::Unregister(Bytes::from_static(b"x")));
+    let changes = vec![v1::RegistrationChange { change }];
+    desk.from(
+        ann(),
+        1,
+        v1::NotifyUp { token: grant.token.clone(), first: 2, latest: 2, changes, ..Default::default() },
+    );
+    desk.match_all(0);
+    desk.downs();
+    let key = desk.key_of(&grant);
+    assert_eq!(desk.notify(&key, b"x", 4, false), Some(Outcome::Done));
+    assert!(notifications(desk.downs()).contains(&(4, false)), "it is registered still");
 }
 
 #[test]

@@ -141,3 +141,28 @@ fn what_rides_along_waits_for_the_hook_and_is_dropped_with_a_later_version() {
     let sent: Vec<v1::Notification> = desk.downs().into_iter().flat_map(|down| down.notifications).collect();
     assert_eq!((sent[0].version, sent[0].payload.is_empty()), (9, true));
 }
+
+/// The application is asked of what is not registered when a message comes; by its end that may be something else.
+#[test]
+fn nothing_is_registered_unasked() {
+    let mut desk = Desk::registrar(Options { hooks: Hooks::All, ..Default::default() });
+    let grant = desk.hello(1, 11, &none()).unwrap();
+    desk.register(&grant, 1, 1, b"x");
+    assert_eq!(judge(&mut desk, Verdict::Yes), 1);
+    desk.match_all(0);
+    desk.downs();
+    let interest = v1::ObjectInterest { object: Bytes::from_static(b"x"), known_version: 0 };
+    let changes = [Change::Unregister(Bytes::from_static(b"x")), Change::Register(interest)];
+    let changes = changes.map(|change| v1::RegistrationChange { change: Some(change) }).to_vec();
+    desk.from(
+        ann(),
+        1,
+        v1::NotifyUp { token: grant.token.clone(), first: 2, latest: 3, changes, ..Default::default() },
+    );
+    let downs = desk.downs();
+    let statuses: Vec<_> = downs.iter().flat_map(|down| &down.statuses).map(|status| status.failure()).collect();
+    assert_eq!(statuses, [v1::RegistrationFailure::Transient]);
+    desk.register(&grant, 1, 4, b"x");
+    let asked = |out: &Output| matches!(out, Output::Authorize { sending: false, .. });
+    assert!(desk.out.iter().any(asked), "it is asked of the next time");
+}

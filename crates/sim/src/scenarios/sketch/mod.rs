@@ -170,6 +170,7 @@ impl Run {
             ring,
             post: Default::default(),
             captured: Default::default(),
+            taken: Default::default(),
             requests: Default::default(),
             names: Default::default(),
             habits,

@@ -64,6 +64,17 @@ impl Ranges for Held {
     }
 }
 
+/// Requests that have reached a node. A connection brings each once, and ends with the process; the network may bring it twice,
+/// and to the process that comes after.
+#[derive(Clone, Debug, Default)]
+pub struct Taken(Arc<Mutex<BTreeSet<u64>>>);
+
+impl Taken {
+    fn is_new(&self, id: u64) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id)
+    }
+}
+
 struct Thread {
     sketcher: Sketcher<Bytes, Bytes>,
     group: Group<Bytes, Bytes>,
@@ -89,8 +100,7 @@ pub struct Node {
     habits: Habits,
     sketching: Sketching,
     asked: BTreeMap<u64, Asked>,
-    /// A connection brings a request once, and the network perhaps twice.
-    taken: BTreeSet<u64>,
+    taken: Taken,
     /// A mutant's: reads that wait for another one's answer.
     joined: BTreeMap<u64, Vec<u64>>,
     rng: Seeded,
@@ -105,7 +115,7 @@ impl Node {
         node: usize,
         ring: Ring,
         replicas: Vec<HostId>,
-        post: Post,
+        (post, taken): (Post, Taken),
         habits: Habits,
         mut client: impl FnMut() -> u64,
     ) -> Node {
@@ -143,7 +153,7 @@ impl Node {
             sketching: habits.sketching(),
             habits,
             asked: BTreeMap::new(),
-            taken: BTreeSet::new(),
+            taken,
             joined: BTreeMap::new(),
             rng: seat.rng,
         }
@@ -164,7 +174,7 @@ impl Node {
     pub fn receive(&mut self, now: Now, from: HostId, letter: Letter, out: &mut Out) {
         self.look_at_ring(now, out);
         match letter {
-            Letter::Asks { id, page, write, session } if self.taken.insert(id) => {
+            Letter::Asks { id, page, write, session } if self.taken.is_new(id) => {
                 let session = session.and_then(|token| session::open(&self.sketching, &token));
                 self.ask(now, from, id, (page, write, session), out);
             }

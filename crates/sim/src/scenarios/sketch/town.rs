@@ -3,7 +3,7 @@
 use super::client::{Client, Writer};
 use super::fact::Fact;
 use super::letter::Post;
-use super::node::Node;
+use super::node::{Node, Taken};
 use super::order::{Order, SharedAgreed};
 use super::reader::Reader;
 use super::ring::Ring;
@@ -104,6 +104,8 @@ pub struct Town {
     pub post: Post,
     /// What whoever listens has kept.
     pub captured: Captured,
+    /// Which requests have reached nodes.
+    pub taken: Taken,
     /// Numbers of requests.
     pub requests: Numbers,
     /// Names of the group's clients.
@@ -178,7 +180,7 @@ impl Town {
             return Role::Replica(Box::new(seat));
         }
         if let Some(number) = self.nodes.iter().position(|node| *node == host) {
-            let names = self.names.clone();
+            let (names, post) = (self.names.clone(), (post, self.taken.clone()));
             let node = Node::start(seat, number, self.ring.clone(), replicas, post, habits, || name(&names));
             return Role::Node(Box::new(node));
         }

@@ -82,18 +82,24 @@ impl Held {
         }
     }
 
-    /// F2: the next sequence number of a key; `None` if the key is not held, or its lease's numbers are used up.
+    /// F2: the next sequence number of a key; `None` if the key is not held. The last one of a lease comes again and again:
+    /// its holder gives the range up long before.
     pub fn next_seqno(&mut self, key: KeyHash, mutant: Option<Mutant>) -> Option<u64> {
         let lease = self.lease(key)?;
         let counter = self.counters.entry(lease).or_insert(0);
-        *counter = counter.checked_add(1)?;
+        *counter = counter.saturating_add(1);
         Some(seqno(lease, *counter, mutant))
+    }
+
+    /// How many numbers were drawn under a lease.
+    pub fn drawn(&self, lease: LeaseNumber) -> u32 {
+        self.counters.get(&lease).copied().unwrap_or(0)
     }
 
     /// The last sequence number that a key may have got under its lease.
     pub fn last_seqno(&self, key: KeyHash, mutant: Option<Mutant>) -> Option<u64> {
         let lease = self.lease(key)?;
-        Some(seqno(lease, self.counters.get(&lease).copied().unwrap_or(0), mutant).max(1))
+        Some(seqno(lease, self.drawn(lease), mutant).max(1))
     }
 }
 

@@ -5,10 +5,10 @@
 
 use crate::names::{Channel, ClientKey, ObjectKey};
 use crate::rows::{
-    self, BEHIND, LOG, MATCHER, PENDING, PENDING_OF, PRESENCE, REG, REGISTRAR, Realm, Span, UNK, VERSION,
+    self, BEHIND, LOG, MATCHER, PENDING, PENDING_OF, PRESENCE, REG, REGISTRAR, Realm, Span, TOLD, UNK, VERSION,
 };
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidings_base::KeyRange;
 use tidings_wire::v1;
 
@@ -87,14 +87,19 @@ pub fn client(realm: &Realm, app: &str, row: &v1::Row) -> Option<v1::NotifyClien
             .and_then(|(_, value)| Channel::from_bytes(value.get(..16)?))
             .map(|channel| v1::NotifyChannel { node: channel.node, number: channel.number }),
         registrations: count(row, REG),
-        unacknowledged: count(row, LOG),
+        unacknowledged: names(row, LOG).chain(names(row, TOLD)).collect::<BTreeSet<_>>().len() as u32,
         unknown: count(row, UNK),
         pending: count(row, PENDING_OF),
     })
 }
 
 fn count(row: &v1::Row, kind: &[u8]) -> u32 {
-    row.cells.iter().filter(|cell| cell.column.starts_with(kind) && cell.value.is_some()).count() as u32
+    names(row, kind).count() as u32
+}
+
+/// The objects that a row has a column of this kind for.
+fn names<'a>(row: &'a v1::Row, kind: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    row.cells.iter().filter(|cell| cell.value.is_some()).filter_map(move |cell| cell.column.strip_prefix(kind))
 }
 
 #[cfg(test)]

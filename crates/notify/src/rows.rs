@@ -3,7 +3,8 @@
 //! ```text
 //!   registrar  incarnation · hash · app · generation · user · uuid
 //!              created = source@seqno    session = nonce@seqno    presence = channel@seqno     last-seqno = wall@seqno
-//!              reg-{object}@seqno   log-{object}@version   unk-{object}@seqno   pending-{object}@seqno
+//!              reg-{object}@seqno   log-{object}@version   told-{object} = version@seqno   unk-{object}@seqno
+//!              pending-{object}@seqno
 //!   matcher    incarnation · hash · app · generation · object            version = source@version    pending@version
 //!                                                                        behind = ignored version@version
 //!              … · bucket                                                reg-{client} = source@seqno
@@ -36,6 +37,8 @@ pub(crate) const PRESENCE: &[u8] = b"presence";
 pub(crate) const LAST_SEQNO: &[u8] = b"last-seqno";
 pub(crate) const REG: &[u8] = b"reg-";
 pub(crate) const LOG: &[u8] = b"log-";
+/// What was known when a registration was made, numbered as it is: in the log it could be hidden by the ack of an earlier one.
+pub(crate) const TOLD: &[u8] = b"told-";
 pub(crate) const UNK: &[u8] = b"unk-";
 pub(crate) const PENDING_OF: &[u8] = b"pending-";
 pub(crate) const VERSION: &[u8] = b"version";

@@ -83,6 +83,7 @@ impl Perform<registrar::Output> for ForRegistrar {
                 let held = self.hub.holds(Some(guard));
                 self.say(Input::Confirmed { id, held });
             }
+            Output::Worn { lease } => self.hub.renumber(lease),
             Output::Store { id, request } => self.hub.store(To::Registrar, id, request),
         }
     }

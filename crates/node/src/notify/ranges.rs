@@ -94,6 +94,14 @@ impl Hub {
         self.registrar(registrar::Input::Lost { range }).await;
     }
 
+    /// F2: few numbers are left under a lease. What is given up comes back under another in a moment.
+    pub(super) fn renumber(&self, lease: LeaseNumber) {
+        let Some(owner) = self.owner.get() else { return };
+        tracing::info!(lease = lease.get(), "ranges are given up and asked for anew: the lease's numbers are used up");
+        owner.set_healthy(false);
+        owner.set_healthy(true);
+    }
+
     async fn gained(&self, range: KeyRange, lease: LeaseNumber) {
         self.matcher(matcher::Input::Gained { range, lease }).await;
         self.registrar(registrar::Input::Gained { range, lease }).await;

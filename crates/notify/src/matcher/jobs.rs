@@ -7,14 +7,15 @@ use crate::names::{ClientKey, Guard, ObjectKey};
 use crate::rows::{self, BEHIND, MATCHER, PENDING, Span, StoreReply, StoreResult};
 use crate::{CallId, Outcome, backoff};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tidings_base::{Mono, Now, Outbox};
 use tidings_wire::v1;
 
 /// Rows of one page: the memory of a job is bounded by them.
 pub(super) const PAGE: u32 = 8;
-/// Calls of one job that wait for answers before its next page is read.
+/// Calls of one job that wait for answers before it goes on: well below what waits for one node, where what comes beyond
+/// fails.
 const WINDOW: usize = 4_096;
 /// Clients of one job whose registrars failed; beyond it the whole job is done again later.
 const MAX_RETRIES: usize = 4_096;
@@ -96,6 +97,8 @@ pub(super) struct Job {
     waiters: Vec<Waiter>,
     /// What comes next; publications collapse here.
     next: Option<(Want, Vec<Waiter>)>,
+    /// Of the page that was read, whom there was no room to tell yet.
+    rest: VecDeque<ClientKey>,
     waiting: BTreeMap<CallId, (ClientKey, Mono)>,
     retry: Vec<ClientKey>,
     /// More failed than can be remembered.
@@ -112,6 +115,7 @@ impl Job {
             late: false,
             waiters,
             next: None,
+            rest: VecDeque::new(),
             waiting: BTreeMap::new(),
             retry: Vec::new(),
             overflow: false,
@@ -219,11 +223,8 @@ impl Matcher {
         let Some(job) = self.jobs.get_mut(object) else { return };
         job.stage = Stage::Sending(page.next);
         let skip = job.want.suppress.then(|| job.want.source.clone());
-        for (client, _, source) in page.clients {
-            if skip.as_ref() != Some(&source) {
-                self.tell(now, object, client, out);
-            }
-        }
+        let told = page.clients.into_iter().filter(|(.., source)| skip.as_ref() != Some(source));
+        job.rest.extend(told.map(|(client, ..)| client));
         self.advance(now, object, out);
     }
 
@@ -327,9 +328,15 @@ impl Matcher {
 
     /// Goes on when there is room, and ends when everybody has been told.
     fn advance(&mut self, now: Now, object: &ObjectKey, out: &mut Outbox<Output>) {
+        while let Some(job) = self.jobs.get_mut(object).filter(|job| job.waiting.len() < WINDOW)
+            && let Some(client) = job.rest.pop_front()
+        {
+            self.tell(now, object, client, out);
+        }
         let Some(job) = self.jobs.get_mut(object) else { return };
         let Stage::Sending(more) = &job.stage else { return };
         match more.clone() {
+            _ if !job.rest.is_empty() => {}
             // One registrar's trouble does not hold up the others' pages.
             Some(next) if job.waiting.len() < WINDOW => self.page(now, object, Some(next), out),
             Some(_) => {}

@@ -114,6 +114,8 @@ pub struct Registrar {
     calls: BTreeMap<CallId, (ClientKey, u32)>,
     confirms: BTreeMap<CallId, ClientKey>,
     asks: BTreeMap<AskId, Ask>,
+    /// F2: the lease that was last said to be worn.
+    worn: Option<LeaseNumber>,
     /// Registrations on their way to matchers.
     pending: usize,
     loading: usize,
@@ -143,6 +145,7 @@ impl Registrar {
             calls: BTreeMap::new(),
             confirms: BTreeMap::new(),
             asks: BTreeMap::new(),
+            worn: None,
             pending: 0,
             loading: 0,
             parked: VecDeque::new(),
@@ -185,8 +188,18 @@ impl Registrar {
     }
 
     fn seqno(&mut self, key: &ClientKey) -> u64 {
-        // A client is in memory only while its place is held; a lease whose numbers are used up is as good as lost.
-        self.held.next_seqno(key.hash(), self.options.mutant).unwrap_or(crate::names::MAX_VERSION)
+        // A client is in memory only while its place is held; whatever is held by another has larger numbers.
+        self.held.next_seqno(key.hash(), self.options.mutant).unwrap_or(1)
+    }
+
+    /// F2: whether so many numbers were drawn under a lease that no message is taken any more: the rest is for what is under
+    /// way. Before that whoever holds it hears that it should be given up.
+    fn is_used_up(&mut self, lease: LeaseNumber, out: &mut Outbox<Output>) -> bool {
+        let (drawn, numbers) = (self.held.drawn(lease), self.options.numbers);
+        if drawn >= numbers - numbers / 8 && self.worn.replace(lease) != Some(lease) {
+            out.put(Output::Worn { lease });
+        }
+        drawn >= numbers - numbers / 16
     }
 
     fn send(&self, key: KeyHash, channel: Channel, message: v1::NotifyDown, out: &mut Outbox<Output>) {
@@ -384,7 +397,7 @@ impl Registrar {
     ) {
         let place = client_hash(&caller.app, &caller.principal);
         // Whoever is not served sends again, and by then the range has an owner that knows it.
-        if self.realm.is_none() || self.held.lease(place) != Some(lease) {
+        if self.realm.is_none() || self.held.lease(place) != Some(lease) || self.is_used_up(lease, out) {
             return;
         }
         if let Some(hello) = message.hello {

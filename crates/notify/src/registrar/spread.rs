@@ -4,7 +4,7 @@ use super::state::{After, Client, Collecting, Pending, State};
 use super::{Output, Registrar, Timer};
 use crate::mutant::Mutant;
 use crate::names::{ClientKey, object_hash};
-use crate::rows::{self, LOG, PENDING_OF, UNK};
+use crate::rows::{self, LOG, PENDING_OF, TOLD, UNK};
 use crate::{CallId, Outcome, backoff};
 use bytes::Bytes;
 use std::time::Duration;
@@ -169,9 +169,12 @@ impl Registrar {
             && let Some(reg) = client.reg_mut(object)
         {
             reg.version = reg.version.max(version);
-            if version > reg.acked {
+            if version > reg.acked && pending.scrub {
                 reg.logged = reg.logged.max(version);
                 client.put(rows::cell(rows::column(LOG, &name), version, Bytes::new()));
+            } else if version > reg.acked {
+                reg.told = true;
+                client.put(rows::cell(rows::column(TOLD, &name), pending.seqno, version.to_be_bytes().to_vec()));
             }
         }
         let status = v1::RegistrationStatus { object: name, registered: pending.registered, failure: 0 };

@@ -3,7 +3,7 @@
 use super::interned::Names;
 use crate::digest::{self, Digest};
 use crate::names::{Channel, ClientKey, Guard};
-use crate::rows::{self, AFTER_LOSS, CREATED, LAST_SEQNO, LOG, PENDING_OF, PRESENCE, REG, SESSION, UNK};
+use crate::rows::{self, AFTER_LOSS, CREATED, LAST_SEQNO, LOG, PENDING_OF, PRESENCE, REG, SESSION, TOLD, UNK};
 use crate::{CallId, RequestId};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,6 +40,8 @@ pub(super) enum Collecting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reg {
     pub object: u32,
+    /// What was known when it was made is stored, and not acknowledged.
+    pub told: bool,
     pub seqno: u64,
     /// The highest version that was sent in this session or is stored (F9); 0 = none.
     pub version: u64,
@@ -51,7 +53,7 @@ pub(super) struct Reg {
 
 impl Reg {
     pub fn new(object: u32, seqno: u64) -> Reg {
-        Reg { object, seqno, version: 0, acked: 0, logged: 0 }
+        Reg { object, told: false, seqno, version: 0, acked: 0, logged: 0 }
     }
 
     /// The version that the client has not acknowledged.
@@ -272,8 +274,7 @@ impl Client {
     pub fn insert(&mut self, reg: Reg, hash: u128) -> bool {
         match self.regs.binary_search_by_key(&reg.object, |reg| reg.object) {
             Ok(at) => {
-                self.regs[at].seqno = reg.seqno;
-                self.regs[at].acked = reg.acked;
+                (self.regs[at].seqno, self.regs[at].told, self.regs[at].acked) = (reg.seqno, false, reg.acked);
                 false
             }
             Err(at) => {
@@ -333,13 +334,13 @@ impl Client {
                 }
                 SESSION => {
                     self.session = cell.timestamp;
-                    self.nonce = value.as_ref().try_into().map_or(0, u64::from_be_bytes);
+                    self.nonce = number(value);
                 }
                 PRESENCE => {
                     self.channel = value.get(..16).and_then(Channel::from_bytes);
                     self.contact = value.get(16..).and_then(|n| n.try_into().ok()).map_or(0, u64::from_be_bytes);
                 }
-                LAST_SEQNO => self.used_ms = value.as_ref().try_into().map_or(0, u64::from_be_bytes),
+                LAST_SEQNO => self.used_ms = number(value),
                 column => {
                     if let Some(name) = column.strip_prefix(REG) {
                         let object = names.hold(name);
@@ -352,7 +353,14 @@ impl Client {
         for cell in &row.cells {
             if let Some(name) = cell.column.strip_prefix(LOG) {
                 if let Some(reg) = names.find(name).and_then(|object| self.reg_mut(object)) {
-                    (reg.version, reg.logged) = (cell.timestamp, cell.timestamp);
+                    (reg.version, reg.logged) = (reg.version.max(cell.timestamp), cell.timestamp);
+                }
+            } else if let Some(name) = cell.column.strip_prefix(TOLD) {
+                let version = cell.value.as_ref().map_or(0, number);
+                if let Some(reg) = names.find(name).and_then(|object| self.reg_mut(object))
+                    && reg.seqno == cell.timestamp
+                {
+                    (reg.version, reg.told) = (reg.version.max(version), true);
                 }
             } else if let Some(name) = cell.column.strip_prefix(UNK) {
                 if let Some(object) = names.find(name).filter(|object| self.reg(*object).is_some()) {
@@ -362,8 +370,7 @@ impl Client {
                 let object = names.hold(name);
                 let registered = self.reg(object).is_some();
                 // F6: what the client said it knew is in the marker.
-                let known =
-                    cell.value.as_ref().and_then(|value| value.as_ref().try_into().ok()).map_or(0, u64::from_be_bytes);
+                let known = cell.value.as_ref().map_or(0, number);
                 if let Some(reg) = self.reg_mut(object) {
                     reg.acked = reg.acked.max(known);
                 }
@@ -384,4 +391,9 @@ impl Client {
         self.used_ms = wall_ms;
         self.dirty.cells.push(rows::cell(LAST_SEQNO, seqno, wall_ms.to_be_bytes().to_vec()));
     }
+}
+
+/// A number as a cell's value.
+fn number(value: &Bytes) -> u64 {
+    value.as_ref().try_into().map_or(0, u64::from_be_bytes)
 }

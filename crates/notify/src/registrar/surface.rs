@@ -39,6 +39,8 @@ pub struct Options {
     pub max_ids: u32,
     /// Registrations that are on their way to matchers; beyond it they are dropped and found again by their markers.
     pub max_pending: usize,
+    /// F2: numbers that are drawn under one lease before its range is given up; 2³².
+    pub numbers: u32,
     /// F3: how often every registration is taken to its matcher again, so that a loss that nobody noticed does not last;
     /// 24 h.
     pub scrub_every: Duration,
@@ -63,6 +65,7 @@ impl Default for Options {
             max_registrations: 50_000,
             max_ids: 256,
             max_pending: 100_000,
+            numbers: u32::MAX,
             scrub_every: Duration::from_secs(24 * 3_600),
             hooks: Hooks::None,
             mutant: None,
@@ -229,6 +232,11 @@ pub enum Output {
         id: CallId,
         /// What is to be checked.
         guard: Guard,
+    },
+    /// F2: few numbers are left under this lease: give up what is held under it, so that it comes back under another.
+    Worn {
+        /// The lease.
+        lease: LeaseNumber,
     },
     /// Ask the store.
     Store {

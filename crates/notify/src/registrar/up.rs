@@ -5,7 +5,7 @@ use super::{Ask, AskId, Output, Registrar, Verdict};
 use crate::digest;
 use crate::mutant::Mutant;
 use crate::names::{Channel, ClientKey, MAX_NAME, MAX_VERSION};
-use crate::rows::{self, LOG, PENDING_OF, REG, UNK};
+use crate::rows::{self, LOG, PENDING_OF, REG, TOLD, UNK};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_base::{Now, Outbox};
@@ -188,8 +188,12 @@ impl Registrar {
         let Some(object) = self.names.find(name).filter(|object| client.reg(*object).is_some()) else { return };
         let seqno = self.seqno(key);
         // The log cell stays: a tombstone at its version would hide what a new registration must be told.
+        let told = client.reg(object).is_some_and(|reg| reg.told);
         client.remove(object, digest::hash(&key.uuid(), name));
         client.put(rows::gone(rows::column(REG, name), seqno));
+        if told {
+            client.put(rows::gone(rows::column(TOLD, name), seqno));
+        }
         self.mark(now, key, client, (object, name), (seqno, false), 0, out);
         self.names.release(object);
     }
@@ -255,11 +259,16 @@ impl Registrar {
             return;
         }
         reg.acked = reg.acked.max(ack.version.min(MAX_VERSION));
-        let (acked, logged) = (reg.acked, reg.logged);
+        let (acked, logged, seqno) = (reg.acked, reg.logged, reg.seqno);
+        let told = reg.told && reg.version <= acked;
+        reg.told &= !told;
         if logged > 0 && logged <= acked {
             reg.logged = 0;
             // Not at what the client only said it knew: that would hide what it is told once it has registered anew.
             client.put(rows::gone(rows::column(LOG, &ack.object), logged.max(ack.version.min(MAX_VERSION))));
+        }
+        if told {
+            client.put(rows::gone(rows::column(TOLD, &ack.object), seqno));
         }
         self.acked(client, &ack.object, acked, out);
     }

@@ -37,6 +37,14 @@ impl Registrar {
         client.state = State::Ready;
         self.loading -= 1;
         let any = client.fill(key, row, &mut self.names);
+        let room = self.options.max_pending.saturating_sub(self.pending);
+        let beyond: Vec<u32> = client.pending.keys().copied().skip(room).collect();
+        for object in &beyond {
+            // §4.2.5: their markers are found again when there is room.
+            client.pending.remove(object);
+            self.names.release(*object);
+        }
+        client.shed = !beyond.is_empty();
         self.pending += client.pending.len();
         if client.created || self.options.mutant == Some(Mutant::CreatedIgnored) {
             if let Some(channel) = client.channel {
@@ -55,6 +63,9 @@ impl Registrar {
             if let Some(channel) = channel {
                 self.refuse((key.hash(), channel), session, v1::NotifyRefused::InvalidId, 0, out);
             }
+        }
+        if !beyond.is_empty() {
+            self.rescan_later(now);
         }
         self.run(now, key, out);
         self.unpark(out);

@@ -230,6 +230,29 @@ fn one_registrars_trouble_does_not_hold_up_the_others() {
 }
 
 #[test]
+fn a_hot_object_is_told_to_as_many_at_a_time_as_a_node_takes() {
+    const MANY: usize = 10_000;
+    let mut desk = desk(None);
+    for at in 0..MANY {
+        desk.registers(1, b"x", &client_key(&format!("user-{at:05}"), 1), b"", 10);
+    }
+    desk.publish(2, b"x", 3, b"");
+    let mut told = BTreeSet::new();
+    for _ in 0..MANY {
+        let calls = desk.tells();
+        if calls.is_empty() {
+            break;
+        }
+        assert!(calls.len() <= 4_096, "{} at a time", calls.len());
+        for (id, notify) in calls {
+            assert!(told.insert(notify.client.unwrap().user), "told twice");
+            desk.give(Input::Notified { id, outcome: Outcome::Done });
+        }
+    }
+    assert_eq!((told.len(), desk.machine.jobs()), (MANY, 0));
+}
+
+#[test]
 fn jobs_beyond_the_bound_are_dropped_and_found_again() {
     let mut desk = Desk::matcher(Options { max_jobs: 1, hints: false, ..Default::default() });
     desk.registers(1, b"x", &user("ann"), b"", 10);

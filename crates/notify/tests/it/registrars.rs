@@ -4,6 +4,7 @@ mod collecting;
 mod hooks;
 mod losses;
 mod many;
+mod numbers;
 
 use crate::desk::{Desk, ann, channel, client_key, lease, realm};
 use crate::model::unavailable;
@@ -124,7 +125,7 @@ fn f5_markers_share_the_writes_of_what_they_stand_for() {
         desk.writes.clear();
         desk.match_all(7);
         let [write] = &desk.writes[..] else { panic!("one write") };
-        assert!(columns(&write.cells, true).contains(&"log-x".into()));
+        assert!(columns(&write.cells, true).contains(&"told-x".into()));
         assert!(columns(&write.cells, false).contains(&"pending-x".into()));
     }
 }

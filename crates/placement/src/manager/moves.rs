@@ -186,17 +186,22 @@ impl Pool {
         if leased.lease.get() < self.meta.first_lease {
             return;
         }
-        let holds =
-            |range: &Range| is_leased(range) && range.owner == by && range.lease == leased.lease && range.last >= last;
-        let Some((_, range)) = self.table.find(start).filter(|(_, range)| holds(range)) else { return };
-        // One that was begun meanwhile crossed this word, and finds nothing to copy.
-        if let Intent::Move { token: begun } = range.intent {
-            self.give_up_move(begun);
+        let rows = if start <= last { self.table.touched(leased.range) } else { Vec::new() };
+        let holds = |range: &Range| is_leased(range) && range.owner == by && range.lease == leased.lease;
+        if rows.is_empty() || !rows.iter().all(|row| self.table.get(*row).is_some_and(holds)) {
+            return;
         }
-        // The earlier leader may have cut it out of what is recorded.
+        // One that was begun meanwhile crossed this word, and finds nothing to copy.
+        for row in rows {
+            if let Some(Intent::Move { token: begun }) = self.table.get(row).map(|range| range.intent) {
+                self.give_up_move(begun);
+            }
+        }
+        // The earlier leader may have cut it out of what is recorded, and this one have cut it where its ring changes hands.
         if !self.cut(start) || last.0.checked_add(1).is_some_and(|after| !self.cut(KeyHash(after))) {
             return;
         }
+        self.table.unite(leased.range);
         self.table.update(start, |range| range.intent = Intent::Move { token });
         let (incarnation, until) = (handover.incarnation, self.now);
         self.moves.add(token, Moving { start, leased, from: by, to, incarnation, until, stage: Stage::Open });

@@ -264,6 +264,15 @@ impl Table {
         }
     }
 
+    /// Makes all ranges from one's first point to another's last, which are one owner's under one number, one.
+    pub fn unite(&mut self, whole: KeyRange) {
+        let until = self.rows.range(whole.start..=whole.last).map(|(_, range)| range.until).max();
+        for right in self.touched(whole).into_iter().skip(1) {
+            self.glue(whole.start, right);
+        }
+        self.update(whole.start, |range| range.until = range.until.max(until.unwrap_or_default()));
+    }
+
     fn glue(&mut self, left: KeyHash, right: KeyHash) {
         if let Some(gone) = self.remove(right) {
             self.update(left, |range| range.last = gone.last);

@@ -43,6 +43,7 @@ impl World {
                     let input = registrar::Input::Confirmed { id, held };
                     self.after(0, Happening::Input(who, Input::Registrar(input)));
                 }
+                registrar::Output::Worn { .. } => unreachable!("nobody draws so many numbers here"),
                 registrar::Output::Store { id, request } => self.ask_store(who, id, request),
             }
         }

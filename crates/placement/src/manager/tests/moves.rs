@@ -196,6 +196,26 @@ fn a_move_that_ends_while_nobody_leads_goes_through_whoever_speaks_first() {
 }
 
 #[test]
+fn a_move_that_ends_while_nobody_leads_goes_through_whoever_has_come_meanwhile() {
+    let (mut world, moves) = copying(None);
+    world.depose();
+    copied(&mut world, &moves, true);
+    world.owners[0].up = false;
+    world.elect(1);
+    // The ring of the next leader changes hands inside of what moves, before its holder says a word.
+    for name in ["c", "d", "e"] {
+        world.add_owner(owner::Options { hands_over: true, ..owner_options(name, 1) }, Some(true));
+    }
+    world.pass(Duration::from_secs(4));
+    let cut = |to: &owner::Move| world.managers[1].pools["n"].table.touched(to.leased.range).len() > 1;
+    assert!(moves.iter().any(cut));
+    world.owners[0].up = true;
+    world.owners[0].hand_over = Some(true);
+    world.pass(Duration::from_secs(60));
+    assert_eq!((world.covered(), outcome(&world, &moves).1), (1.0, false));
+}
+
+#[test]
 fn a_move_that_its_leader_recorded_and_did_not_tell_goes_through() {
     for (mutant, lost) in FORGOTTEN {
         let (mut world, moves) = copying(mutant);

@@ -130,6 +130,8 @@ struct Cast {
     hooks: bool,
     hints: bool,
     room: usize,
+    /// How many numbers are drawn under one lease.
+    numbers: u32,
     /// How long the backend, and applications, think.
     think: Duration,
     change: Duration,
@@ -155,6 +157,7 @@ impl Cast {
             hooks: own.one_in(4),
             hints: own.one_in(2),
             room: [4, 100, 100_000][own.below(3) as usize],
+            numbers: if own.fork("numbers").one_in(4) { 64 } else { u32::MAX },
             think,
             change: CHANGE[own.below(3) as usize],
             reconnect: Duration::from_secs(3),
@@ -173,6 +176,7 @@ impl Cast {
             hooks: false,
             hints: own.one_in(2),
             room: 100_000,
+            numbers: u32::MAX,
             think: AIMING,
             change: AIMING,
             reconnect: Duration::from_millis(400),
@@ -236,6 +240,7 @@ impl Run {
                 hooks: cast.hooks,
                 hints: cast.hints,
                 room: cast.room,
+                numbers: cast.numbers,
                 offline_after: cast.heartbeat.map_or(Duration::from_secs(24 * 3_600), |every| every * 4),
                 mutant,
             },

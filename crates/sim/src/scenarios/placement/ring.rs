@@ -110,6 +110,13 @@ impl Ring {
         self.feed(now, owner::Input::Drain, hears, out);
     }
 
+    /// Gives everything up, and asks for it anew.
+    pub fn renumber<F>(&mut self, now: Now, hears: Hears<'_>, out: &mut Outbox<Effect<F>>) {
+        let Hears { rng, calm } = hears;
+        self.feed(now, owner::Input::Healthy(false), Hears { rng, calm }, out);
+        self.feed(now, owner::Input::Healthy(true), Hears { rng, calm }, out);
+    }
+
     /// Time has passed: what the machines hear now, in order.
     pub fn wake<F>(&mut self, now: Now, hears: Hears<'_>, out: &mut Outbox<Effect<F>>) -> Vec<News> {
         let mut outputs = Outbox::new();

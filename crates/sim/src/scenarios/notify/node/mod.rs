@@ -15,7 +15,7 @@ use super::fact::NotifyFact;
 use super::shared::Shared;
 use crate::kernel::{Effect, HostId, Seat};
 use crate::scenarios::placement::letter::Letter;
-use crate::scenarios::placement::ring::Ring;
+use crate::scenarios::placement::ring::{Hears, Ring};
 use crate::scenarios::store::line::Line;
 use bytes::Bytes;
 use channels::Channels;
@@ -56,6 +56,8 @@ pub struct Habits {
     pub hints: bool,
     /// How many pending registrations and jobs are kept in memory.
     pub room: usize,
+    /// How many numbers are drawn under one lease.
+    pub numbers: u32,
     /// After so much silence a client is offline: where nobody sends heartbeats, never.
     pub offline_after: Duration,
     /// A rule that is left out.
@@ -115,6 +117,7 @@ impl Node {
             collect_unpersisted_after: Duration::from_secs(20),
             collect_every: Duration::from_secs(15),
             max_pending: habits.room,
+            numbers: habits.numbers,
             hooks: if habits.hooks { registrar::Hooks::All } else { registrar::Hooks::None },
             mutant,
             ..Default::default()
@@ -280,6 +283,9 @@ impl Node {
                 registrar::Output::Confirm { id, guard } => {
                     let held = self.holds(now, Some(guard));
                     self.after(now, 0, 0, Later::Registrar(registrar::Input::Confirmed { id, held }));
+                }
+                registrar::Output::Worn { .. } => {
+                    self.ranges.renumber(now, Hears { rng: &mut self.rng, calm: self.calm }, out);
                 }
                 registrar::Output::Store { id, request } => self.ask_store(now, Who::Registrar(id), request, out),
             }

@@ -1,0 +1,106 @@
+//! Numbers: how many a lease has, and what is stored under them.
+
+use super::*;
+use std::collections::BTreeSet;
+use tidings_base::LeaseNumber;
+
+/// Another owner, or this one again, holds everything under this lease.
+fn moves(desk: &mut Desk<Registrar>, lease: u32) {
+    desk.give(Input::Lost { range: KeyRange::FULL });
+    desk.take();
+    desk.give(Input::Gained { range: KeyRange::FULL, lease: LeaseNumber::new(lease).unwrap() });
+}
+
+fn unregister(desk: &mut Desk<Registrar>, grant: &v1::NotifyGrant, op: u64) {
+    let changes = vec![v1::RegistrationChange { change: Some(Change::Unregister(Bytes::from_static(b"x"))) }];
+    let token = grant.token.clone();
+    desk.from(ann(), 1, v1::NotifyUp { token, first: op, latest: op, changes, ..Default::default() });
+    desk.match_all(0);
+}
+
+/// F2: nothing is stamped with a number twice, and nothing with one that no later owner could exceed.
+#[test]
+fn f2_a_lease_whose_numbers_are_used_up_is_given_up() {
+    let mut desk = Desk::registrar(Options { numbers: 160, ..Default::default() });
+    let grant = desk.hello(1, 11, &none()).unwrap();
+    let mut worn = 0;
+    for op in 1..=200 {
+        desk.register(&grant, 1, op, b"x");
+        desk.match_all(5);
+        worn += desk.take().iter().filter(|out| matches!(out, Output::Worn { lease: of } if *of == lease())).count();
+    }
+    assert_eq!(worn, 1);
+    let stamps = |desk: &Desk<Registrar>| -> Vec<u64> {
+        let cells = desk.writes.iter().flat_map(|write| &write.cells).filter(|cell| cell.column.starts_with(b"reg-"));
+        cells.map(|cell| cell.timestamp).collect()
+    };
+    let first = stamps(&desk);
+    assert!((140..200).contains(&first.len()), "{}", first.len());
+    assert!(first.windows(2).all(|pair| pair[0] < pair[1]));
+    let next = LeaseNumber::new(lease().get() + 1).unwrap();
+    moves(&mut desk, next.get());
+    let last = first.len() as u64;
+    let changes = vec![v1::RegistrationChange {
+        change: Some(Change::Register(v1::ObjectInterest { object: Bytes::from_static(b"y"), known_version: 0 })),
+    }];
+    let up = v1::NotifyUp {
+        token: grant.token,
+        first: last + 1,
+        latest: last + 1,
+        contact: 1,
+        changes,
+        ..Default::default()
+    };
+    desk.give(Input::Up { caller: ann(), channel: channel(1), lease: next, message: Box::new(up) });
+    let all = stamps(&desk);
+    assert_eq!(all.len(), first.len() + 1);
+    assert!(all.windows(2).all(|pair| pair[0] < pair[1]));
+}
+
+/// F9: what was acknowledged before a registration was given up says nothing of the next one.
+#[test]
+fn f9_the_ack_of_an_earlier_registration_hides_nothing_of_the_next_one() {
+    for logged in [false, true] {
+        let mut desk = desk(None);
+        let grant = registered(&mut desk, if logged { 4 } else { 5 });
+        let key = desk.key_of(&grant);
+        if logged {
+            desk.ack(&grant, 1, b"x", 4, 0);
+            assert_eq!(desk.notify(&key, b"x", 5, false), Some(Outcome::Done));
+        }
+        desk.ack(&grant, 1, b"x", 5, 0);
+        unregister(&mut desk, &grant, 100);
+        desk.register(&grant, 1, 101, b"x");
+        desk.match_all(5);
+        assert_eq!(notifications(desk.downs()).pop(), Some((5, false)));
+        // It is lost on the way, and so is its owner.
+        moves(&mut desk, lease().get() + 1);
+        assert_eq!(notifications(desk.downs()), [(5, false)], "logged: {logged}");
+        desk.give(Input::Lost { range: KeyRange::FULL });
+        moves(&mut desk, lease().get());
+        desk.ack(&grant, 1, b"x", 5, 0);
+        moves(&mut desk, lease().get() + 2);
+        assert_eq!(notifications(desk.downs()), [], "logged: {logged}");
+    }
+}
+
+/// §4.2.5: the bound holds for what is found by its marker, too.
+#[test]
+fn what_is_found_by_its_marker_waits_until_there_is_room() {
+    let mut desk = Desk::registrar(Options { max_pending: 4, ..Default::default() });
+    let grant = desk.hello(1, 11, &none()).unwrap();
+    let objects: [&[u8]; 10] = [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9"];
+    for (op, object) in (1..).zip(objects) {
+        desk.register(&grant, 1, op, object);
+    }
+    assert_eq!(desk.machine.pending(), 4);
+    moves(&mut desk, lease().get() + 1);
+    let mut propagated = BTreeSet::new();
+    for _ in 0..10 {
+        assert!(desk.machine.pending() <= 4, "{}", desk.machine.pending());
+        propagated.extend(desk.match_all(5).into_iter().map(|call| call.object));
+        desk.pass(1_000);
+    }
+    assert_eq!(propagated.len(), 10);
+    assert_eq!(desk.machine.pending(), 0);
+}

@@ -241,7 +241,9 @@ pub enum App {
         #[command(flatten)]
         remote: Remote,
     },
-    /// List applications
+    /// List the applications that were created here
+    ///
+    /// `default`, which callers without a name use, and those whose keys stand in the nodes' configuration are not among them.
     #[command(after_help = "Example:\n  tidings app ls --json")]
     Ls {
         #[command(flatten)]

@@ -35,12 +35,18 @@ fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints a line for programs to standard output, as it is. A reader that went away (`| head`) ends the program quietly.
+/// Prints a line for programs to standard output, as it is. A reader that went away (`| head`) ends the program quietly, a
+/// full disk does not: what was asked for is done, and its answer is lost.
 pub fn exact(text: impl Display) {
     let mut out = io::stdout().lock();
-    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+    let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else { return };
+    if error.kind() == io::ErrorKind::BrokenPipe {
         std::process::exit(0);
     }
+    let error = Error::new("cli.unwritten", Class::Failed, format!("the answer could not be written: {error}"))
+        .hint("What was asked for may be done all the same: look before you run it again.");
+    tell(&error, false);
+    std::process::exit(error.class.exit_code().into());
 }
 
 /// What a word says at a glance.

@@ -211,7 +211,7 @@ impl Node {
         let gateway = Gateway::new(gate.clone(), bounds, clock.clone());
         let (owners, tables) = (config.placement.http_owners, config.placement.tables);
         let sidecar = Sidecar::new(gate.clone(), config.node_id(), owners, tables, clock.clone());
-        let channels = notify::HttpChannels::new(clock.clone());
+        let channels = notify::HttpChannels::new(clock.clone(), config.notify.ids as usize);
         let shared = Arc::new(Shared {
             channels: channels.clone(),
             auth,

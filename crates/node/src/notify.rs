@@ -33,9 +33,11 @@ mod sweeping;
 mod traces;
 
 pub use adapter::{Adapter, Seat};
+pub(crate) use asking::MAX_LISTED;
 pub use formats::Format;
 pub use hooks::Hook;
 pub use http::{HttpChannels, Reading};
+pub(crate) use traces::MAX_TRACES;
 
 use crate::clock::Clock;
 use crate::config;

@@ -46,6 +46,12 @@ impl Keys {
         Some(v1::SealedNotifyToken { body, mac, key: key.id }.encode_to_vec().into())
     }
 
+    /// Whether a token was made with an earlier key than new ones are.
+    pub(crate) fn ages(&self, token: &[u8]) -> bool {
+        let made_with = v1::SealedNotifyToken::decode(token).map_or(0, |sealed| sealed.key);
+        self.kept.last().is_some_and(|newest| newest.id != made_with)
+    }
+
     /// What a token says, if one of the keys made it.
     pub(crate) fn open(&self, token: &[u8], mutant: Option<Mutant>) -> Option<v1::NotifyTokenBody> {
         if token.len() > MAX_TOKEN {
@@ -75,6 +81,7 @@ mod tests {
         let rotated = Keys::new([(1, &b"one"[..]), (2, b"two")]);
         let token = old.seal(&body).unwrap();
         assert_eq!(rotated.open(&token, None), Some(body.clone()));
+        assert_eq!([old.ages(&token), rotated.ages(&token)], [false, true]);
         assert_eq!(old.open(&rotated.seal(&body).unwrap(), None), None);
         let mut forged = v1::SealedNotifyToken::decode(token).unwrap();
         forged.body = v1::NotifyTokenBody { session: 10, ..body }.encode_to_vec().into();

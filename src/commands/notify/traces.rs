@@ -34,6 +34,9 @@ pub fn list(object: String, count: Option<u64>, remote: &Remote) -> Result<(), E
         output::json(&json!({ "app": remote.app, "object": object, "traces": all }));
         return Ok(());
     }
+    if reply.traces.is_empty() {
+        output::note("no node remembers a notification of this object: the latest are kept for as long as a node runs");
+    }
     output::table(
         ["VERSION", "PUBLISHED (µs)", "FEED", "BRIDGE", "MATCHER", "REGISTRAR", "SENT", "NODE", "STATE"],
         reply.traces.iter().map(|trace| {

@@ -8,9 +8,17 @@ use crate::commands::signals::Signals;
 use crate::commands::{remote, runtime};
 use crate::output;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_client::Client;
 use tidings_client::notify::{Event, Listener, ListenerOptions, Notification, NotifyRefused, NotifyTimes, State};
+use tokio::time::{Sleep, sleep};
+
+/// After so long people are told that something is not registered, and so often from then on.
+const PATIENCE: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// Prints versions of objects as they come.
 pub fn watch(args: Watch) -> Result<(), Error> {
@@ -47,8 +55,14 @@ fn listen(
         let (listener, mut events) = Listener::start(client, options)?;
         let listening = async {
             let mut left = count.unwrap_or(u64::MAX);
+            let mut silence = Silence::new(remote.json, objects);
             while left > 0 {
-                let Some(event) = events.next().await else { break };
+                let event = tokio::select! {
+                    event = events.next() => event,
+                    () = silence.lasts() => continue,
+                };
+                let Some(event) = event else { break };
+                silence.hears(&event);
                 left -= u64::from(heard(event, &listener, objects, &print)?);
             }
             Ok(())
@@ -61,6 +75,61 @@ fn listen(
         listener.leave().await;
         ended
     })
+}
+
+/// Tells people that something is not registered yet, so that they do not take silence for calm.
+struct Silence {
+    json: bool,
+    missing: BTreeSet<Vec<u8>>,
+    /// Until it is told of next.
+    pause: Pin<Box<Sleep>>,
+    told: bool,
+}
+
+impl Silence {
+    fn new(json: bool, objects: &[String]) -> Silence {
+        let missing = objects.iter().map(|object| object.clone().into_bytes()).collect();
+        Silence { json, missing, pause: Box::pin(sleep(PATIENCE)), told: false }
+    }
+
+    /// Waits until it has lasted for long, and tells of it.
+    async fn lasts(&mut self) {
+        if self.missing.is_empty() {
+            return std::future::pending().await;
+        }
+        self.pause.as_mut().await;
+        let text = match self.missing.len() {
+            1 => {
+                "an object is not registered yet, trying on: `tidings status` says whether a majority is up".to_owned()
+            }
+            n => {
+                format!("{n} objects are not registered yet, trying on: `tidings status` says whether a majority is up")
+            }
+        };
+        output::event(self.json, "not_registered", text);
+        (self.pause, self.told) = (Box::pin(sleep(AGAIN)), true);
+    }
+
+    fn hears(&mut self, event: &Event) {
+        match event {
+            Event::Registered { object, registered: true } => {
+                self.missing.remove(&object[..]);
+                if self.missing.is_empty() && std::mem::take(&mut self.told) {
+                    output::event(self.json, "registered", "everything is registered");
+                }
+            }
+            Event::Failed { object, transient: true } => {
+                let text = format!(
+                    "the application was not to be asked whether `{}` may be heard of (`notify.hooks`), trying again",
+                    printed(object)
+                );
+                output::event(self.json, "not_authorized", text);
+                self.missing.insert(object.to_vec());
+                self.told = true;
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Deals with an event; whether a line was printed.

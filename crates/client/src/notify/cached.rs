@@ -5,13 +5,15 @@ use crate::Client;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::{Error, Seeded};
+use tidings_base::{Class, Error, Seeded};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 /// The pause after a fetch that failed, doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The pause before an object that was refused for good is registered once more: rights change.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// How a cached value behaves.
 #[derive(Debug)]
@@ -33,6 +35,7 @@ impl Default for CachedOptions {
 #[derive(Clone, Debug)]
 pub struct Cached<T> {
     value: watch::Receiver<Option<Arc<T>>>,
+    trouble: watch::Receiver<Option<Arc<Error>>>,
     _task: Arc<AbortOnDrop>,
 }
 
@@ -60,12 +63,29 @@ impl<T: Send + Sync + 'static> Cached<T> {
         let object = object.into();
         let (listener, mut events) = Listener::start(client, options.listener)?;
         let (sender, value) = watch::channel(None);
+        let (troubled, trouble) = watch::channel(None);
         let mut rng = Seeded::new(getrandom::u64().unwrap_or_default()).fork("cached");
         let jitter = u64::try_from(options.jitter.as_millis()).unwrap_or(u64::MAX).max(1);
         let task = tokio::spawn(async move {
             store(&sender, &fetch).await;
-            while let Some(event) = events.next().await {
+            let mut refused = false;
+            loop {
+                let event = tokio::select! {
+                    event = events.next() => event,
+                    () = tokio::time::sleep(REFUSED_PAUSE), if refused => {
+                        refused = false;
+                        listener.register(object.clone(), 0);
+                        continue;
+                    }
+                };
+                let Some(event) = event else { return };
+                let trouble = why_stale(&event);
+                let well = matches!(event, Event::Registered { registered: true, .. } | Event::Notify(_));
+                if well || trouble.is_some() {
+                    troubled.send_if_modified(|now| std::mem::replace(now, trouble.map(Arc::new)).is_some() || !well);
+                }
                 match event {
+                    Event::Failed { transient: false, .. } => refused = true,
                     Event::Reissue => {
                         listener.register(object.clone(), 0);
                         listener.reissued();
@@ -83,12 +103,18 @@ impl<T: Send + Sync + 'static> Cached<T> {
                 }
             }
         });
-        Ok(Cached { value, _task: Arc::new(AbortOnDrop(task.abort_handle())) })
+        Ok(Cached { value, trouble, _task: Arc::new(AbortOnDrop(task.abort_handle())) })
     }
 
     /// The value, if it has been fetched yet.
     pub fn get(&self) -> Option<Arc<T>> {
         self.value.borrow().clone()
+    }
+
+    /// Why the value may be stale: its object may not be registered, or nobody lets this client listen. `None` while nothing
+    /// is known to be wrong. It goes on trying.
+    pub fn trouble(&self) -> Option<Arc<Error>> {
+        self.trouble.borrow().clone()
     }
 
     /// Waits for the first value.
@@ -100,6 +126,23 @@ impl<T: Send + Sync + 'static> Cached<T> {
     pub async fn changed(&mut self) -> Option<Arc<T>> {
         self.value.changed().await.ok()?;
         self.get()
+    }
+}
+
+/// What an event says against the value's freshness.
+fn why_stale(event: &Event) -> Option<Error> {
+    match event {
+        Event::Failed { transient, .. } => {
+            let again = if *transient { "for now" } else { "for good" };
+            let message = format!("the application does not let this client register the object, {again}");
+            Some(Error::new("notify.not_registered", Class::Refused, message))
+        }
+        Event::Refused(reason) => {
+            let message = format!("the servers refuse this client: {}", reason.as_str_name());
+            Some(Error::new("notify.refused", Class::Refused, message))
+        }
+        Event::Denied(error) => Some(error.clone()),
+        _ => None,
     }
 }
 

@@ -15,7 +15,7 @@ use tidings_wire::v1::notify_message::Message as Asked;
 /// Publications of one request: what one append takes.
 const MAX_PUBLICATIONS: usize = 1_024;
 /// What a list has at most, and unless it says otherwise.
-const MAX_LISTED: u32 = 10_000;
+pub(crate) const MAX_LISTED: u32 = 10_000;
 const LISTED: u32 = 100;
 /// Pages that one list looks through: a list is for people.
 const MAX_PAGES: usize = 1_000;

@@ -27,6 +27,8 @@ const SAID: usize = 16;
 /// The channels of a node whose clients speak HTTP.
 pub struct HttpChannels {
     clock: Arc<dyn Clock>,
+    /// Channels of one principal: as many as it may have clients.
+    each: usize,
     open: Mutex<BTreeMap<String, Arc<Held>>>,
 }
 
@@ -92,8 +94,8 @@ impl Reading {
 
 impl HttpChannels {
     /// None yet.
-    pub fn new(clock: Arc<dyn Clock>) -> Arc<HttpChannels> {
-        let channels = Arc::new(HttpChannels { clock, open: Mutex::default() });
+    pub fn new(clock: Arc<dyn Clock>, each: usize) -> Arc<HttpChannels> {
+        let channels = Arc::new(HttpChannels { clock, each, open: Mutex::default() });
         tokio::spawn(sweep(Arc::downgrade(&channels)));
         channels
     }
@@ -111,6 +113,14 @@ impl HttpChannels {
         if open.len() >= MOST {
             return Err(Error::new("control.busy", Class::Unreachable, format!("{MOST} channels speak HTTP already"))
                 .hint("Use another node, or frames over WebSocket."));
+        }
+        if open.values().filter(|other| other.caller == held.caller).count() >= self.each {
+            return Err(Error::new(
+                "notify.too_many_channels",
+                Class::Refused,
+                format!("{} channels of this principal speak HTTP already", self.each),
+            )
+            .hint("Close some, or raise `notify.ids` of the node's configuration."));
         }
         open.insert(name.clone(), Arc::new(held));
         // It ends with what is held, or when the node lets its clients go.

@@ -10,7 +10,7 @@ use tidings_wire::v1::notify_message::Message;
 /// Notifications that a node remembers, of all applications: the latest seconds under load, about 1 MB.
 const KEPT: usize = 4_096;
 /// What a list has at most, and unless it says otherwise.
-const MAX_LISTED: usize = 1_000;
+pub(crate) const MAX_TRACES: u32 = 1_000;
 const LISTED: usize = 100;
 
 /// The latest notifications of a node.
@@ -66,7 +66,7 @@ impl Traces {
 impl Hub {
     /// The latest notifications of an object, or of all of the application, as all nodes that answer have seen them.
     pub(super) async fn traces(&self, caller: v1::NotifyCaller, list: v1::TraceList) -> v1::TraceListReply {
-        let limit = if list.limit == 0 { LISTED } else { (list.limit as usize).min(MAX_LISTED) };
+        let limit = if list.limit == 0 { LISTED } else { list.limit.min(MAX_TRACES) as usize };
         let mut traces = self.channels.traces().of(&caller.app, &list.object, limit);
         traces.iter_mut().for_each(|trace| trace.node = self.told.node);
         if !list.alone {

@@ -167,6 +167,15 @@ impl Query {
         number.map(Some).ok_or_else(|| bad_path(format!("`{name}` is not a number that fits")))
     }
 
+    /// Takes out how many are wanted at most; 0 = the caller does not say.
+    pub(crate) fn take_limit(&mut self, most: u32) -> Result<u32, Error> {
+        match self.take_number("limit")? {
+            None => Ok(0),
+            Some(limit) if (1..=most).contains(&limit) => Ok(limit),
+            Some(_) => Err(bad_path(format!("`limit` is a number from 1 to {most}"))),
+        }
+    }
+
     /// Takes out a parameter that may be given several times.
     pub(crate) fn take_all(&mut self, name: &str) -> Vec<Bytes> {
         std::iter::from_fn(|| self.take(name)).collect()

@@ -9,6 +9,7 @@ pub(super) use console::*;
 use super::answer::{ErrorBody, Refusal};
 use super::extract::{AnyJson, JsonBody, Query, Segments};
 use super::{App, Caller, Text, call, unexpected};
+use crate::notify::{MAX_LISTED, MAX_TRACES};
 use axum::Json;
 use axum::extract::State;
 use bytes::Bytes;
@@ -221,10 +222,15 @@ pub(super) async fn publish_events(
     AnyJson(body): AnyJson,
 ) -> Result<StatusCode, Refusal> {
     let name = path.text(APPLICATION)?;
-    let format = app.config.notify.formats.get(name.as_str()).ok_or_else(|| {
-        Error::new("notify.no_format", Class::NotFound, "no format of events is configured for this application")
+    let Some(format) = app.config.notify.formats.get(name.as_str()) else {
+        // Who may not publish, or names no application, hears of that first.
+        publish(&app, caller, &path, Vec::new()).await?;
+        let error =
+            Error::new("notify.no_format", Class::NotFound, "no format of events is configured for this application");
+        return Err(error
             .hint("Let the operator set `notify.formats`, or publish with `POST /v1/notify/{app}`.")
-    })?;
+            .into());
+    };
     let events = match &body {
         serde_json::Value::Array(events) => events.as_slice(),
         event => std::slice::from_ref(event),
@@ -253,7 +259,7 @@ async fn list_objects(app: &App, caller: Caller, path: &Segments, list: v1::Obje
 /// Objects that have a version or registrations.
 #[utoipa::path(get, path = "/v1/notify/{app}", operation_id = "notify_objects", tag = "notify",
     params(("app" = String, Path, description = "The application"),
-        ("limit" = Option<u32>, Query, description = "At most so many; 100 if left out")),
+        ("limit" = Option<u32>, Query, description = "At most so many, up to 10,000; 100 if left out")),
     responses((status = 200, body = Objects), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn objects(
@@ -262,7 +268,7 @@ pub(super) async fn objects(
     path: Segments,
     mut query: Query,
 ) -> Result<Json<Objects>, Refusal> {
-    let limit = query.take_number("limit")?.unwrap_or_default();
+    let limit = query.take_limit(MAX_LISTED)?;
     query.finish()?;
     Ok(Json(list_objects(&app, caller, &path, v1::ObjectList { limit, ..Default::default() }).await?))
 }
@@ -280,7 +286,7 @@ pub(super) async fn object(State(app): State<App>, caller: Caller, path: Segment
 /// The latest notifications of an object, and where each was when, as far as nodes remember.
 #[utoipa::path(get, path = "/v1/notify-traces/{app}/{object}", operation_id = "notify_traces", tag = "notify",
     params(("app" = String, Path, description = "The application"), ("object" = String, Path, description = "The object"),
-        ("limit" = Option<u32>, Query, description = "At most so many, the latest; 100 if left out")),
+        ("limit" = Option<u32>, Query, description = "At most so many, up to 1,000, the latest; 100 if left out")),
     responses((status = 200, body = Traces), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn traces(
@@ -296,7 +302,7 @@ pub(super) async fn traces(
 /// The latest notifications of all objects of an application, as far as nodes remember.
 #[utoipa::path(get, path = "/v1/notify-traces/{app}", operation_id = "notify_recent", tag = "notify",
     params(("app" = String, Path, description = "The application"),
-        ("limit" = Option<u32>, Query, description = "At most so many, the latest; 100 if left out")),
+        ("limit" = Option<u32>, Query, description = "At most so many, up to 1,000, the latest; 100 if left out")),
     responses((status = 200, body = Traces), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn recent(
@@ -315,7 +321,7 @@ async fn list_traces(
     object: Bytes,
     mut query: Query,
 ) -> Result<Json<Traces>, Refusal> {
-    let limit = query.take_number("limit")?.unwrap_or_default();
+    let limit = query.take_limit(MAX_TRACES)?;
     query.finish()?;
     match ask(app, caller, path, Message::TraceList(v1::TraceList { object, limit, alone: false })).await? {
         Message::TraceListReply(reply) => {
@@ -328,7 +334,7 @@ async fn list_traces(
 /// Clients, online or not.
 #[utoipa::path(get, path = "/v1/notify-clients/{app}", operation_id = "notify_clients", tag = "notify",
     params(("app" = String, Path, description = "The application"),
-        ("limit" = Option<u32>, Query, description = "At most so many; 100 if left out")),
+        ("limit" = Option<u32>, Query, description = "At most so many, up to 10,000; 100 if left out")),
     responses((status = 200, body = Clients), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]
 pub(super) async fn clients(
@@ -337,7 +343,7 @@ pub(super) async fn clients(
     path: Segments,
     mut query: Query,
 ) -> Result<Json<Clients>, Refusal> {
-    let limit = query.take_number("limit")?.unwrap_or_default();
+    let limit = query.take_limit(MAX_LISTED)?;
     query.finish()?;
     match ask(&app, caller, &path, Message::ClientList(v1::ClientList { limit })).await? {
         Message::ClientListReply(reply) => {

@@ -162,6 +162,9 @@ impl Client {
         if self.session.as_ref().is_none_or(|session| session.number != down.session) {
             return;
         }
+        if !down.token.is_empty() {
+            self.renewed(down.token, out);
+        }
         for notification in down.notifications {
             self.notified(now, notification, out);
         }
@@ -231,10 +234,27 @@ impl Client {
         (self.latest, self.echo, self.synced, self.descent) = (0, 0, false, None);
         self.changes.clear();
         self.acks.clear();
-        let state = v1::NotifyClientState { token: token.clone(), session, salt: salt.clone(), generation };
         self.session = Some(Session { token, number: session, salt });
-        out.put(Output::WriteState(state.encode_to_vec().into()));
+        self.write_state(out);
         self.say(now);
+    }
+
+    /// F8: the session goes on under a token whose key is not about to be retired.
+    fn renewed(&mut self, token: Bytes, out: &mut Outbox<Output>) {
+        if let Some(session) = &mut self.session {
+            session.token = token.clone();
+        }
+        if let Some((previous, _)) = &mut self.previous {
+            *previous = token;
+        }
+        self.write_state(out);
+    }
+
+    fn write_state(&self, out: &mut Outbox<Output>) {
+        let (Some(session), Some((_, generation))) = (self.session.clone(), &self.previous) else { return };
+        let Session { token, number, salt } = session;
+        let state = v1::NotifyClientState { token, session: number, salt, generation: *generation };
+        out.put(Output::WriteState(state.encode_to_vec().into()));
     }
 
     fn refused(&mut self, now: Now, session: u64, refusal: &v1::NotifyRefusal, out: &mut Outbox<Output>) {

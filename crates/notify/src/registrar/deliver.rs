@@ -1,7 +1,7 @@
 //! Notifications: pushed at once, logged, and sent again from memory until they are acknowledged (§4.2.3, F9).
 
 use super::state::{After, Client, State, Unlogged};
-use super::{Ask, AskId, Options, Output, Registrar, Timer, Verdict};
+use super::{Ask, AskId, MAX_ASKS, Options, Output, Registrar, Timer, Verdict};
 use crate::mutant::Mutant;
 use crate::names::{ClientKey, Guard, MAX_VERSION};
 use crate::rows::{self, LOG};
@@ -156,6 +156,10 @@ impl Registrar {
     ) {
         let Some(channel) = client.channel else { return };
         for (object, news) in all {
+            if self.asks.len() >= MAX_ASKS {
+                // It is kept, and tried with the next retransmission.
+                break;
+            }
             let id = AskId(self.id());
             let object = Bytes::copy_from_slice(self.names.name(object));
             self.asks.insert(id, Ask { client: key.clone(), channel, object: object.clone(), news: Some(news) });

@@ -87,7 +87,7 @@ impl Registrar {
         if let Some(from) = from {
             span.start = from;
         }
-        let request = rows::scan(REGISTRAR, span, self.options.max_ids - newcomer.found, &[CREATED]);
+        let request = rows::scan(REGISTRAR, span, self.options.max_ids - newcomer.found, &[CREATED, SESSION]);
         self.store(Step::Counting(newcomer), request, out);
     }
 
@@ -97,18 +97,27 @@ impl Registrar {
             self.counting.remove(&(place, nonce));
             return;
         };
-        newcomer.found = newcomer.found.saturating_add(u32::try_from(rows.rows.len()).unwrap_or(u32::MAX));
+        let created = rows.rows.iter().filter(|row| rows::find(row, CREATED).is_some());
+        newcomer.found = newcomer.found.saturating_add(created.clone().count() as u32);
+        // A repeat of a handshake that another owner has granted.
+        let granted = |row: &&v1::Row| rows::find(row, SESSION).is_some_and(|(_, of)| **of == nonce.to_be_bytes());
+        if let Some(key) = created.clone().find(granted).and_then(|row| ClientKey::parse(rows::key_of_row(&row.row))) {
+            self.counting.remove(&(place, nonce));
+            self.nonces.insert((place, nonce), key.clone());
+            let Newcomer { channel, contact, hello, .. } = newcomer;
+            return self.give(now, &key, Work::Hello { channel, contact, session: 0, hello }, out);
+        }
         let full = newcomer.found >= self.options.max_ids;
         if let (false, Some(next)) = (full, rows.next) {
             return self.count(newcomer, Some(next), out);
         }
         self.counting.remove(&(place, nonce));
-        if full {
+        // Those who came meanwhile are in the count already, or in what was found, or in both.
+        let known = self.ids.get(&place).copied().unwrap_or(0).max(newcomer.found);
+        if full || known >= self.options.max_ids {
             return self.refuse((place, newcomer.channel), 0, v1::NotifyRefused::TooManyIds, nonce, out);
         }
-        // Those who came meanwhile are in the count already, or in what was found, or in both.
-        let known = self.ids.get(&place).copied().unwrap_or(0);
-        self.ids.insert(place, known.max(newcomer.found));
+        self.ids.insert(place, known);
         self.welcome(now, newcomer, out);
     }
 
@@ -181,9 +190,11 @@ impl Registrar {
         seqno: u64,
     ) {
         if let Some(old) = client.channel.replace(channel) {
-            self.channels.remove(&old);
+            self.unseat(key, old);
         }
-        self.channels.insert(channel, key.clone());
+        let before = self.channels.insert(channel, key.clone());
+        // One client a channel: an id that its token did not bring back is nobody's behind it any more.
+        self.displaced.extend(before.filter(|before| before != key).map(|before| (before, channel)));
         (client.heard, client.present, client.contact) = (now.mono, false, contact);
         let value = [&channel.to_bytes()[..], &contact.to_be_bytes()].concat();
         client.put(rows::cell(PRESENCE, seqno, value));
@@ -232,14 +243,8 @@ impl Registrar {
         nonce: u64,
         out: &mut Outbox<Output>,
     ) {
-        let body = v1::NotifyTokenBody {
-            client: Some(key.to_message()),
-            session: client.session,
-            data_centre: self.options.data_centre.clone(),
-            realm: self.realm.as_ref().map(|realm| realm.message(key.app())),
-        };
         // A grant that a later handshake has overtaken would name a session that is not its nonce's.
-        let Some(token) = self.keys.seal(&body).filter(|_| client.nonce == nonce) else { return };
+        let Some(token) = self.token(key, client).filter(|_| client.nonce == nonce) else { return };
         let grant = v1::NotifyGrant {
             nonce,
             token,
@@ -251,13 +256,23 @@ impl Registrar {
         self.send(key.hash(), channel, down, out);
     }
 
+    /// A token of a client's session, as long as there is a key.
+    pub(super) fn token(&self, key: &ClientKey, client: &Client) -> Option<Bytes> {
+        self.keys.seal(&v1::NotifyTokenBody {
+            client: Some(key.to_message()),
+            session: client.session,
+            data_centre: self.options.data_centre.clone(),
+            realm: self.realm.as_ref().map(|realm| realm.message(key.app())),
+        })
+    }
+
     /// A connection closed: it matters only if presence still names it.
     pub(super) fn went(&mut self, now: Now, key: &ClientKey, client: &mut Client, channel: Channel) {
         if client.channel != Some(channel) {
             return;
         }
         client.channel = None;
-        self.channels.remove(&channel);
+        self.unseat(key, channel);
         let seqno = self.seqno(key);
         client.put(rows::gone(PRESENCE, seqno));
         client.used(seqno, now.wall.millis());

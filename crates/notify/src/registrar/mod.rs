@@ -43,6 +43,8 @@ use tidings_wire::v1;
 const MAX_NONCES: usize = 65_536;
 /// Principals whose ids are counted in memory.
 const MAX_COUNTED: usize = 4_096;
+/// Questions to applications that are under way; what comes beyond is asked later.
+const MAX_ASKS: usize = 65_536;
 /// Work that waits for one client; what comes beyond is dropped, and sent again by whoever sent it.
 const MAX_QUEUE: usize = 64;
 
@@ -107,6 +109,8 @@ pub struct Registrar {
     clients: BTreeMap<ClientKey, Box<Client>>,
     channels: BTreeMap<Channel, ClientKey>,
     nonces: BoundedMap<(KeyHash, u64), ClientKey>,
+    /// Clients whose channel another one of the same principal has come by.
+    displaced: Vec<(ClientKey, Channel)>,
     counting: BTreeSet<(KeyHash, u64)>,
     /// How many ids a principal has at most, by its place, where they were counted under the present leases.
     ids: BoundedMap<KeyHash, u32>,
@@ -139,6 +143,7 @@ impl Registrar {
             clients: BTreeMap::new(),
             channels: BTreeMap::new(),
             nonces: BoundedMap::new(MAX_NONCES),
+            displaced: Vec::new(),
             counting: BTreeSet::new(),
             ids: BoundedMap::new(MAX_COUNTED),
             steps: BTreeMap::new(),
@@ -301,10 +306,8 @@ impl Registrar {
         for timer in [Timer::Retry, Timer::Log, Timer::Propagate] {
             self.timers.cancel(&timer(key.clone()));
         }
-        if let Some(channel) = client.channel
-            && self.channels.get(&channel) == Some(key)
-        {
-            self.channels.remove(&channel);
+        if let Some(channel) = client.channel {
+            self.unseat(key, channel);
         }
         client.pending.values().filter_map(|pending| pending.call).for_each(|call| {
             self.calls.remove(&call);
@@ -312,6 +315,13 @@ impl Registrar {
         client.names().for_each(|name| self.names.release(name));
         if client.state == State::Loading {
             self.loading -= 1;
+        }
+    }
+
+    /// A client is no longer behind a channel.
+    fn unseat(&mut self, key: &ClientKey, channel: Channel) {
+        if self.channels.get(&channel) == Some(key) {
+            self.channels.remove(&channel);
         }
     }
 
@@ -409,6 +419,9 @@ impl Registrar {
         };
         match self.owner_of(caller, &token) {
             Ok(key) => {
+                if let Some(client) = self.clients.get_mut(&key) {
+                    client.ages = self.keys.ages(&message.token);
+                }
                 let work = Work::Up { channel, session: token.session, up: Box::new(message) };
                 self.give(now, &key, work, out);
             }
@@ -510,6 +523,9 @@ impl Machine for Registrar {
             Input::Authorized { id, verdict } => self.authorized(now, id, verdict, out),
             Input::Confirmed { id, held } => self.confirmed(now, id, held, out),
             Input::Stored { id, result } => self.stored(now, id, result, out),
+        }
+        while let Some((key, channel)) = self.displaced.pop() {
+            self.give(now, &key, Work::Closed(channel), out);
         }
     }
 

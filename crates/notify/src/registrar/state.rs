@@ -167,6 +167,8 @@ pub(super) struct Client {
     pub channel: Option<Channel>,
     /// Which of the client's connections that is, by its own count.
     pub contact: u64,
+    /// F8: its token was made with a key that will be retired.
+    pub ages: bool,
     /// F10: it said by this connection that it will not come back.
     pub leaving: Option<Channel>,
     /// Whether the store holds that it can be reached there.
@@ -210,6 +212,7 @@ impl Client {
             nonce: 0,
             channel: None,
             contact: 0,
+            ages: false,
             leaving: None,
             present: false,
             heard: now,

@@ -1,7 +1,7 @@
 //! A client's messages: changes of registrations in the order of their numbers, acks, and what they are answered with.
 
 use super::state::{After, Asking, Client, Pending, Reg};
-use super::{Ask, AskId, Output, Registrar, Verdict};
+use super::{Ask, AskId, MAX_ASKS, Output, Registrar, Verdict};
 use crate::digest;
 use crate::mutant::Mutant;
 use crate::names::{Channel, ClientKey, MAX_NAME, MAX_VERSION};
@@ -59,6 +59,10 @@ impl Registrar {
         let names = if asks { self.unasked(client, &up) } else { BTreeSet::new() };
         if names.is_empty() {
             return self.apply(now, key, client, channel, up, &BTreeMap::new(), out);
+        }
+        if self.asks.len() + names.len() > MAX_ASKS {
+            // The client says it again.
+            return;
         }
         let mut asking = Asking { channel, up, waiting: BTreeSet::new(), verdicts: BTreeMap::new() };
         for object in names {

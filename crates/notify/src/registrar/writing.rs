@@ -159,6 +159,9 @@ impl Registrar {
                 After::Reply { channel, statuses, query } => {
                     let mut down = self.down(client);
                     down.statuses = statuses;
+                    if std::mem::take(&mut client.ages) {
+                        down.token = self.token(key, client).unwrap_or_default();
+                    }
                     down.answer = query.and_then(|query| self.descend(key, client, &query));
                     self.send(key.hash(), channel, down, out);
                 }

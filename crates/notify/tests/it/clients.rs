@@ -8,6 +8,7 @@ use tidings_base::{Machine, Mono, Now, Outbox, Wall};
 use tidings_notify::client::{Client, Event, Input, Options, Output};
 use tidings_notify::mutant::Mutant;
 use tidings_notify::registrar::{self, Registrar};
+use tidings_notify::token::Keys;
 use tidings_wire::v1;
 
 /// A client and a registrar, and a channel between them that counts.
@@ -167,6 +168,30 @@ fn f7_without_digests_a_lost_registration_stays_lost() {
         }
         assert_eq!(seen, calls);
     }
+}
+
+#[test]
+fn f8_a_client_keeps_its_id_while_keys_are_rotated() {
+    let heartbeat = Some(std::time::Duration::from_secs(1));
+    let mut pair = Pair::of(registrar::Options::default(), Options { heartbeat, ..Default::default() });
+    let keys = |ids: std::ops::RangeInclusive<u32>| {
+        let secrets: Vec<(u32, [u8; 1])> = ids.map(|id| (id, [id as u8])).collect();
+        registrar::Input::Keys(Keys::new(secrets.iter().map(|(id, secret)| (*id, &secret[..]))))
+    };
+    pair.desk.give(keys(1..=1));
+    pair.start(names(2));
+    pair.talk(500);
+    let first = pair.state.clone().unwrap();
+    for newest in 2..=5 {
+        pair.desk.give(keys(newest - 1..=newest));
+        pair.talk(2_500);
+    }
+    assert!(pair.client.is_synced());
+    assert!(!pair.events.iter().any(|event| matches!(event, Event::Refused { .. })));
+    let state = |bytes: Bytes| v1::NotifyClientState::decode(bytes).unwrap();
+    let (first, last) = (state(first), state(pair.state.clone().unwrap()));
+    assert_ne!(first.token, last.token, "what is kept is of the newest key");
+    assert_eq!((first.session, first.salt, first.generation), (last.session, last.salt, last.generation));
 }
 
 #[test]

@@ -42,7 +42,9 @@ fn ids_beyond_a_page_of_the_store_count_too() {
         let (id, start) = counts(&mut desk).expect("the ids are counted to their end");
         assert_eq!(start == "on", page == 1);
         let next = (page == 0).then(|| Bytes::from_static(b"on"));
-        let rows = v1::Rows { rows: vec![v1::Row::default(); rows], next };
+        let created = v1::Cell { column: Bytes::from_static(b"created"), timestamp: 1, value: Some(Bytes::new()) };
+        let row = v1::Row { cells: vec![created], ..Default::default() };
+        let rows = v1::Rows { rows: vec![row; rows], next };
         desk.give(Input::Stored { id, result: Ok(StoreReply::Rows(rows)) });
     }
     assert_eq!(desk.refusals(), [Refused::TooManyIds]);

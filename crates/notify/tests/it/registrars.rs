@@ -5,6 +5,7 @@ mod hooks;
 mod losses;
 mod many;
 mod numbers;
+mod sessions;
 
 use crate::desk::{Desk, ann, channel, client_key, lease, realm};
 use crate::model::unavailable;

@@ -176,6 +176,12 @@ fn applications_get_keys_that_work_until_revoked() {
     assert_eq!(server.run(&["app", "ls", "--key", key]).code, 4);
     assert_eq!(server.run(&["store", "get", "g", "r", "--key", &format!("{key}x")]).code, 4);
 
+    // An answer that cannot be written is no success: the key would be lost in silence.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let lost = tidings().args(["app", "ls", "--server", &server.url()]).stdout(full).output().unwrap();
+    let said = String::from_utf8_lossy(&lost.stderr).into_owned();
+    assert!(lost.status.code() == Some(1) && said.contains("cli.unwritten"), "{lost:?}");
+
     let further = server.run(&["app", "keys", "shop", "--new", "--json"]).json();
     assert_ne!(further["id"], created["id"]);
     assert_eq!(server.run(&["app", "keys", "shop", "--revoke", id, "--json"]).json()["revoked"], true);

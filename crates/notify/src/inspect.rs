@@ -90,6 +90,7 @@ pub fn client(realm: &Realm, app: &str, row: &v1::Row) -> Option<v1::NotifyClien
         unacknowledged: names(row, LOG).chain(names(row, TOLD)).collect::<BTreeSet<_>>().len() as u32,
         unknown: count(row, UNK),
         pending: count(row, PENDING_OF),
+        silent: false,
     })
 }
 

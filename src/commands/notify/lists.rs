@@ -27,6 +27,7 @@ pub fn clients(limit: u32, remote: &Remote) -> Result<(), Error> {
                     "principal": name(client).user,
                     "id": uuid(client),
                     "node": client.channel.map(|channel| channel.node),
+                    "silent": client.silent,
                     "registrations": client.registrations,
                     "unacknowledged": client.unacknowledged,
                     "unknown": client.unknown,
@@ -40,7 +41,11 @@ pub fn clients(limit: u32, remote: &Remote) -> Result<(), Error> {
     output::table(
         ["PRINCIPAL", "ID", "NODE", "REGISTERED", "UNACKNOWLEDGED", "UNKNOWN"],
         reply.clients.iter().map(|client| {
-            let node = client.channel.map_or("offline".to_owned(), |channel| channel.node.to_string());
+            let node = match client.channel {
+                None => "offline".to_owned(),
+                Some(channel) if client.silent => format!("{} (silent)", channel.node),
+                Some(channel) => channel.node.to_string(),
+            };
             let (regs, unacked) = (client.registrations.to_string(), client.unacknowledged.to_string());
             [name(client).user, uuid(client), node, regs, unacked, client.unknown.to_string()]
         }),

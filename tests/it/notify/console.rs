@@ -42,6 +42,10 @@ fn load_counts_and_recent_notifications_can_be_drawn() {
     assert_eq!((&counts["clients"], &counts["online"], &counts["more"]), (&1.into(), &1.into(), &false.into()));
     assert_eq!(get("/v1/notify-counts/blog")["clients"], 0);
 
+    for limit in ["0", "100000", "x"] {
+        let (status, said) = http_get(server.address, &format!("/v1/notify-traces/shop?limit={limit}")).unwrap();
+        assert!(status == 400 && said.contains("`limit` is"), "{said}");
+    }
     let traces = get("/v1/notify-traces/shop?limit=2");
     let recent: Vec<(&str, u64)> = traces["traces"]
         .as_array()

@@ -1,16 +1,30 @@
 //! Hooks: a list of access that changes, and an application that is asked and sometimes says nothing.
 
 use super::{hears, publish, registered, start_with};
-use crate::process::{Running, http_get, turn, until};
+use crate::process::{Running, Server, http_get, turn, until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use tidings_client::notify::{Cached, CachedOptions};
+use tidings_client::{Client, ClientConfig};
+use tokio::runtime::Runtime;
 
 /// Waits for the end of a watcher that is refused.
 fn is_refused(watcher: Running) {
     let said = watcher.ended();
     assert!(said.code == 4 && said.err.contains("cannot be registered"), "{said:?}");
+}
+
+/// A value whose object may not be registered says that it may be stale.
+fn stays_stale(server: &Server, object: &'static str) {
+    let runtime = Runtime::new().unwrap();
+    let _in = runtime.enter();
+    let config = ClientConfig { app: Some("shop".into()), ..ClientConfig::new([server.url()]) };
+    let fetch = || async { Ok(7) };
+    let cached = Cached::start(Client::new(config).unwrap(), object, CachedOptions::default(), fetch).unwrap();
+    let why = until("it says why", || cached.trouble());
+    assert_eq!((why.code.as_ref(), cached.get().as_deref()), ("notify.not_registered", Some(&7)));
 }
 
 #[test]
@@ -26,6 +40,7 @@ fn a_list_of_access_decides_and_is_read_again_when_it_changes() {
     publish(&server, "prices/1", 7);
     hears(&watcher, "prices/1", 7);
     is_refused(watch("secret"));
+    stays_stale(&server, "secret");
     // Another application has no hook, and is not asked.
     let other = server.start_command(&["notify", "watch", "blog", "secret", "--json"]);
     until("others are served", || (!other.out().is_empty()).then_some(()));
@@ -146,6 +161,7 @@ fn an_application_is_asked_and_one_that_hangs_holds_up_nobody_else() {
         let metrics = http_get(server.address, "/metrics")?.1;
         metrics.contains("tidings_notify_hook_failures_total{app=\"shop\",reason=\"time_out\"}").then_some(())
     });
+    until("whoever waits hears why", || slow.err().contains("not_authorized").then_some(()));
     // It was deferred, not refused: once there is an answer, it is registered.
     *application.hangs.lock().unwrap() = false;
     registered(&server, "slow", 1);

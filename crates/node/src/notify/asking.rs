@@ -4,7 +4,8 @@ use super::hub::Hub;
 use super::realm::NOT_READY;
 use bytes::Bytes;
 use prost::Message as _;
-use tidings_base::{Class, Error};
+use std::collections::{BTreeMap, BTreeSet};
+use tidings_base::{Class, Error, NodeId};
 use tidings_notify::inspect::{self, Objects};
 use tidings_notify::matcher;
 use tidings_notify::names::{MAX_NAME, MAX_PAYLOAD, MAX_SOURCE, MAX_VERSION, object_hash};
@@ -102,7 +103,14 @@ impl Hub {
 
     /// Clients of an application.
     pub(super) async fn clients(&self, app: &str, wanted: u32) -> Result<v1::ClientListReply, Error> {
-        let (clients, more) = self.find_clients(app, limit(wanted)).await?;
+        let (mut clients, more) = self.find_clients(app, limit(wanted)).await?;
+        let node = |client: &v1::NotifyClientInfo| client.channel.map(|channel| channel.node);
+        let nodes: BTreeSet<u64> = clients.iter().filter_map(node).collect();
+        let answers = nodes.into_iter().map(async |node| (node, self.answers(NodeId(node)).await));
+        let answers: BTreeMap<u64, bool> = futures::future::join_all(answers).await.into_iter().collect();
+        for client in &mut clients {
+            client.silent = node(client).is_some_and(|node| answers.get(&node) == Some(&false));
+        }
         Ok(v1::ClientListReply { clients, more })
     }
 

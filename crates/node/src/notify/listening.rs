@@ -96,6 +96,16 @@ impl Hub {
         }
     }
 
+    /// Whether a node answers.
+    pub(super) async fn answers(&self, node: NodeId) -> bool {
+        if node.0 == self.told.node {
+            return true;
+        }
+        let Some(address) = self.stored().ok().and_then(|stored| stored.address_of(node)) else { return false };
+        // A message for no channel: nobody is told anything.
+        self.forward(&address, None, Message::ForwardDown(v1::ForwardDown::default())).await.is_ok()
+    }
+
     /// What the token says by which a channel of another node was opened; `None` if nobody knows.
     pub(super) async fn ask_claims(&self, channel: Channel) -> Option<Claims> {
         let address = self.stored().ok()?.address_of(NodeId(channel.node))?;

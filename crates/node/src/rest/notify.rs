@@ -130,6 +130,8 @@ pub(super) struct ClientInfo {
     id: String,
     /// The node that it is connected to; null = offline.
     node: Option<u64>,
+    /// That node does not answer: the client may be gone with it.
+    silent: bool,
     registrations: u32,
     unacknowledged: u32,
     unknown: u32,
@@ -224,7 +226,11 @@ pub(super) async fn publish_events(
     let name = path.text(APPLICATION)?;
     let Some(format) = app.config.notify.formats.get(name.as_str()) else {
         // Who may not publish, or names no application, hears of that first.
-        publish(&app, caller, &path, Vec::new()).await?;
+        let asked = Message::Publish(v1::Publish { publications: Vec::new() });
+        match ask(&app, caller, &path, asked).await {
+            Err(error) if error.code != "notify.bad_batch" => return Err(error.into()),
+            _ => {}
+        }
         let error =
             Error::new("notify.no_format", Class::NotFound, "no format of events is configured for this application");
         return Err(error
@@ -353,6 +359,7 @@ pub(super) async fn clients(
                     principal: name.user,
                     id: name.uuid.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")),
                     node: info.channel.map(|channel| channel.node),
+                    silent: info.silent,
                     registrations: info.registrations,
                     unacknowledged: info.unacknowledged,
                     unknown: info.unknown,

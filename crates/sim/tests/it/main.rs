@@ -23,3 +23,4 @@ mod scenario_sketch;
 mod scenario_store;
 mod scenario_tables;
 mod scenario_wire;
+mod units;

@@ -1,6 +1,6 @@
 //! The application's backend: makes versions and publishes them.
 
-use super::fact::{Fact, NotifyFact, OBJECTS, Publication, object};
+use super::fact::{Fact, NotifyFact, Publication, object};
 use super::shared::{APP, Shared};
 use crate::kernel::{Effect, HostId};
 use crate::scenarios::store::line::{Ended, Line};
@@ -66,7 +66,7 @@ impl Backend {
 
     /// Every object gets one more version.
     pub fn last_round(&mut self, now: Now, out: &mut Out) {
-        (0..OBJECTS).for_each(|object| self.make(now, object, out));
+        (0..self.shared.objects()).for_each(|object| self.make(now, object, out));
     }
 
     /// A frame of a server.
@@ -90,7 +90,7 @@ impl Backend {
         if !self.calm && self.next <= now.mono {
             let mean = self.think.as_millis() as u64;
             self.next = now.mono + Duration::from_millis(self.rng.below(2 * mean + 1));
-            let object = self.rng.below(OBJECTS);
+            let object = self.rng.below(self.shared.objects());
             // Now and then several at once, so that some collapse.
             let many = if self.rng.one_in(5) { self.rng.between(2, 4) } else { 1 };
             (0..many).for_each(|_| self.make(now, object, out));

@@ -1,6 +1,6 @@
 //! A device: the client machine, its channel, and an application that keeps what it knows.
 
-use super::fact::{Fact, NotifyFact, OBJECTS, object};
+use super::fact::{Fact, NotifyFact, object};
 use super::letter::{Body, Letter, send};
 use super::shared::Shared;
 use crate::kernel::{Effect, HostId};
@@ -263,7 +263,7 @@ impl Device {
                 self.disconnect(now, out);
             }
             _ => {
-                let object = object(self.rng.below(OBJECTS));
+                let object = object(self.rng.below(self.shared.objects()));
                 let intends = !self.shared.intends(self.host, &object);
                 self.intend(now, object, intends, out);
             }

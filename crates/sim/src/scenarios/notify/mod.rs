@@ -52,6 +52,9 @@ use tidings_wire::v1;
 use town::{Actor, Town};
 use trouble::Trouble;
 
+/// Where there are many objects: more than one replacement takes (F7), and more than one message tells of.
+const MANY_OBJECTS: u64 = 320;
+
 /// How long the backend thinks between two publications, on average.
 const THINK: [Duration; 4] =
     [Duration::from_millis(150), Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(8)];
@@ -132,6 +135,8 @@ struct Cast {
     room: usize,
     /// How many numbers are drawn under one lease.
     numbers: u32,
+    /// How many objects there are: more than [`OBJECTS`], and somebody wants all of them.
+    objects: u64,
     /// How long the backend, and applications, think.
     think: Duration,
     change: Duration,
@@ -158,6 +163,7 @@ impl Cast {
             hints: own.one_in(2),
             room: [4, 100, 100_000][own.below(3) as usize],
             numbers: if own.fork("numbers").one_in(4) { 64 } else { u32::MAX },
+            objects: if own.fork("objects").one_in(8) { MANY_OBJECTS } else { OBJECTS },
             think,
             change: CHANGE[own.below(3) as usize],
             reconnect: Duration::from_secs(3),
@@ -177,6 +183,7 @@ impl Cast {
             hints: own.one_in(2),
             room: 100_000,
             numbers: u32::MAX,
+            objects: OBJECTS,
             think: AIMING,
             change: AIMING,
             reconnect: Duration::from_millis(400),
@@ -213,13 +220,16 @@ impl Run {
         let forger = world.add_host();
         [cell, servers[0], backend].into_iter().for_each(|host| world.network.connect(host));
         let mutant = options.mutant.and_then(Mutant::of_notify);
-        let shared = Shared::default();
+        let shared = Shared::of(cast.objects);
         shared.raise_incarnation();
         for (number, device) in (1..).zip(&devices) {
             shared.install(*device);
             shared.installation(*device, |it| {
                 it.persistent = cast.forgetful == 0 || number % cast.forgetful != 0;
-                it.intended = (0..4).map(|_| object(own.below(OBJECTS))).collect();
+                it.intended = (0..4).map(|_| object(own.below(cast.objects))).collect();
+                if number == 1 && cast.objects > OBJECTS {
+                    it.intended = (0..cast.objects).map(object).collect();
+                }
             });
         }
         let others = devices.iter().copied().chain([cell, backend]).chain(servers.clone()).collect();

@@ -1,6 +1,6 @@
 //! What outlives processes: the storage of installations, the backend's data, and the realm as the cell keeps it.
 
-use super::fact::{FIRST_GENERATION, OBJECTS, object};
+use super::fact::{FIRST_GENERATION, object};
 use crate::kernel::HostId;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +32,7 @@ pub struct Installation {
 
 #[derive(Debug, Default)]
 struct Everything {
+    objects: u64,
     installations: BTreeMap<HostId, Installation>,
     latest: BTreeMap<Bytes, u64>,
     realm: Realm,
@@ -39,7 +40,7 @@ struct Everything {
 }
 
 /// Shared by the processes of a run; each host reads its own part, and what stands for consistent reads elsewhere.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Shared(Arc<Mutex<Everything>>);
 
 /// Whose device it is: some share a user.
@@ -48,6 +49,16 @@ pub fn caller(host: HostId) -> Caller {
 }
 
 impl Shared {
+    /// Nothing is known yet of so many objects.
+    pub fn of(objects: u64) -> Shared {
+        Shared(Arc::new(Mutex::new(Everything { objects, ..Everything::default() })))
+    }
+
+    /// How many objects there are.
+    pub fn objects(&self) -> u64 {
+        self.with(|all| all.objects)
+    }
+
     fn with<T>(&self, act: impl FnOnce(&mut Everything) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -72,11 +83,12 @@ impl Shared {
     pub fn copy(&self, from: HostId, to: HostId) -> bool {
         let (state, known, source, persistent) =
             self.installation(from, |it| (it.state.clone(), it.known.clone(), it.source.clone(), it.persistent));
+        let objects = self.objects();
         self.installation(to, |it| {
             let fits = state.is_some() && persistent && it.persistent;
             if fits {
                 (it.state, it.known, it.source) = (state, known, source);
-                it.copied = (0..OBJECTS).map(object).collect();
+                it.copied = (0..objects).map(object).collect();
             }
             fits
         })

@@ -45,7 +45,7 @@ fn unserved_for(times: Times) -> Duration {
 #[derive(Debug)]
 pub struct Gaps {
     /// When the last host went away, or something was last neither away nor in order.
-    since: SimTime,
+    pub since: SimTime,
     away: BTreeSet<HostId>,
     /// How often each host had started at the last look.
     starts: BTreeMap<HostId, u64>,
@@ -70,7 +70,7 @@ impl Gaps {
     }
 
     /// Takes in who is away, if everybody else is in order, and how often each host has started.
-    fn see(&mut self, now: SimTime, away: Option<BTreeSet<HostId>>, starts: BTreeMap<HostId, u64>) {
+    pub fn see(&mut self, now: SimTime, away: Option<BTreeSet<HostId>>, starts: BTreeMap<HostId, u64>) {
         let unseen = |(host, count): (&HostId, &u64)| {
             // Whoever was seen to be away and is back has started once.
             let back = self.away.contains(host) && away.as_ref().is_some_and(|away| !away.contains(host));
@@ -181,39 +181,5 @@ impl Run {
         let owners = &self.stage.town.owners;
         let name = &owners[&host].id;
         !self.is_troubled(host) && owners.values().filter(|habits| habits.id == *name).count() == 1
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
-
-    /// Looks once a second at one host: whether it is away, and how often it has started. Since when all is as it stays.
-    fn since(looks: &[(Option<bool>, u64)]) -> u64 {
-        let (mut gaps, host) = (Gaps::default(), HostId(1));
-        for (second, (away, starts)) in (1..).zip(looks) {
-            let away = away.map(|away| BTreeSet::from_iter(away.then_some(host)));
-            gaps.see(SimTime(second * SECOND), away, BTreeMap::from([(host, *starts)]));
-        }
-        gaps.since.0 / SECOND
-    }
-
-    #[test]
-    fn time_counts_from_the_last_host_that_went_away() {
-        let (up, away, unclear) = (Some(false), Some(true), None);
-        assert_eq!(since(&[(up, 1), (up, 1), (up, 1)]), 0);
-        assert_eq!(since(&[(up, 1), (away, 1), (away, 1)]), 2);
-        assert_eq!(since(&[(up, 1), (away, 1), (up, 2)]), 2, "to come back is no trouble");
-        assert_eq!(since(&[(up, 1), (unclear, 1), (up, 1)]), 2);
-    }
-
-    #[test]
-    fn whoever_died_and_came_back_between_two_looks_was_away() {
-        let (up, away) = (Some(false), Some(true));
-        assert_eq!(since(&[(up, 1), (up, 2), (up, 2)]), 2);
-        assert_eq!(since(&[(away, 1), (away, 2), (away, 2)]), 2, "it was back for a moment");
-        assert_eq!(since(&[(away, 1), (up, 3), (up, 3)]), 2, "it was back, and away again");
     }
 }

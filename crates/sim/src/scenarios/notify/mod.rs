@@ -153,6 +153,7 @@ impl Cast {
             Some(Aim::Registrations) => AIMED_AT,
             None => THINK[own.below(4) as usize],
         };
+        let objects = if own.fork("objects").one_in(8) { MANY_OBJECTS } else { OBJECTS };
         Cast {
             nodes: own.between(2, 4),
             devices: own.between(3, 6),
@@ -161,9 +162,10 @@ impl Cast {
             heartbeat: own.one_in(4).then_some(HEARTBEAT),
             hooks: own.one_in(4),
             hints: own.one_in(2),
-            room: [4, 100, 100_000][own.below(3) as usize],
+            // What there is no room for waits for the next look, half a second later: many would take too long by fours.
+            room: [4, 100, 100_000][own.below(3) as usize].max(if objects > OBJECTS { 100 } else { 0 }),
             numbers: if own.fork("numbers").one_in(4) { 64 } else { u32::MAX },
-            objects: if own.fork("objects").one_in(8) { MANY_OBJECTS } else { OBJECTS },
+            objects,
             think,
             change: CHANGE[own.below(3) as usize],
             reconnect: Duration::from_secs(3),

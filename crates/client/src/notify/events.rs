@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use tidings_base::Error;
 use tidings_notify::client::{Event as Said, Input};
@@ -78,24 +79,46 @@ impl Unknown {
 
 /// Acknowledges one notification.
 #[derive(Clone, Debug)]
-pub struct Ack {
+pub struct Ack(Arc<Unacked>);
+
+#[derive(Debug)]
+struct Unacked {
     inputs: WeakUnboundedSender<Input>,
     object: Bytes,
     version: u64,
     unknown: u64,
+    done: AtomicBool,
 }
 
 impl Ack {
     /// The application has dealt with it. Twice is as good as once.
     pub fn done(&self) {
-        let object = self.object.clone();
-        let input = match self.unknown {
-            0 => Input::Acked { object, version: self.version },
+        let Unacked { object, version, unknown, done, .. } = &*self.0;
+        if done.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let object = object.clone();
+        self.0.say(match *unknown {
+            0 => Input::Acked { object, version: *version },
             number => Input::AckedUnknown { object, number },
-        };
+        });
+    }
+}
+
+impl Unacked {
+    fn say(&self, input: Input) {
         if let Some(inputs) = self.inputs.upgrade() {
             // Without a task nobody is told anything any more.
             let _ = inputs.send(input);
+        }
+    }
+}
+
+/// What was not dealt with is told again when it comes again.
+impl Drop for Unacked {
+    fn drop(&mut self) {
+        if !*self.done.get_mut() {
+            self.say(Input::Dropped { object: self.object.clone(), version: self.version, number: self.unknown });
         }
     }
 }
@@ -199,8 +222,8 @@ impl Events {
         Events { mailbox, inputs }
     }
 
-    /// The next event; `None` once all [`Listener`](super::Listener)s are gone. Notifications come again until they are
-    /// acknowledged.
+    /// The next event; `None` once all [`Listener`](super::Listener)s are gone. A notification that is dropped without an ack
+    /// comes again, ever less often.
     pub async fn next(&mut self) -> Option<Event> {
         match poll_fn(|cx| self.mailbox.poll(cx)).await? {
             News::Said(said) => Some(self.event(said)),
@@ -224,11 +247,9 @@ impl Events {
     }
 
     fn event(&self, said: Said) -> Event {
-        let ack = |object: &Bytes, version, unknown| Ack {
-            inputs: self.inputs.clone(),
-            object: object.clone(),
-            version,
-            unknown,
+        let ack = |object: &Bytes, version, unknown| {
+            let (inputs, object, done) = (self.inputs.clone(), object.clone(), AtomicBool::new(false));
+            Ack(Arc::new(Unacked { inputs, object, version, unknown, done }))
         };
         match said {
             Said::Notify { object, version, payload, times } => {

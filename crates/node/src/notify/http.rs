@@ -114,7 +114,16 @@ impl HttpChannels {
             return Err(Error::new("control.busy", Class::Unreachable, format!("{MOST} channels speak HTTP already"))
                 .hint("Use another node, or frames over WebSocket."));
         }
-        if open.values().filter(|other| other.caller == held.caller).count() >= self.each {
+        let ours =
+            |other: &Held| (&other.caller.app, &other.caller.principal) == (&held.caller.app, &held.caller.principal);
+        let others: Vec<(&String, &Arc<Held>)> = open.iter().filter(|(_, other)| ours(other)).collect();
+        let full = others.len() >= self.each;
+        // One that nobody reads may be of a client that has come by another since.
+        let unread = others.into_iter().filter(|(_, other)| other.downs.try_lock().is_ok());
+        let oldest = unread.min_by_key(|(_, other)| *other.last.lock()).map(|(name, _)| name.clone());
+        if let Some(oldest) = oldest.as_ref().filter(|_| full) {
+            open.remove(oldest);
+        } else if full {
             return Err(Error::new(
                 "notify.too_many_channels",
                 Class::Refused,

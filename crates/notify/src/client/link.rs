@@ -305,6 +305,16 @@ impl Client {
         }
     }
 
+    pub(super) fn dropped(&mut self, object: &Bytes, version: u64, number: u64) {
+        let Some(intent) = self.intended.get_mut(object) else { return };
+        if version > intent.known && version == intent.delivered {
+            intent.delivered = intent.known;
+        }
+        if number > intent.fetched && number == intent.unknown {
+            intent.unknown = intent.fetched;
+        }
+    }
+
     fn status(&mut self, now: Now, status: v1::RegistrationStatus, out: &mut Outbox<Output>) {
         let failure = status.failure();
         let object = status.object;
@@ -323,7 +333,7 @@ impl Client {
             v1::RegistrationFailure::Transient if intent.refused => {}
             v1::RegistrationFailure::Transient => {
                 // F7: left out until it is tried again.
-                intent.refused = true;
+                (intent.refused, intent.told) = (true, false);
                 self.digest.remove(intent.hash);
                 if self.timers.at(&Timer::Refused).is_none() {
                     let pause = backoff(&mut self.rng, self.refusals, REFUSED_FIRST, self.options.refused_longest);

@@ -108,6 +108,15 @@ pub enum Input {
         /// The unknown's number.
         number: u64,
     },
+    /// The application has dropped a notification without having dealt with it: it is told when it comes again.
+    Dropped {
+        /// The object.
+        object: Bytes,
+        /// The version, or 0.
+        version: u64,
+        /// The unknown's number, or 0.
+        number: u64,
+    },
     /// The application is done with it, for good: nothing is told any more, and [`Output::Left`] says when it may be dropped.
     Leave,
     /// The channel is open.
@@ -387,6 +396,7 @@ impl Machine for Client {
             }
             Input::Acked { object, version } => self.acked(now, object, version, 0),
             Input::AckedUnknown { object, number } => self.acked(now, object, 0, number),
+            Input::Dropped { object, version, number } => self.dropped(&object, version, number),
             Input::Leave => self.leave(out),
             Input::Opened => self.opened(now, out),
             Input::Closed => self.closed(now, out),

@@ -157,6 +157,7 @@ impl Matcher {
             // F12: something earlier may be on its way still.
             next.suppress &= always;
             waiters.extend(waiter);
+            self.advance(now, &object, out);
         } else if job.want.suppress && (want.version < job.want.version || !want.suppress) && !always {
             // F12: the maker of the later version has not been told of this one, or of what has collapsed into it in
             // scratch. No marker says so, hence `hold`.
@@ -340,9 +341,23 @@ impl Matcher {
             // One registrar's trouble does not hold up the others' pages.
             Some(next) if job.waiting.len() < WINDOW => self.page(now, object, Some(next), out),
             Some(_) => {}
-            None if !job.waiting.is_empty() || !job.retry.is_empty() || job.overflow => {}
+            None if !job.waiting.is_empty() => {}
+            // One registrar's trouble does not hold up later versions either.
+            None if job.failed() && job.next.is_some() => self.overtake(now, object, out),
+            None if job.failed() => {}
             None => self.complete(now, object, out),
         }
+    }
+
+    /// Goes on with what has collapsed behind a job: whoever has not heard of the earlier version hears of the later one.
+    fn overtake(&mut self, now: Now, object: &ObjectKey, out: &mut Outbox<Output>) {
+        let Some(mut job) = self.jobs.remove(object) else { return };
+        self.timers.cancel(&Timer::Job(object.clone()));
+        let Some((mut want, mut waiters)) = job.next.take() else { return };
+        want.hold |= job.want.hold;
+        waiters.append(&mut job.waiters);
+        self.jobs.insert(object.clone(), Job { failures: job.failures, ..Job::new(want, waiters) });
+        self.page(now, object, None, out);
     }
 
     fn complete(&mut self, now: Now, object: &ObjectKey, out: &mut Outbox<Output>) {
@@ -419,6 +434,10 @@ impl Matcher {
             }
         }
         job.failures = job.failures.saturating_add(1);
+        let told = matches!(job.stage, Stage::Sending(None)) && job.rest.is_empty() && job.waiting.is_empty();
+        if told && job.failed() && job.next.is_some() {
+            return self.overtake(now, object, out);
+        }
         let again = std::mem::take(&mut job.retry);
         let page = match &job.stage {
             Stage::Again(from) => Some(from.clone()),
@@ -463,6 +482,11 @@ impl Matcher {
 }
 
 impl Job {
+    /// Whether somebody could not be told.
+    fn failed(&self) -> bool {
+        !self.retry.is_empty() || self.overflow
+    }
+
     fn put_off(&mut self, client: ClientKey) {
         match self.retry.len() < MAX_RETRIES {
             true => self.retry.push(client),

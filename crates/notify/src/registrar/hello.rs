@@ -6,8 +6,13 @@ use crate::mutant::Mutant;
 use crate::names::{Caller, Channel, ClientKey, MAX_SOURCE};
 use crate::rows::{self, AFTER_LOSS, CREATED, PRESENCE, REGISTRAR, SESSION, Span, StoreReply, StoreResult};
 use bytes::Bytes;
+use std::time::Duration;
 use tidings_base::{KeyHash, Now, Outbox};
 use tidings_wire::v1;
+
+/// For so long handshakes are repeated that another owner has answered, and its answer was lost: a client comes back within
+/// five minutes.
+const REPEATS: Duration = Duration::from_secs(6 * 60);
 
 /// Somebody who will get a new id.
 #[derive(Clone, Debug)]
@@ -69,7 +74,10 @@ impl Registrar {
         let (place, nonce) = (key.hash(), hello.nonce);
         let newcomer = Newcomer { key, channel, contact, hello, after_loss, found: 0 };
         match self.ids.get(&place).copied() {
-            Some(ids) if ids < self.options.max_ids => return self.welcome(now, newcomer, out),
+            // Soon after a range was gained it may be a repeat of what another owner has granted: then the rows are read.
+            Some(ids) if ids < self.options.max_ids && self.gained + REPEATS <= now.mono => {
+                return self.welcome(now, newcomer, out);
+            }
             // Some of them may have been collected.
             Some(_) => drop(self.ids.remove(&place)),
             None => {}

@@ -118,6 +118,8 @@ pub struct Registrar {
     calls: BTreeMap<CallId, (ClientKey, u32)>,
     confirms: BTreeMap<CallId, ClientKey>,
     asks: BTreeMap<AskId, Ask>,
+    /// When a range was last gained.
+    gained: Mono,
     /// F2: the lease that was last said to be worn.
     worn: Option<LeaseNumber>,
     /// Registrations on their way to matchers.
@@ -150,6 +152,7 @@ impl Registrar {
             calls: BTreeMap::new(),
             confirms: BTreeMap::new(),
             asks: BTreeMap::new(),
+            gained: Mono(0),
             worn: None,
             pending: 0,
             loading: 0,
@@ -497,6 +500,7 @@ impl Machine for Registrar {
             Input::Keys(keys) => self.keys = keys,
             Input::Gained { range, lease } => {
                 self.forget(range, out);
+                self.gained = now.mono;
                 for held in self.held.gain(range, lease) {
                     self.scan(Look { held, scrub: false }, Stretch::new(held.range), out);
                 }

@@ -68,7 +68,9 @@ impl Registrar {
         let Some(realm) = self.realm.as_ref().map(|realm| realm.message(key.app())) else { return };
         let under_way = client.pending.values().filter(|pending| pending.call.is_some()).count();
         let room = WINDOW.saturating_sub(under_way);
-        let ready = client.pending.iter().filter(|(_, pending)| pending.stored && pending.call.is_none());
+        // What has just failed makes room for the others.
+        let due = |pending: &Pending| pending.stored && pending.call.is_none() && pending.not_before <= now.mono;
+        let ready = client.pending.iter().filter(|(_, pending)| due(pending));
         let waiting: Vec<u32> = ready.map(|(object, _)| *object).take(room).collect();
         for object in waiting {
             let id = CallId(self.id());
@@ -121,6 +123,7 @@ impl Registrar {
         pending.call = None;
         pending.failures += 1;
         let at = now.mono + backoff(&mut self.rng, pending.failures, FIRST_PAUSE, LONGEST_PAUSE);
+        pending.not_before = at;
         let timer = Timer::Propagate(key.clone());
         if self.timers.at(&timer).is_none_or(|set| set > at) {
             self.timers.set(timer, at);

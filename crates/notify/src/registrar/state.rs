@@ -73,12 +73,23 @@ pub(super) struct Pending {
     pub stored: bool,
     pub call: Option<CallId>,
     pub sent: Mono,
+    /// It is not sent again before then.
+    pub not_before: Mono,
     pub failures: u32,
 }
 
 impl Pending {
     pub fn new(seqno: u64, registered: bool) -> Pending {
-        Pending { seqno, registered, scrub: false, stored: true, call: None, sent: Mono(0), failures: 0 }
+        Pending {
+            seqno,
+            registered,
+            scrub: false,
+            stored: true,
+            call: None,
+            sent: Mono(0),
+            not_before: Mono(0),
+            failures: 0,
+        }
     }
 }
 

@@ -191,12 +191,19 @@ impl Registrar {
     ) {
         let Some(object) = self.names.find(name).filter(|object| client.reg(*object).is_some()) else { return };
         let seqno = self.seqno(key);
-        // The log cell stays: a tombstone at its version would hide what a new registration must be told.
-        let told = client.reg(object).is_some_and(|reg| reg.told);
+        // Nothing of it stays in the row. What a new registration must be told has a larger number (`told-`, `unk-`).
+        let (told, logged) = client.reg(object).map_or((false, 0), |reg| (reg.told, reg.logged));
+        let unknown = client.unknown.iter().find(|(other, _)| *other == object).map(|(_, seqno)| *seqno);
         client.remove(object, digest::hash(&key.uuid(), name));
         client.put(rows::gone(rows::column(REG, name), seqno));
         if told {
             client.put(rows::gone(rows::column(TOLD, name), seqno));
+        }
+        if logged > 0 {
+            client.put(rows::gone(rows::column(LOG, name), logged));
+        }
+        if let Some(unknown) = unknown {
+            client.put(rows::gone(rows::column(UNK, name), unknown));
         }
         self.mark(now, key, client, (object, name), (seqno, false), 0, out);
         self.names.release(object);

@@ -28,7 +28,7 @@ impl Registrar {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Ok(StoreReply::Row(row)) = result else {
             // Nobody else's rows are held up; whoever wanted something asks again.
-            if client.queue.iter().any(|work| matches!(work, Work::Look | Work::Collect)) || client.channel.is_some() {
+            if client.queue.iter().any(|work| matches!(work, Work::Look | Work::Collect)) {
                 self.rescan_later(now);
             }
             self.abandon(key, Outcome::Failed, out);
@@ -124,6 +124,11 @@ impl Registrar {
         let mut fresh = Client::new(client.heard);
         fresh.op = client.op.map(|_| client.durable.0);
         fresh.queue = std::mem::take(&mut client.queue);
+        let looks = fresh.queue.iter().any(|work| matches!(work, Work::Look));
+        if !looks && (client.channel.is_some() || !client.pending.is_empty()) {
+            // Should its row not be read either, it is looked for.
+            fresh.queue.push_front(Work::Look);
+        }
         let old = std::mem::replace(client, fresh);
         if let Some(asking) = &old.asking {
             asking.waiting.iter().for_each(|ask| {

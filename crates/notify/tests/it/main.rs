@@ -48,7 +48,7 @@ fn worlds_without_a_rule_break() {
     let noticed = [
         (Mutant::IncarnationIgnored, 40),
         (Mutant::NoMarker, 60),
-        (Mutant::NoRecovery, 40),
+        (Mutant::NoRecovery, 200),
         (Mutant::NoPostPropagation, 40),
         (Mutant::DigestIgnored, 40),
         (Mutant::NoRetransmission, 40),

@@ -222,9 +222,18 @@ fn one_registrars_trouble_does_not_hold_up_the_others() {
         desk.give(Input::Notified { id, outcome: if bad { Outcome::Failed } else { Outcome::Done } });
     }
     assert_eq!(desk.machine.jobs(), 1);
+    // A later version goes out to everybody all the same.
+    desk.publish(3, b"x", 4, b"");
+    let calls = desk.tells();
+    assert_eq!(calls.len(), 200);
+    for (id, notify) in calls {
+        assert_eq!(notify.version, 4);
+        let bad = notify.client.unwrap().user == "user-007";
+        desk.give(Input::Notified { id, outcome: if bad { Outcome::Failed } else { Outcome::Done } });
+    }
     desk.pass(10_000);
     let again = desk.tell_all(Outcome::Done);
-    assert!(!again.is_empty() && again.iter().all(|(name, _)| name == "user-007"));
+    assert!(!again.is_empty() && again.iter().all(|(name, version)| name == "user-007" && *version == 4));
     desk.pass(10_000);
     assert_eq!(desk.machine.jobs(), 0);
 }

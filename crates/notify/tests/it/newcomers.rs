@@ -54,6 +54,8 @@ fn ids_beyond_a_page_of_the_store_count_too() {
 fn ids_are_counted_once_and_again_when_they_seem_to_be_too_many() {
     let mut desk = desk(3);
     assert!(comes(&mut desk, 1));
+    // Handshakes that an earlier owner has granted do not come any more.
+    desk.pass(400_000);
     desk.hold = true;
     comes(&mut desk, 2);
     assert_eq!(counts(&mut desk), None, "they were counted before");

@@ -1,7 +1,7 @@
 //! Numbers: how many a lease has, and what is stored under them.
 
 use super::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tidings_base::LeaseNumber;
 
 /// Another owner, or this one again, holds everything under this lease.
@@ -103,4 +103,74 @@ fn what_is_found_by_its_marker_waits_until_there_is_room() {
     }
     assert_eq!(propagated.len(), 10);
     assert_eq!(desk.machine.pending(), 0);
+}
+
+/// What was registered once leaves nothing behind that every later reading of the row would meet.
+#[test]
+fn nothing_of_an_object_that_is_unregistered_stays_in_the_row() {
+    for version in [0, 5] {
+        let mut desk = desk(None);
+        let grant = registered(&mut desk, version);
+        let key = desk.key_of(&grant);
+        desk.notify(&key, b"x", 6, false);
+        unregister(&mut desk, &grant, 100);
+        let mut cells: BTreeMap<Bytes, (u64, bool)> = BTreeMap::new();
+        for cell in desk.writes.iter().filter(|write| write.row.ends_with(key.id())).flat_map(|write| &write.cells) {
+            // At equal timestamps a tombstone wins.
+            let (latest, gone) = cells.entry(cell.column.clone()).or_default();
+            (*latest, *gone) = (*latest, *gone).max((cell.timestamp, cell.value.is_none()));
+        }
+        let live = cells.iter().filter(|(column, (_, gone))| column.ends_with(b"-x") && !gone);
+        assert_eq!(live.collect::<Vec<_>>(), []);
+        desk.register(&grant, 1, 101, b"x");
+        desk.match_all(6);
+        moves(&mut desk, lease().get() + 1);
+        assert_eq!(notifications(desk.downs()), [(6, false)], "what is known is told anew");
+    }
+}
+
+/// §4.2.3: retransmission does not depend on what a client says.
+#[test]
+fn a_client_whose_row_could_not_be_written_nor_read_is_found_again() {
+    let mut desk = desk(None);
+    let grant = registered(&mut desk, 5);
+    let key = desk.key_of(&grant);
+    desk.hold = true;
+    desk.notify(&key, b"x", 6, false);
+    for _ in 0..2 {
+        let (id, _) = desk.held.pop_front().expect("a write, then a read");
+        desk.give(Input::Stored { id, result: Err(unavailable()) });
+    }
+    desk.release_all();
+    desk.downs();
+    desk.pass(10_000);
+    assert!(notifications(desk.downs()).contains(&(5, false)));
+}
+
+/// What fails at some matchers holds up nothing that belongs to others.
+#[test]
+fn registrations_at_matchers_that_fail_hold_up_no_others() {
+    let mut desk = desk(None);
+    let grant = desk.hello(1, 11, &none()).unwrap();
+    for op in 1..=600u64 {
+        let object = Bytes::from(format!("{op:04}"));
+        let interest = v1::ObjectInterest { object, known_version: 0 };
+        let changes = vec![v1::RegistrationChange { change: Some(Change::Register(interest)) }];
+        let token = grant.token.clone();
+        desk.from(ann(), 1, v1::NotifyUp { token, first: op, latest: op, changes, ..Default::default() });
+    }
+    let mut done = BTreeSet::new();
+    for _ in 0..20 {
+        for out in desk.take() {
+            let Output::ToMatcher { id, call, .. } = out else { continue };
+            let fails = call.object.as_ref() < &b"0301"[..];
+            let outcome = if fails { Outcome::Failed } else { Outcome::Done };
+            if !fails {
+                done.insert(call.object.clone());
+            }
+            desk.give(Input::Matched { id, outcome, version: 5 });
+        }
+        desk.pass(100);
+    }
+    assert_eq!(done.len(), 300);
 }

@@ -2,6 +2,7 @@
 
 use super::{Remote, Serve};
 use clap::Args;
+use std::path::PathBuf;
 
 /// A node that is made worse than it is.
 #[derive(Args)]
@@ -11,9 +12,9 @@ pub struct BenchNode {
     /// Each sync of a log takes so many microseconds more
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub sync_us: u64,
-    /// Rows of Notify's matchers in the first eighth of the ring can be neither read nor written
-    #[arg(long)]
-    pub fail_an_eighth: bool,
+    /// While there is such a file, rows of Notify's matchers in the first eighth of the ring can be neither read nor written
+    #[arg(long, value_name = "FILE")]
+    pub fail_while: Option<PathBuf>,
 }
 
 /// Many WebSocket clients of Notify in one process, and publishers for them.

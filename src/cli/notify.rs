@@ -82,7 +82,8 @@ pub enum Notify {
 
 const PUBLISH_HELP: &str = "It is durable when this returns. Versions grow; publishing one twice is as good as once, and \
 an earlier one than before is ignored.\n\n\
-Examples:\n  tidings notify publish shop prices 42\n  tidings notify publish shop prices now --payload @prices.json";
+Examples:\n  tidings notify publish shop prices 42\n  tidings notify publish shop prices now --payload @prices.json\n  \
+tidings notify publish shop --from versions.ndjson   # {\"object\": \"prices\", \"version\": 42, \"payload\": \"…\"} a line";
 
 const WATCH_HELP: &str = "With --json, one object a line: {\"app\", \"object\", \"version\" (null = unknown: fetch), \
 \"payload\"?}. Servers may restart meanwhile.\n\n\
@@ -93,10 +94,14 @@ pub struct Publish {
     /// The application
     pub application: String,
     /// The object
-    pub object: String,
+    #[arg(required_unless_present = "from", requires = "version")]
+    pub object: Option<String>,
     /// Its version, or `now` for microseconds since 1970
     #[arg(allow_negative_numbers = true)]
-    pub version: String,
+    pub version: Option<String>,
+    /// Publish many: a file with one {"object", "version", "source"?, "payload"?} a line, or `-` for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["object", "payload"])]
+    pub from: Option<PathBuf>,
     /// What rides along: text, `-` for standard input, or `@FILE`
     #[arg(long, value_name = "CONTENT")]
     pub payload: Option<String>,

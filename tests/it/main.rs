@@ -25,3 +25,4 @@ mod simulation;
 mod sketch;
 mod sketching_core;
 mod tables;
+mod tombstones;

@@ -1,7 +1,8 @@
 //! What makes a node worse than it is, on purpose: for measurements and for tests of tests, never for use.
 
 use crate::group::StoreGroup;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidings_base::Error;
 use tidings_base::disk::Disk;
@@ -11,6 +12,9 @@ use tidings_store::faulty::{Faulty, Plan};
 use tidings_wire::v1::store_message::Message;
 use tidings_wire::v1::{Apply, Get, Rows, Scan};
 
+/// Between two looks whether rows should go wrong.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// How a node is made worse. The default is not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Hindrance {
@@ -18,6 +22,8 @@ pub struct Hindrance {
     pub each_sync: Duration,
     /// What goes wrong with rows that the parts of this node ask for, where it leads the store itself.
     pub rows: Plan,
+    /// It does so only while there is a file of this name.
+    pub rows_while: Option<PathBuf>,
     /// F12 is left out: what an application may still believe in is released at once. Tests must notice.
     pub forgets_beliefs: bool,
 }
@@ -32,8 +38,21 @@ impl Hindrance {
 
     pub(crate) fn store(&self, store: &StoreGroup) -> Option<Hindered> {
         let store = store.clone();
-        let faulty = || Faulty::new(move || store.clone(), self.rows.clone(), 0);
-        (!self.rows.rules.is_empty()).then(|| Hindered(Arc::new(faulty())))
+        let faulty = || Arc::new(Faulty::new(move || store.clone(), self.rows.clone(), 0));
+        let hindered = (!self.rows.rules.is_empty()).then(|| Hindered(faulty()));
+        if let (Some(Hindered(faulty)), Some(sign)) = (&hindered, &self.rows_while) {
+            tokio::spawn(look(Arc::downgrade(faulty), self.rows.clone(), sign.clone()));
+        }
+        hindered
+    }
+}
+
+/// Lets rows go wrong while there is a sign, for as long as there is a store.
+async fn look(faulty: Weak<Faulty<StoreGroup>>, plan: Plan, sign: PathBuf) {
+    while let Some(faulty) = faulty.upgrade() {
+        faulty.plan(if sign.exists() { plan.clone() } else { Plan::default() });
+        drop(faulty);
+        tokio::time::sleep(LOOK).await;
     }
 }
 

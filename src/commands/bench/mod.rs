@@ -175,8 +175,10 @@ fn config(quick: bool, effort: Effort) -> Map<String, Value> {
     config.insert("sketch_service_ms".into(), (effort.sketch.service.as_millis() as u64).into());
     config.insert("sketch_reads".into(), effort.sketch.reads.into());
     config.insert("sketch_entries".into(), effort.sketch.entries.into());
-    config.insert("notify_listeners".into(), notify::load::LISTENERS.into());
-    config.insert("notify_objects".into(), (notify::load::LISTENERS * notify::load::OBJECTS).into());
+    let notify::load::Audience { listeners, objects } = notify::load::Audience::USUAL;
+    config.insert("notify_listeners".into(), listeners.into());
+    config.insert("notify_objects".into(), (listeners * objects).into());
+    config.insert("notify_users".into(), effort.notify.users.into());
     config.insert("notify_connections".into(), effort.notify.connections.into());
     config
 }

@@ -99,10 +99,17 @@ impl Figures {
     }
 }
 
+/// The middle one of at least one.
+pub fn median(repetitions: &[f64]) -> f64 {
+    let mut sorted = repetitions.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
 fn summary(name: &str, unit: &'static str, repetitions: &[f64]) -> Measured {
     let mut sorted = repetitions.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let (smallest, median, largest) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
+    let (smallest, median, largest) = (sorted[0], median(repetitions), sorted[sorted.len() - 1]);
     let spread = if median == 0.0 { 0.0 } else { (largest - smallest) / median };
     Measured { name: name.to_owned(), value: rounded(median), unit, spread: rounded(spread), goal: None }
 }

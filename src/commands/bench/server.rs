@@ -44,12 +44,18 @@ impl Server {
         Server::run(&["bench-server", "--log", "warn"], &args)?.wait_ready()
     }
 
-    /// Starts a node whose syncs take so much longer, and in which an eighth of the matchers' rows may fail.
-    pub fn hindered(config: &Path, data: &Path, each_sync: Duration, fail_an_eighth: bool) -> Result<Server, Error> {
+    /// Starts a node whose syncs take so much longer, and in which an eighth of the matchers' rows fails while there is a file
+    /// of this name.
+    pub fn hindered(
+        config: &Path,
+        data: &Path,
+        each_sync: Duration,
+        fail_while: Option<&Path>,
+    ) -> Result<Server, Error> {
         let sync = each_sync.as_micros().to_string();
         let mut args = vec![OsStr::new("--config"), config.as_os_str(), OsStr::new("--data"), data.as_os_str()];
         args.extend(["--listen", "127.0.0.1:0", "--sync-us", &sync].map(OsStr::new));
-        args.extend(fail_an_eighth.then_some(OsStr::new("--fail-an-eighth")));
+        args.extend(fail_while.iter().flat_map(|sign| [OsStr::new("--fail-while"), sign.as_os_str()]));
         Server::run(&["bench-node", "--log", "error"], &args)
     }
 

@@ -158,7 +158,7 @@ fn heard(
         Event::Refused(NotifyRefused::TooManyIds) => return Err(too_many()),
         Event::Denied(why) => return Err(why),
         // What is refused for now is tried again, and what is refused otherwise starts anew.
-        Event::Failed { .. } | Event::Refused(_) | Event::Registered { .. } => {}
+        Event::Failed { .. } | Event::Refused(_) | Event::Registered { .. } | Event::Admitted => {}
     }
     Ok(false)
 }

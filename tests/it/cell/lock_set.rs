@@ -20,8 +20,13 @@ const LEASE: Duration = Duration::from_secs(2);
 /// Between reading the count and writing it: work that takes a while.
 const WORK: Duration = Duration::from_millis(150);
 
-const COUNTER: &str = "/counter";
-const LOCK: &str = "/lock";
+fn counter(checked: bool) -> String {
+    format!("/counter-{checked}")
+}
+
+fn lock(checked: bool) -> String {
+    format!("/lock-{checked}")
+}
 
 /// What the workers were told, and what the file says in the end.
 struct Outcome {
@@ -30,12 +35,10 @@ struct Outcome {
     counted: usize,
 }
 
-fn count_with_pauses(checked: bool) -> Outcome {
-    let data = tempfile::tempdir().unwrap();
-    let server = Server::embedded(data.path());
-    assert_eq!(server.run(&["cell", "put", COUNTER, "0"]).code, 0);
-    assert_eq!(server.run(&["cell", "put", LOCK, ""]).code, 0);
-    let workers: Vec<Running> = (0..WORKERS).map(|_| start_worker(&server, checked)).collect();
+fn count_with_pauses(server: &Server, checked: bool) -> Outcome {
+    assert_eq!(server.run(&["cell", "put", &counter(checked), "0"]).code, 0);
+    assert_eq!(server.run(&["cell", "put", &lock(checked), ""]).code, 0);
+    let workers: Vec<Running> = (0..WORKERS).map(|_| start_worker(server, checked)).collect();
     for _ in 0..PAUSES {
         let said: Vec<usize> = workers.iter().map(|worker| tell(&worker.out(), "holds")).collect();
         // Whoever says so next has read the count and not written it yet.
@@ -57,7 +60,7 @@ fn count_with_pauses(checked: bool) -> Outcome {
         })
         .collect();
     let sum = |word: &str| ended.iter().map(|out| tell(out, word)).sum();
-    let counted = server.run(&["cell", "cat", COUNTER]).out.parse().unwrap();
+    let counted = server.run(&["cell", "cat", &counter(checked)]).out.parse().unwrap();
     Outcome { acknowledged: sum("wrote"), refused: sum("refused"), counted }
 }
 
@@ -97,9 +100,9 @@ async fn turn_with_lock(server: &str, storage: &Cell, checked: bool) {
     let no_delay = Some(Duration::ZERO);
     let options = SessionOptions { lease: LEASE, lock_delay: no_delay, ..SessionOptions::default() };
     let cell = Cell::connect_with(ClientConfig::new([server]), options).await.unwrap();
-    let handle = cell.open(LOCK).lock().await.unwrap();
+    let handle = cell.open(&lock(checked)).lock().await.unwrap();
     let lock = handle.acquire(Mode::Exclusive).await.unwrap();
-    let counter = storage.open(COUNTER).read().write().uncached().await.unwrap();
+    let counter = storage.open(&counter(checked)).read().write().uncached().await.unwrap();
     let count: usize = counter.contents_and_stat().await.unwrap().text().parse().unwrap();
     println!("\nholds");
     tokio::time::sleep(WORK).await;
@@ -117,18 +120,17 @@ async fn turn_with_lock(server: &str, storage: &Cell, checked: bool) {
 }
 
 #[test]
-fn with_sequencers_checked_nobody_interferes() {
+fn with_sequencers_checked_nobody_interferes_and_without_somebody_does() {
     let _turn = turn();
-    let outcome = count_with_pauses(true);
-    assert_eq!(outcome.counted, outcome.acknowledged, "an acknowledged count was overwritten");
-    assert!(outcome.refused > 0, "nobody was stopped for long enough, so nothing was tested");
-    assert_eq!(outcome.acknowledged + outcome.refused, WORKERS * TRIES);
-}
-
-#[test]
-fn without_sequencers_somebody_does() {
-    let _turn = turn();
-    let outcome = count_with_pauses(false);
-    assert_eq!(outcome.acknowledged, WORKERS * TRIES);
-    assert!(outcome.counted < outcome.acknowledged, "no interference: {} counted", outcome.counted);
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::embedded(data.path());
+    let (checked, unchecked) = std::thread::scope(|scope| {
+        let unchecked = scope.spawn(|| count_with_pauses(&server, false));
+        (count_with_pauses(&server, true), unchecked.join().unwrap())
+    });
+    assert_eq!(checked.counted, checked.acknowledged, "an acknowledged count was overwritten");
+    assert!(checked.refused > 0, "nobody was stopped for long enough, so nothing was tested");
+    assert_eq!(checked.acknowledged + checked.refused, WORKERS * TRIES);
+    assert_eq!(unchecked.acknowledged, WORKERS * TRIES);
+    assert!(unchecked.counted < unchecked.acknowledged, "no interference: {} counted", unchecked.counted);
 }

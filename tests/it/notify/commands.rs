@@ -39,6 +39,26 @@ fn what_is_published_is_heard() {
     assert_eq!(http("POST", server.address, "/v1/notify/shop", many).unwrap().0, 204);
     hears(&watcher, "prices", 9);
     hears(&watcher, "stock", 900);
+    // And from a file, more than one question takes.
+    let file = dir.path().join("versions.ndjson");
+    let mut versions: String = (0..600).map(|n| format!("{{\"object\": \"o{n}\", \"version\": 1}}\n")).collect();
+    versions += "\n{\"object\": \"stock\", \"version\": 901, \"payload\": \"x\", \"source\": \"me\"}\n";
+    std::fs::write(&file, &versions).unwrap();
+    let file = file.to_str().unwrap();
+    let published = server.run(&["notify", "publish", "shop", "--from", file, "--json"]).json();
+    assert_eq!(published, json!({ "published": 601 }));
+    hears(&watcher, "stock", 901);
+    std::fs::write(file, "{\"object\": \"stock\", \"version\": 902}\n{\"object\": \"stock\"}\n").unwrap();
+    let publish_file = ["notify", "publish", "shop", "--from", file];
+    let said = server.run(&publish_file);
+    said.failed(2, "line 2: missing field `version`");
+    said.failed(2, "1 versions before are published");
+    hears(&watcher, "stock", 902);
+    std::fs::write(file, "{\"object\": \"stock\", \"version\": 0}\n").unwrap();
+    server.run(&publish_file).failed(2, "0 is no version");
+    server.run(&["notify", "publish", "shop", "--from", "no-such-file"]).failed(1, "no-such-file");
+    server.run(&["notify", "publish", "shop"]).failed(2, "OBJECT");
+    server.run(&["notify", "publish", "shop", "o"]).failed(2, "VERSION");
     // An earlier version changes nothing; another application's is another object.
     publish(&server, "prices", 2);
     assert_eq!(server.run(&["notify", "publish", "blog", "prices", "99"]).code, 0);

@@ -17,8 +17,8 @@ use crate::process::{Running, Server, http_get, until};
 use serde_json::Value;
 use std::path::Path;
 
-/// Times that let a node's ranges move within seconds.
-const FAST: &str = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_trip = \"100ms\"\n\
+/// Times that let a node's ranges and partitions move within seconds.
+pub const FAST: &str = "[placement]\nsession = \"1s\"\nfail_over = \"500ms\"\nround_trip = \"100ms\"\n\
                     [notify]\nlease = \"2500ms\"\nrenew = \"400ms\"\n";
 
 /// A node with fast times and the applications `shop` and `blog`, in its directory.

@@ -100,27 +100,6 @@ fn what_the_feed_brings_again_is_heard_as_once() {
     registered(&server, "prices", 1);
 }
 
-/// F10: what clients leave behind is deleted, and what was deleted is forgotten once it is old; those who are there notice nothing.
-#[test]
-fn what_was_deleted_is_swept_out_of_the_store() {
-    let _turn = turn();
-    let dir = tempfile::tempdir().unwrap();
-    let server = start_with(dir.path(), "keep_tombstones = \"20s\"\n");
-    let watcher = watcher(&server);
-    let mut version = 0;
-    until("tombstones are gone", || {
-        version += 1;
-        publish(&server, "prices", version);
-        // It hears one thing, says goodbye, and its id is given back.
-        assert_eq!(server.run(&["notify", "watch", "shop", "prices", "--count", "1"]).code, 0);
-        (metric(&server, "tidings_notify_tombstones_total") > 0).then_some(())
-    });
-    hears(&watcher, "prices", version);
-    publish(&server, "prices", version + 1);
-    hears(&watcher, "prices", version + 1);
-    registered(&server, "prices", 1);
-}
-
 /// F3: rows from before a reset or a wipe are nobody's, and go; those who are there notice nothing.
 #[test]
 fn what_is_left_of_a_reset_and_of_a_wipe_is_deleted() {

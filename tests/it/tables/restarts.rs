@@ -1,6 +1,6 @@
 //! What was acknowledged survives SIGKILL, and so does what is still to be done.
 
-use super::{create, keys, lines, start, start_with, table};
+use super::{create, keys, lines, start, table};
 use crate::process::{Server, http_get, turn, until};
 use serde_json::json;
 
@@ -71,40 +71,4 @@ fn rows_of_a_dropped_table_go_and_those_of_its_namesake_stay() {
     let server = start(dir.path());
     deletes(&server, 1.0);
     server.run(&["table", "read", "t"]).failed(3, "There is no table `t`.");
-}
-
-/// Every outcome that its client has acknowledged leaves a tombstone in the store: all of those go. Records, what became of a
-/// write that is not acknowledged, and what was acknowledged stay, and nothing that was deleted comes back.
-#[test]
-fn tombstones_of_tables_are_swept_out() {
-    let _turn = turn();
-    let dir = tempfile::tempdir().unwrap();
-    let server = start_with(dir.path(), "keep_tombstones = \"20s\"\n");
-    create(&server, "t", &["--cut", "r5"]);
-    let device = "0f".repeat(16);
-    let write = |server: &Server, number: u32| {
-        let name = format!("{device}/{number}/{}", number - 1);
-        let (key, columns) = (format!("r{:02}", number % 10), json!({ "n": number }).to_string());
-        server.run(&["table", "put", "t", &key, &columns, "--operation", &name, "--json", "--timeout", "5"])
-    };
-    let last = (1..=12).map(|number| write(&server, number).json()).fold(None, |_, told| Some(told));
-    table(&server, &["put", "t", "r77", r#"{"n": 77}"#]);
-    table(&server, &["put", "t", "gone", r#"{"n": 0}"#]);
-    table(&server, &["rm", "t", "gone"]);
-    let all = |server: &Server| lines(&table(server, &["read", "t", "--json"]).out);
-    let before = all(&server);
-    assert_eq!(before.len(), 11);
-    // All but the last were acknowledged.
-    until("tombstones are swept out", || (metric(&server, "tidings_tables_tombstones_total")? >= 11.0).then_some(()));
-    let holds = |server: &Server| {
-        assert_eq!(all(server), before);
-        assert_eq!(Some(write(server, 12).json()), last, "what became of it is known");
-        assert_ne!(write(server, 7).code, 0, "that it was acknowledged is known");
-        assert_eq!(all(server), before, "no copy was written again");
-    };
-    holds(&server);
-    server.kill();
-    let server = start_with(dir.path(), "keep_tombstones = \"20s\"\n");
-    until("the records are there again", || (server.run(&["table", "read", "t"]).code == 0).then_some(()));
-    holds(&server);
 }

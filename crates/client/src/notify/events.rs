@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +39,8 @@ pub enum Event {
     Refused(NotifyRefused),
     /// Nobody lets this client listen: its principal has no right to it, or none at all. It goes on trying.
     Denied(Error),
+    /// After [`Event::Denied`]: a server speaks to this client again.
+    Admitted,
 }
 
 /// An object has a version.
@@ -131,14 +133,23 @@ enum Slot {
     Registration(Bytes),
     Reissue,
     Refused,
-    Denied,
+    Door,
 }
 
-/// What waits: what the machine said, or that there is nobody who lets it speak.
+impl Slot {
+    /// Whether what comes later takes the place of what waits. What is told of states is told in the order in which they
+    /// came; news keeps its place, so that an object which changes all the time is heard of, too.
+    fn keeps_place(&self) -> bool {
+        matches!(self, Slot::Notify(_) | Slot::Unknown(_))
+    }
+}
+
+/// What waits: what the machine said, and whether anybody lets it speak.
 #[derive(Debug)]
 enum News {
     Said(Said),
     Denied(Error),
+    Admitted,
 }
 
 /// What waits for the application: at most three things for each object.
@@ -149,8 +160,10 @@ pub(super) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    order: VecDeque<Slot>,
-    events: BTreeMap<Slot, News>,
+    /// By their places, the last of which this is.
+    order: BTreeMap<u64, Slot>,
+    last: u64,
+    events: BTreeMap<Slot, (u64, News)>,
     ended: bool,
     reader: Option<Waker>,
 }
@@ -170,14 +183,26 @@ impl Mailbox {
     }
 
     pub(super) fn deny(&self, why: Error) {
-        self.put(Slot::Denied, News::Denied(why));
+        self.put(Slot::Door, News::Denied(why));
+    }
+
+    pub(super) fn admit(&self) {
+        self.put(Slot::Door, News::Admitted);
     }
 
     fn put(&self, slot: Slot, news: News) {
         self.change(|waiting| {
-            if waiting.events.insert(slot.clone(), news).is_none() {
-                waiting.order.push_back(slot);
-            }
+            let before = waiting.events.get(&slot).map(|(place, _)| *place);
+            let place = match before.filter(|_| slot.keeps_place()) {
+                Some(place) => place,
+                None => {
+                    before.map(|before| waiting.order.remove(&before));
+                    waiting.last += 1;
+                    waiting.last
+                }
+            };
+            waiting.order.insert(place, slot.clone());
+            waiting.events.insert(slot, (place, news));
         });
     }
 
@@ -197,10 +222,10 @@ impl Mailbox {
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<News>> {
         let mut waiting = self.inner.lock();
-        while let Some(slot) = waiting.order.pop_front() {
-            if let Some(news) = waiting.events.remove(&slot) {
-                return Poll::Ready(Some(news));
-            }
+        if let Some((_, slot)) = waiting.order.pop_first()
+            && let Some((_, news)) = waiting.events.remove(&slot)
+        {
+            return Poll::Ready(Some(news));
         }
         if waiting.ended {
             return Poll::Ready(None);
@@ -228,6 +253,7 @@ impl Events {
         match poll_fn(|cx| self.mailbox.poll(cx)).await? {
             News::Said(said) => Some(self.event(said)),
             News::Denied(why) => Some(Event::Denied(why)),
+            News::Admitted => Some(Event::Admitted),
         }
     }
 
@@ -299,5 +325,33 @@ mod tests {
         assert!(matches!(queue.try_recv(), Ok(Input::Acked { version: 1_000, .. })));
         assert!(matches!(queue.try_recv(), Ok(Input::Acked { version: 1, .. })));
         assert!(matches!(queue.try_recv(), Ok(Input::AckedUnknown { number: 7, .. })));
+    }
+
+    #[tokio::test]
+    async fn states_are_told_in_the_order_in_which_they_came_and_news_keep_their_places() {
+        let mailbox = Arc::new(Mailbox::default());
+        let (inputs, _queue) = mpsc::unbounded_channel();
+        let registered = |registered| Said::RegistrationStatus { object: "a".into(), registered };
+        let refused = || Error::new("auth.denied", tidings_base::Class::Refused, "no");
+        mailbox.tell(registered(true));
+        mailbox.tell(notify("hot", 1));
+        mailbox.deny(refused());
+        mailbox.tell(registered(false));
+        mailbox.tell(notify("hot", 2));
+        mailbox.admit();
+        mailbox.tell(Said::RegistrationFailure { object: "a".into(), transient: true });
+        mailbox.deny(refused());
+        mailbox.end();
+        let mut events = Events::new(mailbox, inputs.downgrade());
+        let mut heard = Vec::new();
+        while let Some(event) = events.next().await {
+            heard.push(match event {
+                Event::Notify(news) => format!("{}", news.version),
+                Event::Failed { .. } => "failed".to_owned(),
+                Event::Denied(_) => "denied".to_owned(),
+                other => panic!("{other:?}"),
+            });
+        }
+        assert_eq!(heard, ["2", "failed", "denied"]);
     }
 }

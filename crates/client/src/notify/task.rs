@@ -27,6 +27,8 @@ pub(super) struct Task {
     mailbox: Arc<Mailbox>,
     channel: Channel,
     started: Instant,
+    /// Somebody said no, and nobody has spoken since.
+    denied: bool,
     /// The machine has nothing more to say.
     left: bool,
 }
@@ -34,7 +36,7 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(client: Client, machine: Machine, state: State, mailbox: Arc<Mailbox>) -> Task {
         let (outbox, channel, started) = (Outbox::new(), Channel::Closed, Instant::now());
-        Task { client, machine, outbox, state, mailbox, channel, started, left: false }
+        Task { client, machine, outbox, state, mailbox, channel, started, denied: false, left: false }
     }
 
     /// Runs until the application leaves or has dropped its last handle.
@@ -78,15 +80,21 @@ impl Task {
         }
     }
 
-    fn heard(&self, heard: Heard) -> Input {
+    fn heard(&mut self, heard: Heard) -> Input {
         match heard {
             Heard::Opened => Input::Opened,
-            Heard::Down(down) => Input::Received(down),
+            Heard::Down(down) => {
+                if std::mem::take(&mut self.denied) {
+                    self.mailbox.admit();
+                }
+                Input::Received(down)
+            }
             Heard::Closed(why) => {
                 if let Some(error) = why {
                     tracing::debug!(%error, "notify: the channel closed");
                     self.client.follow(Part::Notify, &error);
                     if is_denial(&error) {
+                        self.denied = true;
                         self.mailbox.deny(error);
                     }
                 }

@@ -29,6 +29,9 @@ const REDELIVER: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Entries that one acknowledgement names.
 const ACKS: usize = 1_024;
+/// Entries that are remembered: more than a bridge deals with at a time. What it did not take another one may have
+/// acknowledged; whatever is forgotten too early comes again.
+const MAX_TAKEN: usize = 32_768;
 
 /// The consumer group of all bridges of an incarnation.
 pub(super) fn group(incarnation: u64) -> String {
@@ -45,7 +48,6 @@ pub(super) struct Taken {
     taken: Mutex<Entries>,
 }
 
-/// As many as the feed has delivered and heard nothing of.
 #[derive(Default)]
 struct Entries {
     last: u64,
@@ -104,11 +106,17 @@ impl Taken {
             entries.remove(id);
             by_entry.pop_first();
         }
-        *by_entry.entry((incarnation, number)).or_insert_with(|| {
+        let id = *by_entry.entry((incarnation, number)).or_insert_with(|| {
             *last += 1;
             entries.insert(*last, (incarnation, number));
             *last
-        })
+        });
+        if entries.len() > MAX_TAKEN
+            && let Some((_, oldest)) = entries.pop_first()
+        {
+            by_entry.remove(&oldest);
+        }
+        id
     }
 
     /// The bridge is done with an entry; whose it was, unless that is forgotten.
@@ -217,5 +225,15 @@ mod tests {
         assert_ne!(new, two);
         assert_eq!(taken.done(two), None, "what an earlier feed had is not acknowledged to this one");
         assert_eq!(taken.done(new), Some((6, 2)));
+    }
+
+    #[test]
+    fn what_nobody_here_acknowledges_is_forgotten_in_the_end() {
+        let taken = Taken::default();
+        let first = taken.take(5, 1);
+        let ids: Vec<u64> = (2..=MAX_TAKEN as u64 + 1).map(|number| taken.take(5, number)).collect();
+        assert_eq!(taken.taken.lock().entries.len(), MAX_TAKEN);
+        assert_eq!(taken.taken.lock().by_entry.len(), MAX_TAKEN);
+        assert_eq!((taken.done(first), taken.done(ids[0])), (None, Some((5, 2))));
     }
 }

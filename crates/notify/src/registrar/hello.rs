@@ -200,13 +200,24 @@ impl Registrar {
         if let Some(old) = client.channel.replace(channel) {
             self.unseat(key, old);
         }
-        let before = self.channels.insert(channel, key.clone());
-        // One client a channel: an id that its token did not bring back is nobody's behind it any more.
-        self.displaced.extend(before.filter(|before| before != key).map(|before| (before, channel)));
-        (client.heard, client.present, client.contact) = (now.mono, false, contact);
+        (client.heard, client.present, client.contact, client.seated) = (now.mono, false, contact, seqno);
+        self.seat(key, channel, seqno);
         let value = [&channel.to_bytes()[..], &contact.to_be_bytes()].concat();
         client.put(rows::cell(PRESENCE, seqno, value));
         client.used(seqno, now.wall.millis());
+    }
+
+    /// One client a channel: whoever came by it last. An id that its token did not bring back is nobody's behind it any more.
+    pub(super) fn seat(&mut self, key: &ClientKey, channel: Channel, seqno: u64) {
+        let before = self.channels.insert(channel, key.clone()).filter(|before| before != key);
+        let Some(before) = before else { return };
+        let later = self.clients.get(&before).is_some_and(|other| other.seated > seqno);
+        if later {
+            self.channels.insert(channel, before);
+            self.displaced.push((key.clone(), channel));
+        } else {
+            self.displaced.push((before, channel));
+        }
     }
 
     /// A handshake that names an id which is, or was, there.

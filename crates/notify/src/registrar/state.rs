@@ -176,8 +176,9 @@ pub(super) struct Client {
     pub session: u64,
     pub nonce: u64,
     pub channel: Option<Channel>,
-    /// Which of the client's connections that is, by its own count.
+    /// Which of the client's connections that is, by its own count; and since which number it is there.
     pub contact: u64,
+    pub seated: u64,
     /// F8: its token was made with a key that will be retired.
     pub ages: bool,
     /// F10: it said by this connection that it will not come back.
@@ -223,6 +224,7 @@ impl Client {
             nonce: 0,
             channel: None,
             contact: 0,
+            seated: 0,
             ages: false,
             leaving: None,
             present: false,
@@ -352,6 +354,7 @@ impl Client {
                 }
                 PRESENCE => {
                     self.channel = value.get(..16).and_then(Channel::from_bytes);
+                    self.seated = cell.timestamp;
                     self.contact = value.get(16..).and_then(|n| n.try_into().ok()).map_or(0, u64::from_be_bytes);
                 }
                 LAST_SEQNO => self.used_ms = number(value),

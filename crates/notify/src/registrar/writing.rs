@@ -47,12 +47,13 @@ impl Registrar {
         client.shed = !beyond.is_empty();
         self.pending += client.pending.len();
         if client.created || self.options.mutant == Some(Mutant::CreatedIgnored) {
-            if let Some(channel) = client.channel {
-                self.channels.insert(channel, key.clone());
-            }
+            let (seat, seqno) = (client.channel, client.seated);
             let looks = client.queue.iter().any(|work| matches!(work, Work::Look));
             if !looks && (client.channel.is_some() || !client.pending.is_empty()) {
                 client.queue.push_front(Work::Look);
+            }
+            if let Some(channel) = seat {
+                self.seat(key, channel, seqno);
             }
         } else {
             // §4.2.4: a row without `created` is a zombie: deleted, and its client told if it is online.

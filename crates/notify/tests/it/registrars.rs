@@ -11,7 +11,7 @@ use crate::desk::{Desk, ann, channel, client_key, lease, realm};
 use crate::model::unavailable;
 use bytes::Bytes;
 use std::time::Duration;
-use tidings_base::KeyRange;
+use tidings_base::{KeyRange, LeaseNumber};
 use tidings_notify::Outcome;
 use tidings_notify::mutant::Mutant;
 use tidings_notify::names::Caller;
@@ -38,6 +38,13 @@ fn registered(desk: &mut Desk<Registrar>, version: u64) -> v1::NotifyGrant {
     desk.register(&grant, 1, 1, b"x");
     assert_eq!(desk.match_all(version).len(), 1);
     grant
+}
+
+/// Another owner, or this one again, holds everything under this lease.
+fn moves(desk: &mut Desk<Registrar>, lease: u32) {
+    desk.give(Input::Lost { range: KeyRange::FULL });
+    desk.take();
+    desk.give(Input::Gained { range: KeyRange::FULL, lease: LeaseNumber::new(lease).unwrap() });
 }
 
 fn notifications(downs: Vec<v1::NotifyDown>) -> Vec<(u64, bool)> {

@@ -62,19 +62,29 @@ impl Book {
         self.called.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything was heard, and gives the times in milliseconds, in order.
+    /// Keeps times no more, waits until everything was heard, and gives the times in milliseconds, in order.
     pub async fn settle(&self) -> Result<Vec<f64>, Error> {
         self.measuring.store(false, Ordering::Relaxed);
+        self.all_heard().await?;
+        let mut taken = std::mem::take(&mut *locked(&self.taken));
+        taken.sort_by(f64::total_cmp);
+        Ok(taken)
+    }
+
+    /// Waits until everything was heard.
+    pub async fn all_heard(&self) -> Result<(), Error> {
         let heard = async {
-            while self.objects.iter().any(|object| !locked(object).waiting.is_empty()) {
+            while self.waiting() > 0 {
                 tokio::time::sleep(LOOK).await;
             }
         };
         let missed = |_| Error::new("bench.failed", Class::Failed, "a version that was published was not heard");
-        tokio::time::timeout(PATIENCE, heard).await.map_err(missed)?;
-        let mut taken = std::mem::take(&mut *locked(&self.taken));
-        taken.sort_by(f64::total_cmp);
-        Ok(taken)
+        tokio::time::timeout(PATIENCE, heard).await.map_err(missed)
+    }
+
+    /// How many objects have versions that were not heard yet.
+    pub fn waiting(&self) -> usize {
+        self.objects.iter().filter(|object| !locked(object).waiting.is_empty()).count()
     }
 }
 

@@ -14,10 +14,6 @@ use tokio::task::JoinSet;
 
 /// Connections that publishers share.
 pub const SERVICES: usize = 4;
-/// Listeners, each on a connection of its own.
-pub const LISTENERS: usize = 100;
-/// Objects of each listener, which nobody else listens to.
-pub const OBJECTS: usize = 10;
 /// Publishers that wait for their answers, where as much as possible is published.
 const PUBLISHERS: usize = 256;
 /// Publications on their way at a fixed rate: a service that falls behind further slows the load down.
@@ -28,6 +24,19 @@ const TICK: Duration = Duration::from_millis(1);
 const WARM_UP: f64 = 0.2;
 /// Listeners that begin at once.
 const BEGINNING: usize = 64;
+
+/// Who listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Audience {
+    /// Listeners, each on a connection of its own.
+    pub listeners: usize,
+    /// Objects of each listener, which nobody else listens to.
+    pub objects: usize,
+}
+
+impl Audience {
+    pub const USUAL: Audience = Audience { listeners: 100, objects: 10 };
+}
 
 /// Listeners and publishers of one service.
 pub struct Load {
@@ -53,15 +62,19 @@ pub struct Run {
 
 impl Load {
     /// Begins to listen to all objects but those that `leaves_out` names: nothing is expected of these.
-    pub async fn begin(peer: &dyn Peer, leaves_out: impl Fn(usize) -> bool) -> Result<Load, Error> {
-        let book = Arc::new(Book::new(LISTENERS * OBJECTS));
+    pub async fn begin(
+        peer: &dyn Peer,
+        Audience { listeners, objects }: Audience,
+        leaves_out: impl Fn(usize) -> bool,
+    ) -> Result<Load, Error> {
+        let book = Arc::new(Book::new(listeners * objects));
         let mut services = Vec::new();
         for _ in 0..SERVICES {
             services.push(peer.service().await?);
         }
-        let objects = |listener: usize| listener * OBJECTS..(listener + 1) * OBJECTS;
-        let beginning = (0..LISTENERS).map(|listener| {
-            let heard: Vec<usize> = objects(listener).filter(|object| !leaves_out(*object)).collect();
+        let of = |listener: usize| listener * objects..(listener + 1) * objects;
+        let beginning = (0..listeners).map(|listener| {
+            let heard: Vec<usize> = of(listener).filter(|object| !leaves_out(*object)).collect();
             let book = book.clone();
             async move {
                 let device = peer.device().await?;
@@ -125,6 +138,28 @@ impl Load {
         let times = self.book.settle().await?;
         let rate = (sent - before) as f64 / took;
         Ok(Run { rate, p50: quantile(&times, 0.5), p99: quantile(&times, 0.99), server, load })
+    }
+
+    pub fn objects(&self) -> usize {
+        self.book.objects()
+    }
+
+    /// How many objects have versions that were not heard yet.
+    pub fn waiting(&self) -> usize {
+        self.book.waiting()
+    }
+
+    pub async fn all_heard(&self) -> Result<(), Error> {
+        self.book.all_heard().await
+    }
+
+    /// Publishes one version of each of these objects; returns once they are durable.
+    pub async fn publish_each(&self, objects: &[usize]) -> Result<(), Error> {
+        let each = objects.iter().zip(self.services.iter().cycle()).map(|(object, service)| {
+            let version = self.book.publish(*object);
+            service.publish(*object, version)
+        });
+        futures::future::try_join_all(each).await.map(drop)
     }
 
     /// Publishes as much as is answered; callbacks a second, and what that took.

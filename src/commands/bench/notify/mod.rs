@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   load.rs, book.rs, fan_out.rs, memory.rs ── peer.rs ──▶ tidings.rs    the load that any such service can be put under
+//!   users.rs, buffering.rs                                              experiments of the paper
 //!   node.rs                                                             a node with a slow disk, or rows that fail
 //!   crowd.rs                                                            many clients for tests that kill nodes
 //! ```
@@ -9,6 +10,7 @@
 //! whatever the answers, each in a request of its own and durable before its answer.
 
 mod book;
+mod buffering;
 pub mod crowd;
 mod fan_out;
 pub mod load;
@@ -16,6 +18,7 @@ mod memory;
 pub mod node;
 mod peer;
 mod tidings;
+mod users;
 
 pub use book::quantile;
 
@@ -23,7 +26,7 @@ use super::Effort;
 use super::report::{Figures, Goal};
 use super::server::Server;
 use crate::commands::runtime;
-use load::{Load, Run};
+use load::{Audience, Load, Run};
 use std::path::Path;
 use std::time::Duration;
 use tidings::Tidings;
@@ -49,16 +52,19 @@ pub struct Sizes {
     pub settling: Duration,
     /// Clients of the registrar that is modelled.
     pub modelled: usize,
+    /// Users of the first crowd of ever more.
+    pub users: usize,
 }
 
 impl Sizes {
     pub const FULL: Sizes = Sizes {
-        rates: &[1_000, 2_000, 5_000, 10_000],
+        rates: &[1_000, 2_000, 5_000, 10_000, 13_000],
         failing: 2_000,
         fan_outs: &[1, 10, 100, 1_000, 10_000],
         connections: 20_000,
         settling: Duration::from_secs(8),
         modelled: 200_000,
+        users: 500,
     };
     pub const QUICK: Sizes = Sizes {
         rates: &[200],
@@ -67,6 +73,7 @@ impl Sizes {
         connections: 100,
         settling: Duration::from_secs(1),
         modelled: 2_000,
+        users: 10,
     };
 }
 
@@ -78,21 +85,21 @@ pub fn run(place: &Path, effort: Effort, fsync: Duration, figures: &mut Figures)
     for sync in SYNCS {
         let label = format!("fsync {} ms", sync.as_secs_f64() * 1e3);
         let server =
-            node::start(&place.join(format!("notify-{}", sync.as_micros())), sync.saturating_sub(fsync), false)?;
+            node::start(&place.join(format!("notify-{}", sync.as_micros())), sync.saturating_sub(fsync), None)?;
         runtime.block_on(rates(&server, &label, effort, figures))?;
     }
-    let server = node::start(&place.join("notify-failing"), Duration::ZERO, true)?;
-    runtime.block_on(failing(&server, effort, figures))?;
-    drop(server);
-    let server = node::start(&place.join("notify-fan-out"), Duration::ZERO, false)?;
+    runtime.block_on(failing(&place.join("notify-failing"), effort, figures))?;
+    runtime.block_on(buffering::measure(&place.join("notify-buffering"), effort, figures))?;
+    users::measure(place, &runtime, effort, figures)?;
+    let server = node::start(&place.join("notify-fan-out"), Duration::ZERO, None)?;
     runtime.block_on(fan_out::measure(&Tidings::new(server.url()), effort, figures))?;
     drop(server);
-    let server = node::start(&place.join("notify-memory"), Duration::ZERO, false)?;
+    let server = node::start(&place.join("notify-memory"), Duration::ZERO, None)?;
     runtime.block_on(memory::connections(&server, &Tidings::new(server.url()), effort, figures))
 }
 
 async fn rates(server: &Server, label: &str, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
-    let load = Load::begin(&Tidings::new(server.url()), |_| false).await?;
+    let load = Load::begin(&Tidings::new(server.url()), Audience::USUAL, |_| false).await?;
     for rate in effort.notify.rates {
         let mut runs = Vec::new();
         for _ in 0..effort.repetitions {
@@ -112,8 +119,10 @@ async fn rates(server: &Server, label: &str, effort: Effort, figures: &mut Figur
 }
 
 /// The same while an eighth of the matchers' rows fail: of the others.
-async fn failing(server: &Server, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
-    let load = Load::begin(&Tidings::new(server.url()), node::fails).await?;
+async fn failing(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
+    // Rows fail while there is such a file, and a directory is always there.
+    let server = node::start(place, Duration::ZERO, Some(Path::new("/")))?;
+    let load = Load::begin(&Tidings::new(server.url()), Audience::USUAL, node::fails).await?;
     let mut runs = Vec::new();
     for _ in 0..effort.repetitions {
         runs.push(load.at_rate(server.pid(), effort.notify.failing, effort.seconds, node::fails).await?);

@@ -24,16 +24,17 @@ const CONFIG: &str = "[limits]\nconnections = 40000\nconnections_per_address = 4
 
 /// Runs a node as it was told.
 pub fn run(args: BenchNode) -> Result<(), Error> {
-    let rows = match args.fail_an_eighth {
-        true => {
+    let rows = match &args.fail_while {
+        Some(_) => {
             let row = |at: u64| Bytes::from([INCARNATION.to_be_bytes(), at.to_be_bytes()].concat());
             let groups = Bytes::from_static(MATCHER)..Bytes::from([MATCHER, &[0]].concat());
             Plan::default().rule(Scope::Rows { groups, rows: row(0)..row(EIGHTH) }, Fault::Fail, 1)
         }
-        false => Plan::default(),
+        None => Plan::default(),
     };
     let each_sync = Duration::from_micros(args.sync_us);
-    serve::run_hindered(args.serve, Hindrance { each_sync, rows, ..Hindrance::default() })
+    let rows_while = args.fail_while;
+    serve::run_hindered(args.serve, Hindrance { each_sync, rows, rows_while, ..Hindrance::default() })
 }
 
 /// Whether an object's rows fail where an eighth does.
@@ -41,10 +42,11 @@ pub fn fails(object: usize) -> bool {
     object_hash(APP, name(object).as_bytes()).0 < EIGHTH
 }
 
-/// Starts a node for all clients of a bench and waits until it is ready.
-pub fn start(place: &Path, each_sync: Duration, fail_an_eighth: bool) -> Result<Server, Error> {
+/// Starts a node for all clients of a bench and waits until it is ready. An eighth of the matchers' rows fails while there
+/// is a file of this name.
+pub fn start(place: &Path, each_sync: Duration, fail_while: Option<&Path>) -> Result<Server, Error> {
     std::fs::create_dir_all(place).map_err(|error| broken("cannot make a directory to measure in", error))?;
     let config = place.join("node.toml");
     std::fs::write(&config, CONFIG).map_err(|error| broken("cannot write a configuration", error))?;
-    Server::hindered(&config, &place.join("data"), each_sync, fail_an_eighth)?.wait_ready()
+    Server::hindered(&config, &place.join("data"), each_sync, fail_while)?.wait_ready()
 }

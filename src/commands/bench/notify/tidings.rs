@@ -28,16 +28,22 @@ fn number(name: &[u8]) -> Option<usize> {
 /// A running node.
 pub struct Tidings {
     url: String,
+    heartbeat: Option<Duration>,
 }
 
 impl Tidings {
     pub fn new(url: String) -> Tidings {
-        Tidings { url }
+        Tidings { url, heartbeat: None }
+    }
+
+    /// Listeners say so often that they are there.
+    pub fn heartbeat(self, heartbeat: Duration) -> Tidings {
+        Tidings { heartbeat: Some(heartbeat), ..self }
     }
 
     async fn connect(&self, carrier: Carrier) -> Result<Arc<dyn PeerConnection>, Error> {
         let config = ClientConfig { app: Some(APP.to_owned()), carrier, ..ClientConfig::new([self.url.as_str()]) };
-        Ok(Arc::new(Connection { client: Client::connect(config).await? }))
+        Ok(Arc::new(Connection { client: Client::connect(config).await?, heartbeat: self.heartbeat }))
     }
 }
 
@@ -54,12 +60,15 @@ impl Peer for Tidings {
 
 struct Connection {
     client: Client,
+    heartbeat: Option<Duration>,
 }
 
 #[async_trait]
 impl PeerConnection for Connection {
     async fn listen(&self, objects: Vec<usize>, hears: Arc<dyn Hears>) -> Result<Box<dyn Send + Sync>, Error> {
-        let (listener, events) = Listener::start(self.client.clone(), ListenerOptions::default())?;
+        let usual = ListenerOptions::default();
+        let options = ListenerOptions { heartbeat: self.heartbeat.unwrap_or(usual.heartbeat), ..usual };
+        let (listener, events) = Listener::start(self.client.clone(), options)?;
         let (tell, registered) = oneshot::channel();
         let task = tokio::spawn(follow(listener, events, objects, hears, tell));
         let listening = Listening(task.abort_handle());

@@ -53,7 +53,7 @@ const PAPER_PREDICATES: usize = 70_000;
 pub fn measure(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
     let runtime = runtime()?;
     runtime.block_on(embedded(place, effort, figures))?;
-    let server = node::start(&place.join("tables-sockets"), Duration::ZERO, false)?;
+    let server = node::start(&place.join("tables-sockets"), Duration::ZERO, None)?;
     let config = ClientConfig { carrier: Carrier::WebSocket, ..ClientConfig::new([server.url().as_str()]) };
     let goal = Goal::AtLeast(20_000.0);
     runtime.block_on(one_to_one("over WebSockets", &config, 1, goal, effort, figures))

@@ -45,7 +45,7 @@ struct Run {
 /// Measures everything.
 pub fn measure(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
     let runtime = runtime()?;
-    let server = node::start(&place.join("tables-served"), Duration::ZERO, false)?;
+    let server = node::start(&place.join("tables-served"), Duration::ZERO, None)?;
     runtime.block_on(under_load(&server.url(), effort, figures))
 }
 

@@ -2,14 +2,7 @@
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
-use tidings_base::LeaseNumber;
-
-/// Another owner, or this one again, holds everything under this lease.
-fn moves(desk: &mut Desk<Registrar>, lease: u32) {
-    desk.give(Input::Lost { range: KeyRange::FULL });
-    desk.take();
-    desk.give(Input::Gained { range: KeyRange::FULL, lease: LeaseNumber::new(lease).unwrap() });
-}
+use tidings_notify::rows::StoreRequest;
 
 fn unregister(desk: &mut Desk<Registrar>, grant: &v1::NotifyGrant, op: u64) {
     let changes = vec![v1::RegistrationChange { change: Some(Change::Unregister(Bytes::from_static(b"x"))) }];
@@ -137,11 +130,13 @@ fn a_client_whose_row_could_not_be_written_nor_read_is_found_again() {
     let key = desk.key_of(&grant);
     desk.hold = true;
     desk.notify(&key, b"x", 6, false);
-    for _ in 0..2 {
-        let (id, _) = desk.held.pop_front().expect("a write, then a read");
+    for wanted in ["write", "read"] {
+        let (id, request) = desk.held.pop_front().expect(wanted);
+        assert_eq!(matches!(request, StoreRequest::Write(_)), wanted == "write", "{request:?}");
         desk.give(Input::Stored { id, result: Err(unavailable()) });
     }
-    desk.release_all();
+    assert_eq!((desk.machine.clients(), desk.held.len()), (0, 0), "nothing of it is in memory");
+    desk.hold = false;
     desk.downs();
     desk.pass(10_000);
     assert!(notifications(desk.downs()).contains(&(5, false)));

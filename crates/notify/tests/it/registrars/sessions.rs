@@ -42,6 +42,32 @@ fn an_id_whose_channel_is_another_ones_is_offline() {
     assert_eq!(desk.machine.clients(), 0);
 }
 
+/// The next owner finds both rows as if both were there: the end of the first was not written yet.
+#[test]
+fn whoever_came_last_by_a_channel_has_it_at_the_next_owner_too() {
+    for seed in 0..16 {
+        let mut desk = Desk::registrar(Options { seed, ..Default::default() });
+        let first = registered(&mut desk, 5);
+        desk.hold = true;
+        assert_eq!(desk.hello(1, 12, &none()), None);
+        let second = loop {
+            assert!(desk.release(), "seed {seed}: the second is granted its session");
+            if let Some(grant) = desk.downs().into_iter().find_map(|down| down.grant) {
+                break grant;
+            }
+        };
+        assert_ne!(desk.key_of(&first), desk.key_of(&second));
+        desk.held.clear();
+        desk.hold = false;
+        moves(&mut desk, lease().get() + 1);
+        desk.downs();
+        desk.pass(1_500);
+        assert!(desk.downs().iter().all(|down| down.session == second.session), "seed {seed}");
+        desk.give(Input::Closed(channel(1)));
+        assert_eq!(desk.machine.clients(), 0, "seed {seed}");
+    }
+}
+
 #[test]
 fn f8_a_handshake_that_is_repeated_to_the_next_owner_gets_the_same_id() {
     let mut first = desk(None);

@@ -1,0 +1,47 @@
+//! The paper's Figure 11 in small: what is published while a part of the matchers' rows fails waits in scratch, and is heard
+//! of once they are back.
+
+use super::load::{Audience, Load};
+use super::node;
+use super::tidings::Tidings;
+use crate::commands::bench::Effort;
+use crate::commands::bench::report::Figures;
+use crate::output::broken;
+use crate::stopwatch::Stopwatch;
+use std::path::Path;
+use std::time::Duration;
+use tidings_base::{Class, Error};
+
+/// How long a node may take to notice that rows fail, or do no more.
+const NOTICED: Duration = Duration::from_millis(500);
+/// Rounds of versions that are published meanwhile.
+const ROUNDS: usize = 5;
+
+pub async fn measure(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
+    std::fs::create_dir_all(place).map_err(|error| broken("cannot make a directory to measure in", error))?;
+    let sign = place.join("rows-fail");
+    let server = node::start(place, Duration::ZERO, Some(&sign))?;
+    let load = Load::begin(&Tidings::new(server.url()), Audience::USUAL, |_| false).await?;
+    let failing: Vec<usize> = (0..load.objects()).filter(|object| node::fails(*object)).collect();
+    let (mut buffered, mut told) = (Vec::new(), Vec::new());
+    for _ in 0..effort.repetitions {
+        std::fs::write(&sign, "").map_err(|error| broken("cannot make rows fail", error))?;
+        tokio::time::sleep(NOTICED).await;
+        for _ in 0..ROUNDS {
+            load.publish_each(&failing).await?;
+        }
+        tokio::time::sleep(NOTICED).await;
+        if load.waiting() < failing.len() {
+            return Err(Error::new("bench.failed", Class::Failed, "versions were heard though their rows fail"));
+        }
+        buffered.push((failing.len() * ROUNDS) as f64);
+        std::fs::remove_file(&sign).map_err(|error| broken("cannot mend rows", error))?;
+        let back = Stopwatch::start();
+        load.all_heard().await?;
+        told.push(back.elapsed().as_secs_f64() * 1e3);
+    }
+    let name = "notify: published and durable while their rows fail";
+    figures.add(name, "versions", None, &buffered);
+    figures.add("notify: once rows are back, until the last of these was heard", "ms", None, &told);
+    Ok(())
+}

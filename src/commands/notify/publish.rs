@@ -102,8 +102,9 @@ fn many(file: &Path, source: &str, remote: &Remote) -> Result<(), Error> {
                     ..Publication::new(object, version)
                 }),
                 Err(error) => {
-                    let error = Error::new("notify.bad_line", Class::Invalid, error.to_string())
-                        .hint("A line is {\"object\": \"prices\", \"version\": 42}, perhaps with a source and a payload.");
+                    let error = Error::new("notify.bad_line", Class::Invalid, error.to_string()).hint(
+                        "A line is {\"object\": \"prices\", \"version\": 42}, perhaps with a source and a payload.",
+                    );
                     count += publish_some(&client, batch, (first, number - 1), count).await?;
                     return Err(at_lines((number, number), count, error));
                 }

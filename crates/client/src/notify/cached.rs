@@ -80,7 +80,8 @@ impl<T: Send + Sync + 'static> Cached<T> {
                 };
                 let Some(event) = event else { return };
                 let trouble = why_stale(&event);
-                let well = matches!(event, Event::Registered { registered: true, .. } | Event::Notify(_) | Event::Admitted);
+                let well =
+                    matches!(event, Event::Registered { registered: true, .. } | Event::Notify(_) | Event::Admitted);
                 if well || trouble.is_some() {
                     troubled.send_if_modified(|now| std::mem::replace(now, trouble.map(Arc::new)).is_some() || !well);
                 }

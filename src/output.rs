@@ -38,15 +38,31 @@ fn plain_lines(text: &str) -> String {
 /// Prints a line for programs to standard output, as it is. A reader that went away (`| head`) ends the program quietly, a
 /// full disk does not: what was asked for is done, and its answer is lost.
 pub fn exact(text: impl Display) {
-    let mut out = io::stdout().lock();
-    let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else { return };
-    if error.kind() == io::ErrorKind::BrokenPipe {
-        std::process::exit(0);
+    if let Err(unwritten) = try_exact(text) {
+        unwritten.end();
     }
-    let error = Error::new("cli.unwritten", Class::Failed, format!("the answer could not be written: {error}"))
-        .hint("What was asked for may be done all the same: look before you run it again.");
-    tell(&error, false);
-    std::process::exit(error.class.exit_code().into());
+}
+
+/// The same, for those who have something to do before they end.
+pub fn try_exact(text: impl Display) -> Result<(), Unwritten> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Unwritten)
+}
+
+/// What is asked for could not be printed.
+pub struct Unwritten(io::Error);
+
+impl Unwritten {
+    /// Ends the program: in silence if nobody reads any more.
+    pub fn end(self) -> ! {
+        if self.0.kind() == io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        let error = Error::new("cli.unwritten", Class::Failed, format!("the answer could not be written: {}", self.0))
+            .hint("What was asked for may be done all the same: look before you run it again.");
+        tell(&error, false);
+        std::process::exit(error.class.exit_code().into());
+    }
 }
 
 /// What a word says at a glance.

@@ -303,7 +303,10 @@ pub(crate) fn status_of(headers: &HeaderMap) -> Error {
 }
 
 fn broken_off(error: impl std::fmt::Display) -> Error {
-    Error::new("control.closed", Class::Unreachable, format!("the connection broke off: {error}"))
+    // A status says all that it knows; people want its sentence.
+    let whole = error.to_string();
+    let sentence = whole.split("message: \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or(&whole);
+    Error::new("control.closed", Class::Unreachable, format!("the connection broke off: {sentence}"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::cli::notify::Watch;
 use crate::commands::remote::{printed, told};
 use crate::commands::signals::Signals;
 use crate::commands::{remote, runtime};
-use crate::output;
+use crate::output::{self, Unwritten};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -34,6 +34,9 @@ pub fn trace(object: String, count: Option<u64>, remote: &Remote) -> Result<(), 
     listen(remote, ListenerOptions::default(), &[object], count, |news| print_times(remote, news))
 }
 
+/// Whether a line was printed, if it could be.
+type Printed = Result<bool, Unwritten>;
+
 /// What is printed: a version, or that it is unknown.
 enum News<'a> {
     Version(&'a Notification),
@@ -46,7 +49,7 @@ fn listen(
     options: ListenerOptions,
     objects: &[String],
     count: Option<u64>,
-    print: impl Fn(News<'_>) -> bool,
+    print: impl Fn(News<'_>) -> Printed,
 ) -> Result<(), Error> {
     runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
@@ -63,17 +66,23 @@ fn listen(
                 };
                 let Some(event) = event else { break };
                 silence.hears(&event);
-                left -= u64::from(heard(event, &listener, objects, &print)?);
+                match heard(event, &listener, objects, silence.refused.len() == objects.len(), &print)? {
+                    Ok(printed) => left -= u64::from(printed),
+                    Err(unwritten) => return Ok(Some(unwritten)),
+                }
             }
-            Ok(())
+            Ok(None)
         };
-        let ended = tokio::select! {
-            _ = signals.next() => Ok(()),
+        let ended: Result<Option<Unwritten>, Error> = tokio::select! {
+            _ = signals.next() => Ok(None),
             ended = listening => ended,
         };
         // What was printed is acknowledged, and an id that nobody keeps is given back.
         listener.leave().await;
-        ended
+        match ended? {
+            Some(unwritten) => unwritten.end(),
+            None => Ok(()),
+        }
     })
 }
 
@@ -81,6 +90,8 @@ fn listen(
 struct Silence {
     json: bool,
     missing: BTreeSet<Vec<u8>>,
+    /// What will not be heard of.
+    refused: BTreeSet<Vec<u8>>,
     /// Until it is told of next.
     pause: Pin<Box<Sleep>>,
     told: bool,
@@ -89,7 +100,7 @@ struct Silence {
 impl Silence {
     fn new(json: bool, objects: &[String]) -> Silence {
         let missing = objects.iter().map(|object| object.clone().into_bytes()).collect();
-        Silence { json, missing, pause: Box::pin(sleep(PATIENCE)), told: false }
+        Silence { json, missing, refused: BTreeSet::new(), pause: Box::pin(sleep(PATIENCE)), told: false }
     }
 
     /// Waits until it has lasted for long, and tells of it.
@@ -120,25 +131,32 @@ impl Silence {
             }
             Event::Failed { object, transient: true } => {
                 let text = format!(
-                    "the application was not to be asked whether `{}` may be heard of (`notify.hooks`), trying again",
+                    "the application could not be asked whether `{}` may be heard of (`notify.hooks`), trying again",
                     printed(object)
                 );
                 output::event(self.json, "not_authorized", text);
                 self.missing.insert(object.to_vec());
                 self.told = true;
             }
+            Event::Failed { object, transient: false } => {
+                let text = format!("`{}` will not be heard of: it is refused", printed(object));
+                output::event(self.json, "refused", text);
+                self.missing.remove(&object[..]);
+                self.refused.insert(object.to_vec());
+            }
             _ => {}
         }
     }
 }
 
-/// Deals with an event; whether a line was printed.
+/// Deals with an event; whether a line was printed. It ends when nothing is left that could be heard of.
 fn heard(
     event: Event,
     listener: &Listener,
     objects: &[String],
-    print: impl Fn(News<'_>) -> bool,
-) -> Result<bool, Error> {
+    nothing_left: bool,
+    print: impl Fn(News<'_>) -> Printed,
+) -> Result<Printed, Error> {
     match event {
         Event::Reissue => {
             objects.iter().for_each(|object| listener.register(object.clone(), 0));
@@ -146,21 +164,25 @@ fn heard(
         }
         Event::Notify(news) => {
             let printed = print(News::Version(&news));
-            news.ack();
+            if printed.is_ok() {
+                news.ack();
+            }
             return Ok(printed);
         }
         Event::Unknown(unknown) => {
             let printed = print(News::Unknown(&unknown.object));
-            unknown.ack();
+            if printed.is_ok() {
+                unknown.ack();
+            }
             return Ok(printed);
         }
-        Event::Failed { object, transient: false } => return Err(refused(&object)),
+        Event::Failed { object, transient: false } if nothing_left => return Err(refused(&object)),
         Event::Refused(NotifyRefused::TooManyIds) => return Err(too_many()),
         Event::Denied(why) => return Err(why),
         // What is refused for now is tried again, and what is refused otherwise starts anew.
         Event::Failed { .. } | Event::Refused(_) | Event::Registered { .. } | Event::Admitted => {}
     }
-    Ok(false)
+    Ok(Ok(false))
 }
 
 fn too_many() -> Error {
@@ -179,7 +201,7 @@ fn refused(object: &[u8]) -> Error {
         )
 }
 
-fn print_version(remote: &Remote, news: News<'_>) -> bool {
+fn print_version(remote: &Remote, news: News<'_>) -> Printed {
     let (object, version, payload) = match news {
         News::Version(news) => (&news.object[..], Some(news.version), Some(&news.payload)),
         News::Unknown(object) => (object, None, None),
@@ -190,17 +212,17 @@ fn print_version(remote: &Remote, news: News<'_>) -> bool {
         if let Some(payload) = payload {
             line["payload"] = told(payload);
         }
-        output::exact(line);
+        output::try_exact(line)?;
     } else {
         let version = version.map_or("unknown: fetch it".to_owned(), |version| version.to_string());
         let payload = payload.map(|payload| printed(payload)).unwrap_or_default();
-        output::line(format!("{} {version} {payload}", printed(object)).trim_end());
+        output::try_exact(output::plain(format!("{} {version} {payload}", printed(object)).trim_end()))?;
     }
-    true
+    Ok(true)
 }
 
-fn print_times(remote: &Remote, news: News<'_>) -> bool {
-    let News::Version(Notification { object, version, times: Some(times), .. }) = news else { return false };
+fn print_times(remote: &Remote, news: News<'_>) -> Printed {
+    let News::Version(Notification { object, version, times: Some(times), .. }) = news else { return Ok(false) };
     let NotifyTimes { published_us, feed_us, matcher_us, registrar_us, sent_us, .. } = *times;
     let took = |from: u64, to: u64| to.saturating_sub(from);
     let mut stages = match feed_us {
@@ -216,11 +238,11 @@ fn print_times(remote: &Remote, news: News<'_>) -> bool {
     if remote.json {
         let mut line = json!({ "app": remote.app, "object": told(object), "version": version });
         stages.iter().for_each(|(stage, took)| line[*stage] = Value::from(*took));
-        output::exact(line);
+        output::try_exact(line)?;
     } else {
         let stages: Vec<String> =
             stages.iter().map(|(stage, took)| format!("{} {took} µs", stage.trim_end_matches("_us"))).collect();
-        output::line(format_args!("{} {version}: {}", printed(object), stages.join(", ")));
+        output::try_exact(format_args!("{} {version}: {}", printed(object), stages.join(", ")))?;
     }
-    true
+    Ok(true)
 }

@@ -39,30 +39,6 @@ fn what_is_published_is_heard() {
     assert_eq!(http("POST", server.address, "/v1/notify/shop", many).unwrap().0, 204);
     hears(&watcher, "prices", 9);
     hears(&watcher, "stock", 900);
-    // And from a file, more than one question takes.
-    let file = dir.path().join("versions.ndjson");
-    let mut versions: String = (0..600).map(|n| format!("{{\"object\": \"o{n}\", \"version\": 1}}\n")).collect();
-    versions += "\n{\"object\": \"stock\", \"version\": 901, \"payload\": \"x\", \"source\": \"me\"}\n";
-    std::fs::write(&file, &versions).unwrap();
-    let file = file.to_str().unwrap();
-    let published = server.run(&["notify", "publish", "shop", "--from", file, "--json"]).json();
-    assert_eq!(published, json!({ "published": 601 }));
-    hears(&watcher, "stock", 901);
-    std::fs::write(file, "{\"object\": \"stock\", \"version\": 902}\n{\"object\": \"stock\"}\n").unwrap();
-    let publish_file = ["notify", "publish", "shop", "--from", file];
-    let said = server.run(&publish_file);
-    said.failed(2, "line 2: missing field `version`");
-    said.failed(2, "1 versions before are published");
-    hears(&watcher, "stock", 902);
-    std::fs::write(file, "{\"object\": \"stock\", \"version\": 0}\n").unwrap();
-    server.run(&publish_file).failed(2, "0 is no version");
-    server.run(&["notify", "publish", "shop", "--from", "no-such-file"]).failed(1, "no-such-file");
-    for (missing, args) in
-        [("OBJECT", &["notify", "publish", "shop"][..]), ("VERSION", &["notify", "publish", "shop", "o"])]
-    {
-        let said = server.run(args);
-        assert!(said.code == 2 && said.err.contains(missing), "{said:?}");
-    }
     // An earlier version changes nothing; another application's is another object.
     publish(&server, "prices", 2);
     assert_eq!(server.run(&["notify", "publish", "blog", "prices", "99"]).code, 0);
@@ -88,6 +64,71 @@ fn what_is_published_is_heard() {
     until("the client is offline", || {
         server.run(&["notify", "clients", "shop", "--json"]).json()["clients"][0]["node"].is_null().then_some(())
     });
+}
+
+#[test]
+fn many_versions_are_published_from_a_file() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let watcher = server.start_command(&["notify", "watch", "shop", "stock", "--json"]);
+    registered(&server, "stock", 1);
+    let file = dir.path().join("versions.ndjson");
+    let mut versions: String = (0..600).map(|n| format!("{{\"object\": \"o{n}\", \"version\": 1}}\n")).collect();
+    versions += "\n{\"object\": \"stock\", \"version\": 901, \"payload\": \"x\", \"source\": \"me\"}\n";
+    std::fs::write(&file, &versions).unwrap();
+    let file = file.to_str().unwrap();
+    let published = server.run(&["notify", "publish", "shop", "--from", file, "--json"]).json();
+    assert_eq!(published, json!({ "published": 601 }));
+    hears(&watcher, "stock", 901);
+    std::fs::write(file, "{\"object\": \"stock\", \"version\": 902}\n{\"object\": \"stock\"}\n").unwrap();
+    let publish_file = ["notify", "publish", "shop", "--from", file];
+    let said = server.run(&publish_file);
+    said.failed(2, "line 2: missing field `version`");
+    said.failed(2, "1 version before is published");
+    hears(&watcher, "stock", 902);
+    std::fs::write(file, "{\"object\": \"stock\", \"version\": 0}\n").unwrap();
+    server.run(&publish_file).failed(2, "0 is no version");
+    server.run(&["notify", "publish", "shop", "--from", "no-such-file"]).failed(1, "no-such-file");
+    for (missing, args) in
+        [("OBJECT", &["notify", "publish", "shop"][..]), ("VERSION", &["notify", "publish", "shop", "o"])]
+    {
+        let said = server.run(args);
+        assert!(said.code == 2 && said.err.contains(missing), "{said:?}");
+    }
+    std::fs::write(file, b"\xef\xbb\xbf{\"object\": {\"base64\": \"c3RvY2s=\"}, \"version\": 903}\n\xff\n").unwrap();
+    server.run(&publish_file).failed(2, "line 2: it is not UTF-8; 1 version before is published");
+    hears(&watcher, "stock", 903);
+    for (line, why) in [
+        (json!({ "object": "", "version": 1 }), "the object's name has 0 bytes"),
+        (json!({ "object": "tables/t", "version": 1 }), "by tables alone"),
+        (json!({ "object": "o", "version": 1, "payload": "x".repeat(4_097) }), "the payload has 4097 bytes"),
+        (json!({ "object": "o", "version": 1, "payload": { "base64": "?" } }), "that is no base64"),
+    ] {
+        std::fs::write(file, line.to_string()).unwrap();
+        server.run(&publish_file).failed(2, why);
+    }
+    // What a slow writer has said is published before he says more.
+    let mut slow = crate::process::tidings();
+    let from = ["notify", "publish", "shop", "--from", "-", "--server", &server.url()].map(str::to_owned);
+    let mut slow = slow.args(from).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = slow.stdin.take().unwrap();
+    std::io::Write::write_all(&mut said, b"{\"object\": \"stock\", \"version\": 904}\n").unwrap();
+    hears(&watcher, "stock", 904);
+    drop(said);
+    assert!(slow.wait().unwrap().success());
+    // Whoever is read no more says goodbye.
+    let program = crate::process::tidings().get_program().to_string_lossy().into_owned();
+    let line = format!("'{program}' notify watch shop o1 o2 --server {} | head -n 1", server.url());
+    let mut piped = crate::process::Running::start(std::process::Command::new("sh").args(["-c", &line]));
+    let mut version = 1;
+    until("it has ended", || {
+        version += 1;
+        publish(&server, "o1", version);
+        (!piped.is_running()).then_some(())
+    });
+    let clients = server.run(&["notify", "clients", "shop", "--json"]).json();
+    assert_eq!(clients["clients"].as_array().unwrap().len(), 1, "{clients}");
 }
 
 #[test]

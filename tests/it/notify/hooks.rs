@@ -40,6 +40,12 @@ fn a_list_of_access_decides_and_is_read_again_when_it_changes() {
     publish(&server, "prices/1", 7);
     hears(&watcher, "prices/1", 7);
     is_refused(watch("secret"));
+    // What is refused beside others is told of, and the others are heard.
+    let both = server.start_command(&["notify", "watch", "shop", "secret", "prices/1", "--json"]);
+    hears(&both, "prices/1", 7);
+    until("it is told", || both.err().contains("\"event\":\"refused\"").then_some(()));
+    both.signal(rustix::process::Signal::TERM);
+    assert_eq!(both.ended().code, 0);
     stays_stale(&server, "secret");
     // Another application has no hook, and is not asked.
     let other = server.start_command(&["notify", "watch", "blog", "secret", "--json"]);

@@ -125,3 +125,37 @@ fn what_is_left_of_a_reset_and_of_a_wipe_is_deleted() {
     publish(&server, "prices", 100);
     hears(&watcher, "prices", 100);
 }
+
+/// F3: a cell that was restored has the realm of then. Nobody misses a publication by it, whatever happened since the backup.
+#[test]
+fn a_cell_that_is_restored_takes_no_publication_away() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    let watcher = watcher(&server);
+    let version = std::cell::Cell::new(0);
+    let next = |watchers: &[&crate::process::Running]| {
+        version.set(version.get() + 1);
+        publish(&server, "prices", version.get());
+        watchers.iter().for_each(|watcher| hears(watcher, "prices", version.get()));
+    };
+    let wipe = &["notify", "wipe", "--yes"][..];
+    for since in [wipe, &["notify", "reset", "shop", "--yes"], &["notify", "rotate-keys"]] {
+        next(&[&watcher]);
+        let backup = dir.path().join(format!("cell-{}", version.get()));
+        let backup = backup.to_str().unwrap();
+        assert_eq!(server.run(&["cell", "backup", backup]).code, 0);
+        until("something happens since", || (server.run(since).code == 0).then_some(()));
+        next(&[&watcher]);
+        let restore = &["cell", "restore", backup, "--replace", "--yes"];
+        until("the cell is restored", || (server.run(restore).code == 0).then_some(()));
+        next(&[&watcher]);
+        let newcomer = server.start_command(&["notify", "watch", "shop", "prices", "--json"]);
+        registered(&server, "prices", 2);
+        next(&[&watcher, &newcomer]);
+        until("all is forgotten", || (server.run(wipe).code == 0).then_some(()));
+        next(&[&watcher, &newcomer]);
+        newcomer.signal(rustix::process::Signal::TERM);
+        assert_eq!(newcomer.ended().code, 0);
+    }
+}

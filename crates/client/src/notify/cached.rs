@@ -68,7 +68,7 @@ impl<T: Send + Sync + 'static> Cached<T> {
         let jitter = u64::try_from(options.jitter.as_millis()).unwrap_or(u64::MAX).max(1);
         let task = tokio::spawn(async move {
             store(&sender, &fetch).await;
-            let mut refused = false;
+            let (mut refused, mut known) = (false, Troubles::default());
             loop {
                 let event = tokio::select! {
                     event = events.next() => event,
@@ -79,11 +79,8 @@ impl<T: Send + Sync + 'static> Cached<T> {
                     }
                 };
                 let Some(event) = event else { return };
-                let trouble = why_stale(&event);
-                let well =
-                    matches!(event, Event::Registered { registered: true, .. } | Event::Notify(_) | Event::Admitted);
-                if well || trouble.is_some() {
-                    troubled.send_if_modified(|now| std::mem::replace(now, trouble.map(Arc::new)).is_some() || !well);
+                if known.learn(&event) {
+                    troubled.send_replace(known.trouble());
                 }
                 match event {
                     Event::Failed { transient: false, .. } => refused = true,
@@ -130,20 +127,39 @@ impl<T: Send + Sync + 'static> Cached<T> {
     }
 }
 
-/// What an event says against the value's freshness.
-fn why_stale(event: &Event) -> Option<Error> {
-    match event {
-        Event::Failed { transient, .. } => {
-            let again = if *transient { "for now" } else { "for good" };
-            let message = format!("the application does not let this client register the object, {again}");
-            Some(Error::new("notify.not_registered", Class::Refused, message))
+/// What stands against the value's freshness.
+#[derive(Debug, Default)]
+struct Troubles {
+    /// Nobody lets this client speak.
+    door: Option<Arc<Error>>,
+    /// Its object is not registered.
+    object: Option<Arc<Error>>,
+}
+
+impl Troubles {
+    /// Whether an event says something for it or against it.
+    fn learn(&mut self, event: &Event) -> bool {
+        match event {
+            Event::Failed { transient, .. } => {
+                let again = if *transient { "for now" } else { "for good" };
+                let message = format!("the application does not let this client register the object, {again}");
+                self.object = Some(Arc::new(Error::new("notify.not_registered", Class::Refused, message)));
+            }
+            Event::Refused(reason) => {
+                let message = format!("the servers refuse this client: {}", reason.as_str_name());
+                self.door = Some(Arc::new(Error::new("notify.refused", Class::Refused, message)));
+            }
+            Event::Denied(error) => self.door = Some(Arc::new(error.clone())),
+            Event::Admitted => self.door = None,
+            // Whoever hears so is let in, too.
+            Event::Registered { registered: true, .. } | Event::Notify(_) => *self = Troubles::default(),
+            _ => return false,
         }
-        Event::Refused(reason) => {
-            let message = format!("the servers refuse this client: {}", reason.as_str_name());
-            Some(Error::new("notify.refused", Class::Refused, message))
-        }
-        Event::Denied(error) => Some(error.clone()),
-        _ => None,
+        true
+    }
+
+    fn trouble(&self) -> Option<Arc<Error>> {
+        self.door.clone().or_else(|| self.object.clone())
     }
 }
 
@@ -164,5 +180,24 @@ where
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn being_let_in_again_does_not_register_an_object() {
+        let mut known = Troubles::default();
+        let code = |known: &Troubles| known.trouble().map(|error| error.code.clone().into_owned());
+        let denied = || Event::Denied(Error::new("auth.denied", Class::Refused, "no"));
+        let registered = |registered| Event::Registered { object: "x".into(), registered };
+        assert!(known.learn(&Event::Failed { object: "x".into(), transient: false }) && known.learn(&denied()));
+        assert_eq!(code(&known).as_deref(), Some("auth.denied"));
+        assert!(known.learn(&Event::Admitted));
+        assert_eq!(code(&known).as_deref(), Some("notify.not_registered"));
+        assert!(!known.learn(&registered(false)) && known.learn(&registered(true)));
+        assert_eq!(code(&known), None);
     }
 }

@@ -141,7 +141,7 @@ impl Hub {
         let now = self.clock.now().wall;
         let kept = self
             .change_realm(|kept| match reset.everything {
-                true => kept.raise_incarnation(now),
+                true => kept.raise_incarnation(0, now),
                 false => kept.raise_generation(app),
             })
             .await?;

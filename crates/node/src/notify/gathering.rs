@@ -5,6 +5,7 @@
 
 use super::feeding::TOPIC;
 use super::hub::{Hub, STORE, To};
+use super::realm::NOT_READY;
 use bytes::Bytes;
 use futures::future::join_all;
 use parking_lot::Mutex;
@@ -215,8 +216,10 @@ impl Hub {
         let append = v1::Append { topic: TOPIC.into(), entries };
         let before = self.taken.height(self.kept()?.incarnation);
         if let Message::Appended(v1::Appended { first, last }) = self.stored()?.feed(Message::Append(append)).await? {
-            if before.is_above(first) {
-                self.feed_lost(before.incarnation).await;
+            // Nobody is told that all is well before those who missed something are sure to hear of it.
+            if before.is_above(first) && !self.feed_lost(before.incarnation).await {
+                let message = "the feed has lost entries, and that could not be noted";
+                return Err(Error::new(NOT_READY, Class::Unreachable, message).hint("Publish it again in a moment."));
             }
             self.taken.rise(before.incarnation, last);
         }

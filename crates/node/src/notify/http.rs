@@ -1,7 +1,7 @@
 //! Channels of clients that speak HTTP alone: what they post goes up, what they stream or poll comes down.
 //!
-//! A channel is its principal's: nobody else can speak or hear by it, whatever number he guesses. One that is not used for
-//! [`IDLE`] is closed; its client opens another, as after any channel that closed.
+//! A channel is its principal's: nobody else can speak or hear by it, whatever number he guesses. One that nobody reads for
+//! [`IDLE`] is closed, whatever is said by it; its client opens another, as after any channel that closed.
 
 use super::adapter::{Adapter, Seat};
 use crate::clock::Clock;
@@ -21,8 +21,9 @@ const SWEEP: Duration = Duration::from_secs(5);
 const MOST: usize = 10_000;
 /// Messages of one poll's answer, and those that wait for it.
 const AT_ONCE: usize = 64;
-/// Messages of one client that wait to be passed on; whoever says more waits.
+/// Messages of one client that wait to be passed on; whoever says more waits, for so long.
 const SAID: usize = 16;
+const TAKEN: Duration = Duration::from_secs(10);
 
 /// The channels of a node whose clients speak HTTP.
 pub struct HttpChannels {
@@ -139,19 +140,21 @@ impl HttpChannels {
 
     fn find(&self, caller: &v1::NotifyCaller, name: &str) -> Result<Arc<Held>, Error> {
         let held = self.open.lock().get(name).filter(|held| held.caller == *caller).cloned();
-        let held = held.ok_or_else(|| {
+        held.ok_or_else(|| {
             Error::new("notify.no_channel", Class::NotFound, "there is no such channel")
-                .hint("It was closed, or idle for too long: open another one.")
-        })?;
-        *held.last.lock() = self.clock.now().mono;
-        Ok(held)
+                .hint("It was closed, or nobody has read it for too long: open another one.")
+        })
     }
 
     /// Takes a client's message.
     pub async fn say(&self, caller: &v1::NotifyCaller, name: &str, up: v1::NotifyUp) -> Result<(), Error> {
         let held = self.find(caller, name)?;
-        // Without whoever takes it the node is stopping.
-        held.ups.send(up).await.map_err(|_| error::going_away(None))
+        match tokio::time::timeout(TAKEN, held.ups.send(up)).await {
+            // Without whoever takes it the node is stopping.
+            Ok(sent) => sent.map_err(|_| error::going_away(None)),
+            Err(_) => Err(Error::new("control.busy", Class::Unreachable, "what is said by this channel is not taken")
+                .hint("Read what comes by it: answers wait for that.")),
+        }
     }
 
     /// Begins to read; one reads at a time.
@@ -161,6 +164,7 @@ impl HttpChannels {
             Error::new("notify.channel_in_use", Class::Refused, "somebody reads this channel already")
                 .hint("Stream or poll a channel once at a time.")
         })?;
+        *held.last.lock() = self.clock.now().mono;
         Ok(Reading { held, downs, clock: self.clock.clone() })
     }
 

@@ -13,12 +13,13 @@ use super::{APP, Told};
 use crate::clock::Clock;
 use crate::driver::Handle;
 use crate::services::{Cells, Ground, Placed, Stored, Way};
+use parking_lot::Mutex;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidings_base::{Class, Error, KeyHash, LeaseNumber};
 use tidings_notify::names::Guard;
-use tidings_notify::rows::{StoreId, StoreReply, StoreRequest, StoreResult};
+use tidings_notify::rows::{MATCHER, REGISTRAR, SCRATCH, StoreId, StoreReply, StoreRequest, StoreResult};
 use tidings_notify::{bridge, matcher, registrar};
 use tidings_wire::v1::store_message::Message as StoreMessage;
 use tidings_wire::{error, v1};
@@ -52,6 +53,8 @@ pub(super) struct Hub {
     pub(super) kept: watch::Sender<Option<Arc<Kept>>>,
     /// One enters a realm at a time; what was entered last.
     pub(super) entered: tokio::sync::Mutex<Entered>,
+    /// F3: the incarnation under which a loss of entries was noticed that is not noted yet.
+    pub(super) lost: Mutex<Option<u64>>,
     pub(super) served: Served,
     pub(super) channels: Channels,
     pub(super) asked: Asked,
@@ -88,6 +91,7 @@ impl Hub {
             machines: OnceLock::new(),
             kept: watch::Sender::new(None),
             entered: tokio::sync::Mutex::default(),
+            lost: Mutex::default(),
             served: Served::default(),
             asked: Asked::default(),
             lines: Lines::default(),
@@ -234,6 +238,17 @@ impl Hub {
             StoreMessage::Rows(rows) => Ok(StoreReply::Row(rows.rows.into_iter().next())),
             _ => Err(malformed()),
         }
+    }
+
+    /// Whether anything of Notify is stored.
+    pub(super) async fn has_rows(&self) -> Result<bool, Error> {
+        for group in [REGISTRAR, MATCHER, SCRATCH] {
+            let all = v1::Scan { group: group.into(), limit: 1, ..Default::default() };
+            if !self.scan(all).await?.rows.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Rows in order.

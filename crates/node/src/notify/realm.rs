@@ -49,6 +49,9 @@ pub(super) struct Kept {
     pub(super) incarnation: u64,
     /// The store's own incarnation that this one is for.
     store: u64,
+    /// The instance of the file that it was written for: one that the cell was restored from has another. 0 = not noted yet.
+    #[serde(default)]
+    instance: u64,
     /// Generations of applications that were reset.
     #[serde(default)]
     generations: BTreeMap<String, u32>,
@@ -76,16 +79,16 @@ struct TokenKey {
 /// What of the file the machines were told last.
 #[derive(Default)]
 pub(super) struct Entered {
-    /// The file's generation.
-    generation: u64,
+    /// The file's instance and its generation.
+    generation: (u64, u64),
     /// The key that tokens are made with.
     signer: u32,
 }
 
 impl Kept {
-    fn new(store: u64, now: Wall) -> Result<Kept, Error> {
-        let (generations, incarnation) = (BTreeMap::new(), store.max(1));
-        let mut kept = Kept { incarnation, store, generations, keys: Vec::new(), past: Vec::new() };
+    fn new(incarnation: u64, store: u64, now: Wall) -> Result<Kept, Error> {
+        let (generations, keys, past) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut kept = Kept { incarnation, store, instance: 0, generations, keys, past };
         kept.rotate(&secret()?, now);
         Ok(kept)
     }
@@ -135,17 +138,28 @@ impl Kept {
         Keys::new(secrets.iter().map(|(id, secret)| (*id, secret.as_slice())))
     }
 
-    /// Everything that is stored is gone, or as good as gone. By the wall clock, so that one that was used before the cell
-    /// itself was restored is not used again.
-    pub(super) fn raise_incarnation(&mut self, now: Wall) {
+    /// Whether a file is the one that this was written for, and not what the cell was restored from.
+    fn is_of(&self, file: &File) -> bool {
+        self.instance == 0 || self.instance == file.stat().instance
+    }
+
+    /// Everything that is stored is gone, or as good as gone. Above what is known to have been used, and by the wall clock, so
+    /// that one that was used before the cell itself was restored is not used again.
+    pub(super) fn raise_incarnation(&mut self, known: u64, now: Wall) {
         self.past.push(self.incarnation);
-        self.incarnation = (self.incarnation + 1).max(now.millis());
+        self.past.extend((known > self.incarnation).then_some(known));
+        self.incarnation = above(self.incarnation.max(known), now);
     }
 
     /// Everything of an application is.
     pub(super) fn raise_generation(&mut self, app: &str) {
         *self.generations.entry(app.to_owned()).or_default() += 1;
     }
+}
+
+/// An incarnation that was not used before.
+fn above(known: u64, now: Wall) -> u64 {
+    (known + 1).max(now.millis())
 }
 
 fn no_session() -> Error {
@@ -179,8 +193,14 @@ async fn session(hub: &Arc<Hub>) -> Result<(), Error> {
     let mut watch = file.watch();
     hub.cell.send_replace(Some(cell.clone()));
     loop {
-        hub.enter(&file.contents_and_stat().await?).await?;
+        let read = file.contents_and_stat().await?;
+        if !hub.follow_cell(&read).await? {
+            tokio::time::sleep(AGAIN).await;
+            continue;
+        }
+        hub.enter(&read).await?;
         hub.follow_store().await;
+        hub.follow_loss().await;
         hub.follow_keys().await;
         hub.leave_groups().await;
         tokio::select! {
@@ -197,7 +217,14 @@ async fn open(hub: &Arc<Hub>, cell: &Cell) -> Result<Handle, Error> {
     let open = || cell.open(PATH).read().events(Events::CONTENTS);
     match open().await {
         Err(error) if error.code == "cell.no_node" => {
-            let kept = Kept::new(hub.store_incarnation().await?, hub.clock.now().wall)?;
+            let (store, now) = (hub.store_incarnation().await?, hub.clock.now().wall);
+            // A cell that was restored to a time before Notify was used knows nothing of what is stored.
+            let incarnation = match hub.kept() {
+                Ok(kept) => above(kept.incarnation, now),
+                Err(_) if hub.has_rows().await? => above(store, now),
+                Err(_) => store.max(1),
+            };
+            let kept = Kept::new(incarnation, store, now)?;
             let created = cell.open(PATH).write().create_file(kept.bytes()).await?;
             drop(created);
             open().await
@@ -244,6 +271,7 @@ impl Hub {
             let Ok(cell) = cell else { return std::future::pending().await };
             if let Some(cell) = cell
                 && let Ok(Some(file)) = cell.read(PATH).await
+                && !Kept::of(&file).is_ok_and(|kept| !kept.is_of(&file))
             {
                 return file;
             }
@@ -254,7 +282,7 @@ impl Hub {
     /// Tells everybody of the realm, if it is another one than before.
     async fn enter(&self, file: &File) -> Result<(), Error> {
         let mut entered = self.entered.lock().await;
-        let generation = file.stat().content_generation;
+        let generation = (file.stat().instance, file.stat().content_generation);
         if generation < entered.generation {
             return Ok(());
         }
@@ -306,29 +334,65 @@ impl Hub {
         store == kept.store
     }
 
-    /// F3: the feed has lost entries; noticed under this incarnation.
-    pub(super) async fn feed_lost(&self, noticed: u64) {
-        if let Ok(store) = self.store_incarnation().await {
-            self.note_loss(noticed, store, "the feed has lost entries").await;
+    /// F3: a cell that was restored has the realm as it was then, while what is stored may be of later ones: it is raised above
+    /// all of them before anybody uses it. Whether a file is the cell's own.
+    async fn follow_cell(&self, file: &File) -> Result<bool, Error> {
+        let found = Kept::of(file)?;
+        if found.instance == file.stat().instance {
+            return Ok(true);
         }
+        let (now, known) = (self.clock.now().wall, self.kept().map_or(0, |kept| kept.incarnation));
+        let noted = self.change_file(|kept, instance| {
+            if kept.instance != 0 && kept.instance != instance {
+                kept.raise_incarnation(known, now);
+            }
+            kept.instance = instance;
+        });
+        let kept = noted.await?;
+        if !found.is_of(file) {
+            tracing::warn!(incarnation = kept.incarnation, "notify: the cell was restored: everything becomes unknown");
+        }
+        Ok(found.is_of(file))
     }
 
-    /// Something that was stored under this incarnation is gone: whoever notices first raises it.
-    async fn note_loss(&self, noticed: u64, store: u64, what: &'static str) {
-        if !self.kept().is_ok_and(|kept| kept.incarnation == noticed) {
-            return;
+    /// F3: the feed has lost entries; noticed under this incarnation. Whether that is noted; otherwise it is tried again.
+    pub(super) async fn feed_lost(&self, noticed: u64) -> bool {
+        *self.lost.lock() = Some(noticed);
+        self.follow_loss().await
+    }
+
+    /// Notes that the feed has lost entries, if that is not noted yet.
+    async fn follow_loss(&self) -> bool {
+        let Some(noticed) = *self.lost.lock() else { return true };
+        let Ok(store) = self.store_incarnation().await else { return false };
+        let noted = self.note_loss(noticed, store, "the feed has lost entries").await;
+        let mut lost = self.lost.lock();
+        if noted && *lost == Some(noticed) {
+            *lost = None;
+        }
+        noted
+    }
+
+    /// Something that was stored under this incarnation is gone: whoever notices first raises it. Whether it is raised.
+    async fn note_loss(&self, noticed: u64, store: u64, what: &'static str) -> bool {
+        match self.kept() {
+            Ok(kept) if kept.incarnation == noticed => {}
+            Ok(_) => return true,
+            Err(_) => return false,
         }
         let now = self.clock.now().wall;
         let raised = self.change_realm(|kept| {
             if kept.incarnation == noticed {
                 kept.store = store;
-                kept.raise_incarnation(now);
+                kept.raise_incarnation(noticed, now);
             }
         });
-        match raised.await {
+        let raised = raised.await;
+        match &raised {
             Ok(kept) => tracing::warn!(what, incarnation = kept.incarnation, "notify: everything becomes unknown"),
             Err(error) => tracing::warn!(what, %error, "notify: the incarnation is not raised yet"),
         }
+        raised.is_ok()
     }
 
     /// F8: makes a new key when the newest has served its time. All nodes try; the first one does it.
@@ -387,16 +451,21 @@ impl Hub {
         }
     }
 
-    /// Changes the file, against others who do so at the same time.
+    /// Changes the realm, as soon as it is known.
     pub(super) async fn change_realm(&self, change: impl Fn(&mut Kept)) -> Result<Kept, Error> {
         self.kept()?;
+        self.change_file(|kept, _| change(kept)).await
+    }
+
+    /// Changes the file, of which this is the instance, against others who do so at the same time.
+    async fn change_file(&self, change: impl Fn(&mut Kept, u64)) -> Result<Kept, Error> {
         let cell = self.cell.borrow().clone();
         let cell = cell.ok_or_else(no_session)?;
         for _ in 0..ATTEMPTS {
             let Some(file) = cell.read(PATH).await? else { break };
             let before = Kept::of(&file)?;
             let mut kept = before.clone();
-            change(&mut kept);
+            change(&mut kept, file.stat().instance);
             if kept == before {
                 return Ok(kept);
             }
@@ -419,7 +488,7 @@ mod tests {
     fn the_newest_keys_are_kept_and_a_new_one_is_used_when_all_know_it() {
         let at = |ms: u64| Wall(ms * 1_000);
         let spreads = SPREADS.as_millis() as u64;
-        let mut kept = Kept::new(1, at(1_000)).unwrap();
+        let mut kept = Kept::new(1, 1, at(1_000)).unwrap();
         assert_eq!(kept.signer(at(1_000)), 1, "there is no other");
         kept.rotate("two", at(50_000));
         assert_eq!((kept.signer(at(50_000)), kept.signer(at(50_000 + spreads))), (1, 2));
@@ -430,5 +499,14 @@ mod tests {
         kept.rotate("four", at(60_001));
         assert_eq!(kept.keys.iter().map(|key| key.id).collect::<Vec<_>>(), [2, 3, 4]);
         assert_eq!(kept.signer(at(60_001)), 2);
+    }
+
+    #[test]
+    fn what_is_raised_is_above_all_that_was_used() {
+        let mut kept = Kept::new(1, 1, Wall(1_000_000)).unwrap();
+        kept.raise_incarnation(9_000, Wall(5_000_000));
+        assert_eq!((kept.incarnation, &kept.past[..]), (9_001, &[1, 9_000][..]), "whatever the clock says");
+        kept.raise_incarnation(1, Wall(10_000_000));
+        assert_eq!((kept.incarnation, &kept.past[..]), (10_000, &[1, 9_000, 9_001][..]));
     }
 }

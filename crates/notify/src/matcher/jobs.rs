@@ -26,6 +26,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Clients that are told of one version by the fast path.
 const MAX_HINTS: usize = 1_024;
 
+/// Calls that wait for one job and are not fresh.
+const MAX_STALE_WAITERS: usize = 16;
+
 /// What a job should bring to the clients.
 #[derive(Clone, Debug)]
 pub(super) struct Want {
@@ -124,6 +127,16 @@ impl Job {
     }
 }
 
+/// Lets a call wait for the end of a job, unless enough others do: what is not fresh lies in scratch, or can, and is sent again
+/// and again while the job goes on.
+fn wait(waiters: &mut Vec<Waiter>, waiter: Option<Waiter>, fresh: bool) -> Option<Waiter> {
+    if !fresh && waiters.len() >= MAX_STALE_WAITERS {
+        return waiter;
+    }
+    waiters.extend(waiter);
+    None
+}
+
 impl Matcher {
     /// A version is stable, or was found to be: tell everybody. Several for one object collapse into the latest.
     pub(super) fn enqueue(
@@ -164,11 +177,13 @@ impl Matcher {
             let again = Want { suppress: false, hold: true, ..job.want.clone() };
             let (next, waiters) = job.next.get_or_insert_with(|| (again, Vec::new()));
             (next.suppress, next.hold) = (false, true);
-            waiters.extend(waiter);
+            let refused = wait(waiters, waiter, want.fresh);
+            refused.into_iter().for_each(|waiter| self.refuse(waiter.request, Outcome::Failed, out));
         } else if job.latest && !job.want.hold {
             waiter.into_iter().for_each(|waiter| self.answer(waiter, Outcome::Done, 0, out));
         } else {
-            job.waiters.extend(waiter);
+            let refused = wait(&mut job.waiters, waiter, want.fresh);
+            refused.into_iter().for_each(|waiter| self.refuse(waiter.request, Outcome::Failed, out));
         }
     }
 

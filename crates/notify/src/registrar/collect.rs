@@ -4,7 +4,8 @@
 //! any more; the copies at matchers; the row, each cell at its own timestamp; then what is in memory. Whatever ends it
 //! half-way leaves a row without `created`, and that is collected from there.
 
-use super::state::{Client, Collecting, Pending, State, Work};
+use super::pending::Pending;
+use super::state::{Client, Collecting, State, Work};
 use super::{Output, Registrar, Step};
 use crate::names::{ClientKey, Guard};
 use crate::rows::{self, CREATED, REGISTRAR, StoreReply, StoreResult};
@@ -91,8 +92,9 @@ impl Registrar {
         let objects: Vec<u32> = client.names().collect();
         for object in objects {
             let seqno = self.seqno(key);
-            self.spread(now, key, client, (object, Pending::new(seqno, false)), out);
+            self.spread(now, client, object, Pending::new(seqno, false));
         }
+        self.propagate(now, key, client, out);
         if client.pending.is_empty() {
             client.state = State::Collecting(Collecting::Reading);
             self.read_row(key, out);

@@ -184,7 +184,7 @@ impl Registrar {
             }
             (Some(_), Verdict::No) => {
                 // A definite no removes the registration, and says so.
-                self.unregister(now, &key, &mut client, &object, out);
+                self.unregister(now, &key, &mut client, std::slice::from_ref(&object));
                 let failure = v1::RegistrationFailure::Permanent.into();
                 let status = v1::RegistrationStatus { object, registered: false, failure };
                 self.push(now, &key, &mut client, Vec::new(), vec![status], out);
@@ -206,9 +206,8 @@ impl Registrar {
             }
             _ => v1::Notification { object: name.clone(), version, ..Default::default() },
         });
-        let unknown = client.unknown.iter().find(|(other, _)| *other == object);
-        let unknown =
-            unknown.map(|(_, seqno)| v1::Notification { object: name, unknown: *seqno, ..Default::default() });
+        let unknown = client.unknown_of(object);
+        let unknown = unknown.map(|seqno| v1::Notification { object: name, unknown: seqno, ..Default::default() });
         known.into_iter().chain(unknown).collect()
     }
 

@@ -15,6 +15,7 @@ mod collect;
 mod deliver;
 mod hello;
 mod interned;
+mod pending;
 mod scan;
 mod spread;
 mod state;
@@ -35,6 +36,7 @@ use interned::Names;
 use scan::Look;
 use state::{Batch, Client, State, Work};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 use tidings_base::bounded::BoundedMap;
 use tidings_base::{KeyHash, KeyRange, LeaseNumber, Machine, Mono, Now, Outbox, Seeded, Timers};
 use tidings_wire::v1;
@@ -312,7 +314,7 @@ impl Registrar {
         if let Some(channel) = client.channel {
             self.unseat(key, channel);
         }
-        client.pending.values().filter_map(|pending| pending.call).for_each(|call| {
+        client.pending.calls().for_each(|call| {
             self.calls.remove(&call);
         });
         client.names().for_each(|name| self.names.release(name));
@@ -507,7 +509,10 @@ impl Machine for Registrar {
                 if self.timers.at(&Timer::Sweep).is_none() {
                     self.timers.set(Timer::Sweep, now.mono + self.options.offline_after / 4);
                     self.timers.set(Timer::Collect, now.mono + self.options.collect_every);
-                    self.timers.set(Timer::Scrub, now.mono + self.options.scrub_every);
+                    // A process need not live for so long: the first time is any within it.
+                    let every = u64::try_from(self.options.scrub_every.as_millis()).unwrap_or(u64::MAX).max(1);
+                    let first = Seeded::new(self.options.seed).fork("scrub").below(every);
+                    self.timers.set(Timer::Scrub, now.mono + Duration::from_millis(first));
                 }
             }
             Input::Lost { range } => {

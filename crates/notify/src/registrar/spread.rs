@@ -1,6 +1,7 @@
 //! The propagator: copies registrations to matchers, then post-propagates what they know (§4.1.3, F5, F6).
 
-use super::state::{After, Client, Collecting, Pending, State};
+use super::pending::Pending;
+use super::state::{After, Client, Collecting, State};
 use super::{Output, Registrar, Timer};
 use crate::mutant::Mutant;
 use crate::names::{ClientKey, object_hash};
@@ -15,26 +16,21 @@ use tidings_wire::v1;
 const SILENCE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Until all rows are scrubbed again, if there was no room for some.
+const SCRUB_AGAIN: Duration = Duration::from_secs(600);
 /// Registrations of one client that are with matchers at a time; the others follow.
 const WINDOW: usize = 256;
 
 impl Registrar {
-    /// Takes a change to its matcher, in place of an earlier one of the same object.
-    pub(super) fn spread(
-        &mut self,
-        now: Now,
-        key: &ClientKey,
-        client: &mut Client,
-        (object, pending): (u32, Pending),
-        out: &mut Outbox<Output>,
-    ) {
+    /// A change that goes to its matcher with the next ones, in place of an earlier one of the same object.
+    pub(super) fn spread(&mut self, now: Now, client: &mut Client, object: u32, pending: Pending) {
         match client.pending.insert(object, pending) {
             Some(old) => drop(old.call.map(|call| self.calls.remove(&call))),
             None if self.pending >= self.options.max_pending && client.state == State::Ready => {
                 // §4.2.5: under pressure entries are dropped, and found again by their markers.
-                client.pending.remove(&object);
+                client.pending.remove(object);
                 client.shed = true;
-                return self.rescan_later(now);
+                self.rescan_later(now);
             }
             None => {
                 let name = Bytes::copy_from_slice(self.names.name(object));
@@ -42,18 +38,24 @@ impl Registrar {
                 self.pending += 1;
             }
         }
-        self.propagate(now, key, client, out);
     }
 
     /// F3: takes what is complete to its matchers again, under its own numbers: whatever copy is there stays, whatever is
-    /// not comes back. What there is no room for waits for the next time.
+    /// not comes back. What there is no room for is not forgotten: all of it is looked through again soon.
     pub(super) fn scrub(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
         if !client.created {
             return;
         }
         let room = self.options.max_pending.saturating_sub(self.pending);
-        let complete = client.regs.iter().filter(|reg| !client.pending.contains_key(&reg.object));
-        let complete: Vec<(u32, u64)> = complete.map(|reg| (reg.object, reg.seqno)).take(room).collect();
+        let complete = client.regs.iter().filter(|reg| !client.pending.contains(reg.object));
+        let mut complete: Vec<(u32, u64)> = complete.map(|reg| (reg.object, reg.seqno)).take(room + 1).collect();
+        if complete.len() > room {
+            complete.truncate(room);
+            let soon = now.mono + SCRUB_AGAIN;
+            if self.timers.at(&Timer::Scrub).is_none_or(|set| set > soon) {
+                self.timers.set(Timer::Scrub, soon);
+            }
+        }
         for (object, seqno) in complete {
             let name = Bytes::copy_from_slice(self.names.name(object));
             self.names.hold(&name);
@@ -66,17 +68,11 @@ impl Registrar {
     /// Sends what is not under way, as far as there is room.
     pub(super) fn propagate(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
         let Some(realm) = self.realm.as_ref().map(|realm| realm.message(key.app())) else { return };
-        let under_way = client.pending.values().filter(|pending| pending.call.is_some()).count();
-        let room = WINDOW.saturating_sub(under_way);
         // What has just failed makes room for the others.
-        let due = |pending: &Pending| pending.stored && pending.call.is_none() && pending.not_before <= now.mono;
-        let ready = client.pending.iter().filter(|(_, pending)| due(pending));
-        let waiting: Vec<u32> = ready.map(|(object, _)| *object).take(room).collect();
-        for object in waiting {
+        for object in client.pending.due(now.mono, WINDOW.saturating_sub(client.pending.under_way())) {
             let id = CallId(self.id());
             let name = Bytes::copy_from_slice(self.names.name(object));
-            let Some(pending) = client.pending.get_mut(&object) else { continue };
-            (pending.call, pending.sent) = (Some(id), now.mono);
+            let Some(pending) = client.pending.sent(object, id, now.mono) else { continue };
             let call = v1::MatchRegistration {
                 realm: Some(realm),
                 client: Some(key.to_message()),
@@ -96,10 +92,8 @@ impl Registrar {
 
     pub(super) fn propagate_again(&mut self, now: Now, key: &ClientKey, out: &mut Outbox<Output>) {
         let Some(mut client) = self.clients.remove(key) else { return };
-        for pending in client.pending.values_mut().filter(|pending| pending.sent + SILENCE <= now.mono) {
-            if let Some(call) = pending.call.take() {
-                self.calls.remove(&call);
-            }
+        for call in client.pending.give_up(|pending| pending.sent + SILENCE <= now.mono) {
+            self.calls.remove(&call);
         }
         self.propagate(now, key, &mut client, out);
         self.clients.insert(key.clone(), client);
@@ -108,7 +102,7 @@ impl Registrar {
     pub(super) fn matched(&mut self, now: Now, id: CallId, outcome: Outcome, version: u64, out: &mut Outbox<Output>) {
         let Some((key, object)) = self.calls.remove(&id) else { return };
         let Some(mut client) = self.clients.remove(&key) else { return };
-        let ours = client.pending.get(&object).is_some_and(|pending| pending.call == Some(id));
+        let ours = client.pending.get(object).is_some_and(|pending| pending.call == Some(id));
         match outcome {
             Outcome::Done if ours => self.propagated(now, &key, &mut client, object, version, out),
             _ if ours => self.put_off(now, &key, &mut client, object),
@@ -119,9 +113,7 @@ impl Registrar {
     }
 
     fn put_off(&mut self, now: Now, key: &ClientKey, client: &mut Client, object: u32) {
-        let Some(pending) = client.pending.get_mut(&object) else { return };
-        pending.call = None;
-        pending.failures += 1;
+        let Some(pending) = client.pending.failed(object) else { return };
         let at = now.mono + backoff(&mut self.rng, pending.failures, FIRST_PAUSE, LONGEST_PAUSE);
         pending.not_before = at;
         let timer = Timer::Propagate(key.clone());
@@ -140,7 +132,7 @@ impl Registrar {
         version: u64,
         out: &mut Outbox<Output>,
     ) {
-        let Some(pending) = client.pending.remove(&object) else { return };
+        let Some(pending) = client.pending.remove(object) else { return };
         self.pending -= 1;
         let name = Bytes::copy_from_slice(self.names.name(object));
         if client.state == State::Collecting(Collecting::Unregistering) {
@@ -162,8 +154,7 @@ impl Registrar {
         let unknown = version == 0 || (client.after_loss && !pending.scrub);
         if posts && unknown {
             let seqno = self.seqno(key);
-            client.unknown.retain(|(other, _)| *other != object);
-            client.unknown.push((object, seqno));
+            client.make_unknown(object, seqno);
             client.put(rows::cell(rows::column(UNK, &name), seqno, Bytes::new()));
             client.used(seqno, now.wall.millis());
         }

@@ -1,10 +1,11 @@
 //! A client in memory: what its row says, packed, and what is under way.
 
 use super::interned::Names;
+use super::pending::{Pending, Pendings};
+use crate::RequestId;
 use crate::digest::{self, Digest};
 use crate::names::{Channel, ClientKey, Guard};
 use crate::rows::{self, AFTER_LOSS, CREATED, LAST_SEQNO, LOG, PENDING_OF, PRESENCE, REG, SESSION, TOLD, UNK};
-use crate::{CallId, RequestId};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidings_base::Mono;
@@ -59,37 +60,6 @@ impl Reg {
     /// The version that the client has not acknowledged.
     pub fn unacked(&self) -> Option<u64> {
         (self.version > self.acked).then_some(self.version)
-    }
-}
-
-/// A change of a registration that its matcher has not confirmed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pending {
-    pub seqno: u64,
-    pub registered: bool,
-    /// F3: it was confirmed before, and no marker stands for it; only news of the object come of it.
-    pub scrub: bool,
-    /// Our row says so, stably: only then may its matcher hear of it.
-    pub stored: bool,
-    pub call: Option<CallId>,
-    pub sent: Mono,
-    /// It is not sent again before then.
-    pub not_before: Mono,
-    pub failures: u32,
-}
-
-impl Pending {
-    pub fn new(seqno: u64, registered: bool) -> Pending {
-        Pending {
-            seqno,
-            registered,
-            scrub: false,
-            stored: true,
-            call: None,
-            sent: Mono(0),
-            not_before: Mono(0),
-            failures: 0,
-        }
     }
 }
 
@@ -194,9 +164,9 @@ pub(super) struct Client {
     /// Sorted by object.
     pub regs: Vec<Reg>,
     pub digest: Digest,
-    /// F4: unknowns that are not acknowledged, by object.
+    /// F4: unknowns that are not acknowledged, sorted by object.
     pub unknown: Vec<(u32, u64)>,
-    pub pending: BTreeMap<u32, Pending>,
+    pub pending: Pendings,
     /// Changes are on their way that memory has no room for.
     pub shed: bool,
     pub dirty: Batch,
@@ -235,7 +205,7 @@ impl Client {
             regs: Vec::new(),
             digest: Digest::default(),
             unknown: Vec::new(),
-            pending: BTreeMap::new(),
+            pending: Pendings::default(),
             shed: false,
             dirty: Batch::default(),
             writing: None,
@@ -301,23 +271,42 @@ impl Client {
         }
     }
 
-    /// Removes a registration and what is unknown of its object; whether it was there.
-    pub fn remove(&mut self, object: u32, hash: u128) -> bool {
-        let Ok(at) = self.regs.binary_search_by_key(&object, |reg| reg.object) else { return false };
-        self.regs.remove(at);
-        self.digest.remove(hash);
-        self.unknown.retain(|(other, _)| *other != object);
-        true
+    /// Removes registrations, all of which are there, and what is unknown of their objects, in one go; sorted by object.
+    pub fn remove(&mut self, objects: &[(u32, u128)]) {
+        let is_one = |object: u32| objects.binary_search_by_key(&object, |(object, _)| *object).is_ok();
+        self.regs.retain(|reg| !is_one(reg.object));
+        self.unknown.retain(|(object, _)| !is_one(*object));
+        objects.iter().for_each(|(_, hash)| self.digest.remove(*hash));
+    }
+
+    /// The number of what is unknown of an object.
+    pub fn unknown_of(&self, object: u32) -> Option<u64> {
+        let at = self.unknown.binary_search_by_key(&object, |(object, _)| *object).ok()?;
+        self.unknown.get(at).map(|(_, seqno)| *seqno)
+    }
+
+    /// An object is unknown under this number, and no longer under an earlier one.
+    pub fn make_unknown(&mut self, object: u32, seqno: u64) {
+        match self.unknown.binary_search_by_key(&object, |(object, _)| *object) {
+            Ok(at) => self.unknown[at].1 = seqno,
+            Err(at) => self.unknown.insert(at, (object, seqno)),
+        }
+    }
+
+    /// An object is unknown no more; under which number it was.
+    pub fn make_known(&mut self, object: u32) -> Option<u64> {
+        let at = self.unknown.binary_search_by_key(&object, |(object, _)| *object).ok()?;
+        Some(self.unknown.remove(at).1)
     }
 
     /// Registrations that have not reached their matchers yet, as far as the client is concerned.
     pub fn incomplete(&self) -> u32 {
-        self.pending.values().filter(|pending| !pending.scrub).count() as u32 + u32::from(self.shed)
+        self.pending.awaited() as u32 + u32::from(self.shed)
     }
 
     /// Every name that it holds, as often as it does.
     pub fn names(&self) -> impl Iterator<Item = u32> {
-        self.regs.iter().map(|reg| reg.object).chain(self.pending.keys().copied())
+        self.regs.iter().map(|reg| reg.object).chain(self.pending.objects())
     }
 
     /// What the client has not acknowledged.
@@ -381,7 +370,7 @@ impl Client {
                 }
             } else if let Some(name) = cell.column.strip_prefix(UNK) {
                 if let Some(object) = names.find(name).filter(|object| self.reg(*object).is_some()) {
-                    self.unknown.push((object, cell.timestamp));
+                    self.make_unknown(object, cell.timestamp);
                 }
             } else if let Some(name) = cell.column.strip_prefix(PENDING_OF) {
                 let object = names.hold(name);

@@ -1,6 +1,7 @@
 //! A client's messages: changes of registrations in the order of their numbers, acks, and what they are answered with.
 
-use super::state::{After, Asking, Client, Pending, Reg};
+use super::pending::Pending;
+use super::state::{After, Asking, Client, Reg};
 use super::{Ask, AskId, MAX_ASKS, Output, Registrar, Verdict};
 use crate::digest;
 use crate::mutant::Mutant;
@@ -131,15 +132,16 @@ impl Registrar {
         for (number, change) in changes {
             match change {
                 Change::Register(interest) => {
-                    statuses.extend(self.register(now, key, client, &interest, verdicts, out));
+                    statuses.extend(self.register(now, key, client, &interest, verdicts));
                 }
-                Change::Unregister(object) => self.unregister(now, key, client, &object, out),
+                Change::Unregister(object) => self.unregister(now, key, client, &[object]),
                 Change::Replace(all) => {
-                    statuses.extend(self.replace(now, key, client, &all, verdicts, out));
+                    statuses.extend(self.replace(now, key, client, &all, verdicts));
                 }
             }
             client.op = Some(number);
         }
+        self.propagate(now, key, client, out);
         client.dirty.after.push(After::Reply { channel, statuses, query: up.query });
     }
 
@@ -151,7 +153,6 @@ impl Registrar {
         client: &mut Client,
         interest: &v1::ObjectInterest,
         verdicts: &BTreeMap<Bytes, Verdict>,
-        out: &mut Outbox<Output>,
     ) -> Option<v1::RegistrationStatus> {
         let name = &interest.object;
         let there = self.names.find(name).and_then(|object| client.reg(object)).is_some();
@@ -177,49 +178,47 @@ impl Registrar {
             self.names.release(object);
         }
         client.put(rows::cell(rows::column(REG, name), seqno, Bytes::new()));
-        self.mark(now, key, client, (object, name), (seqno, true), known, out);
+        self.mark(now, client, (object, name), (seqno, true), known);
         None
     }
 
-    pub(super) fn unregister(
-        &mut self,
-        now: Now,
-        key: &ClientKey,
-        client: &mut Client,
-        name: &Bytes,
-        out: &mut Outbox<Output>,
-    ) {
-        let Some(object) = self.names.find(name).filter(|object| client.reg(*object).is_some()) else { return };
-        let seqno = self.seqno(key);
-        // Nothing of it stays in the row. What a new registration must be told has a larger number (`told-`, `unk-`).
-        let (told, logged) = client.reg(object).map_or((false, 0), |reg| (reg.told, reg.logged));
-        let unknown = client.unknown.iter().find(|(other, _)| *other == object).map(|(_, seqno)| *seqno);
-        client.remove(object, digest::hash(&key.uuid(), name));
-        client.put(rows::gone(rows::column(REG, name), seqno));
-        if told {
-            client.put(rows::gone(rows::column(TOLD, name), seqno));
+    /// Ends registrations, as far as they are there.
+    pub(super) fn unregister(&mut self, now: Now, key: &ClientKey, client: &mut Client, names: &[Bytes]) {
+        let there = |name: &Bytes| self.names.find(name).filter(|object| client.reg(*object).is_some());
+        let mut objects: Vec<(u32, Bytes)> =
+            names.iter().filter_map(|name| Some((there(name)?, name.clone()))).collect();
+        objects.sort_unstable();
+        objects.dedup();
+        for (object, name) in &objects {
+            let seqno = self.seqno(key);
+            // Nothing of it stays in the row. What a new registration must be told has a larger number (`told-`, `unk-`).
+            let (told, logged) = client.reg(*object).map_or((false, 0), |reg| (reg.told, reg.logged));
+            client.put(rows::gone(rows::column(REG, name), seqno));
+            if told {
+                client.put(rows::gone(rows::column(TOLD, name), seqno));
+            }
+            if logged > 0 {
+                client.put(rows::gone(rows::column(LOG, name), logged));
+            }
+            if let Some(unknown) = client.unknown_of(*object) {
+                client.put(rows::gone(rows::column(UNK, name), unknown));
+            }
+            self.mark(now, client, (*object, name), (seqno, false), 0);
         }
-        if logged > 0 {
-            client.put(rows::gone(rows::column(LOG, name), logged));
-        }
-        if let Some(unknown) = unknown {
-            client.put(rows::gone(rows::column(UNK, name), unknown));
-        }
-        self.mark(now, key, client, (object, name), (seqno, false), 0, out);
-        self.names.release(object);
+        let gone: Vec<(u32, u128)> =
+            objects.iter().map(|(object, name)| (*object, digest::hash(&key.uuid(), name))).collect();
+        client.remove(&gone);
+        objects.iter().for_each(|(object, _)| self.names.release(*object));
     }
 
     /// F5: the marker is in the same write as the change.
-    #[allow(clippy::too_many_arguments)]
     fn mark(
         &mut self,
         now: Now,
-        key: &ClientKey,
         client: &mut Client,
         (object, name): (u32, &Bytes),
         (seqno, registered): (u64, bool),
         known: u64,
-        out: &mut Outbox<Output>,
     ) {
         if !self.is(Mutant::NoMarker) {
             client.put(rows::cell(rows::column(PENDING_OF, name), seqno, known.to_be_bytes().to_vec()));
@@ -229,7 +228,7 @@ impl Registrar {
         // later look would find it.
         client.dirty.after.push(After::Spread { object, seqno });
         let pending = Pending { stored: self.is(Mutant::SpreadUnstored), ..Pending::new(seqno, registered) };
-        self.spread(now, key, client, (object, pending), out);
+        self.spread(now, client, object, pending);
     }
 
     /// F7: these and no others.
@@ -240,28 +239,25 @@ impl Registrar {
         client: &mut Client,
         all: &v1::Replacement,
         verdicts: &BTreeMap<Bytes, Verdict>,
-        out: &mut Outbox<Output>,
     ) -> Vec<v1::RegistrationStatus> {
         let wanted: BTreeSet<&[u8]> = all.objects.iter().map(|interest| interest.object.as_ref()).collect();
         let here: Vec<Bytes> =
             client.regs.iter().map(|reg| Bytes::copy_from_slice(self.names.name(reg.object))).collect();
-        for name in here.iter().filter(|name| !wanted.contains(name.as_ref())) {
-            self.unregister(now, key, client, name, out);
-        }
+        let unwanted: Vec<Bytes> = here.iter().filter(|name| !wanted.contains(name.as_ref())).cloned().collect();
+        self.unregister(now, key, client, &unwanted);
         let here: BTreeSet<Bytes> = here.into_iter().collect();
         let new: Vec<&v1::ObjectInterest> =
             all.objects.iter().filter(|interest| !here.contains(&interest.object)).collect();
-        new.into_iter().filter_map(|interest| self.register(now, key, client, interest, verdicts, out)).collect()
+        new.into_iter().filter_map(|interest| self.register(now, key, client, interest, verdicts)).collect()
     }
 
     /// F9: an ack counts up to what was sent in this session or is stored; F4: versions and unknowns apart.
     fn ack(&mut self, client: &mut Client, ack: &v1::NotificationAck, out: &mut Outbox<Output>) {
         let Some(object) = self.names.find(&ack.object) else { return };
         let clears = self.is(Mutant::AckClearsUnknown) && ack.version > 0;
-        let unknown =
-            client.unknown.iter().position(|(other, seqno)| *other == object && (clears || (*seqno == ack.unknown)));
-        if let Some(at) = unknown {
-            let (_, seqno) = client.unknown.swap_remove(at);
+        if client.unknown_of(object).is_some_and(|seqno| clears || seqno == ack.unknown)
+            && let Some(seqno) = client.make_known(object)
+        {
             client.put(rows::gone(rows::column(UNK, &ack.object), seqno));
         }
         let beyond = self.is(Mutant::FutureAckAccepted);

@@ -38,10 +38,10 @@ impl Registrar {
         self.loading -= 1;
         let any = client.fill(key, row, &mut self.names);
         let room = self.options.max_pending.saturating_sub(self.pending);
-        let beyond: Vec<u32> = client.pending.keys().copied().skip(room).collect();
+        let beyond: Vec<u32> = client.pending.objects().skip(room).collect();
         for object in &beyond {
             // §4.2.5: their markers are found again when there is room.
-            client.pending.remove(object);
+            client.pending.remove(*object);
             self.names.release(*object);
         }
         client.shed = !beyond.is_empty();
@@ -180,12 +180,7 @@ impl Registrar {
                     let guard = self.guarded(guard);
                     out.put(Output::Notified { request, guard, outcome: Outcome::Done });
                 }
-                After::Spread { object, seqno } => {
-                    if let Some(pending) = client.pending.get_mut(&object).filter(|pending| pending.seqno == seqno) {
-                        pending.stored = true;
-                        spread = true;
-                    }
-                }
+                After::Spread { object, seqno } => spread |= client.pending.is_stored(object, seqno),
                 After::Told { object, status } => self.tell(now, key, client, object, status, out),
             }
         }

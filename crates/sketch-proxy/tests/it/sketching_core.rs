@@ -10,7 +10,7 @@ use hyper_util::rt::TokioExecutor;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_client::placement::testing::TestPool;
+use tidings_client::placement::testing::{Line, TestPool};
 use tidings_sketch::http::Rules;
 use tidings_sketch::sketcher::Writes;
 use tidings_sketch_proxy::{Config, Core, CoreStats, Proxy, Secret};
@@ -23,6 +23,8 @@ struct Site {
     origins: Vec<Arc<Origin>>,
     pool: TestPool,
     proxies: Vec<Proxy>,
+    /// Each proxy's to the manager.
+    lines: Vec<Line>,
     /// Where each proxy hears the others.
     doors: Vec<SocketAddr>,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -39,6 +41,7 @@ impl Site {
             origins: Vec::new(),
             pool: TestPool::start("sketches").await.unwrap(),
             proxies: Vec::new(),
+            lines: Vec::new(),
             doors: Vec::new(),
             client: Client::builder(TokioExecutor::new()).build_http(),
         };
@@ -55,7 +58,9 @@ impl Site {
         // A machine that is busy is no reason to ask all origins.
         config.patience = Duration::from_secs(10);
         let door = free();
-        let mut core = Core::of(self.pool.line(), door, Secret::new(secret).unwrap());
+        let line = self.pool.line();
+        let mut core = Core::of(line.clone(), door, Secret::new(secret).unwrap());
+        self.lines.push(line);
         core.owner = self.pool.options(&format!("proxy-{}", self.proxies.len()));
         config.core = Some(core);
         change(&mut config);
@@ -214,15 +219,14 @@ async fn a_range_that_was_lost_is_not_remembered() {
     site.put("/page", "hello");
     assert_eq!(site.get(0, "/page").await.header("tidings-verified"), "agreed");
     assert_eq!(site.get(0, "/page").await.header("tidings-verified"), "fast");
-    let placement = site.pool.placement();
-    placement.drain("sketches", "proxy-0").await.unwrap();
+    site.lines[0].cut();
     site.until("everything is lost", async |site| site.core(0).ranges == 0).await;
     for _ in 0..3 {
         let got = site.get(0, "/page").await;
         assert_eq!((got.status, got.header("tidings-verified")), (200, "agreed"), "nobody remembers it");
     }
     assert!(site.core(0).aside >= 3, "{:?}", site.core(0));
-    placement.cancel_drain("sketches", "proxy-0").await.unwrap();
+    site.lines[0].mend();
     site.until("everything is back", async |site| site.core(0).share > 0.999_999).await;
     assert_eq!(site.get(0, "/page").await.header("tidings-verified"), "agreed", "it begins anew");
     let fast = async |site: &Site| site.get(0, "/page").await.header("tidings-verified") == "fast";

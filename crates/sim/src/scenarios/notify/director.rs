@@ -91,9 +91,12 @@ enum Story {
     /// F5: a registrar cannot store the end of a registration, and dies. Its client comes back and wants the object after all,
     /// which is what the next registrar reads: nobody has anything to say.
     LostEnd,
+    /// F3: somebody is away while a version that it has not heard of is lost with everything else. When it is back, an earlier
+    /// one has been published since.
+    Absent,
 }
 
-const STORIES: [Story; 14] = [
+const STORIES: [Story; 15] = [
     Story::SlowLines,
     Story::LateWord,
     Story::Deaf,
@@ -108,6 +111,7 @@ const STORIES: [Story; 14] = [
     Story::LateCopy,
     Story::ClockAhead,
     Story::LostEnd,
+    Story::Absent,
 ];
 
 impl Story {
@@ -127,6 +131,7 @@ impl Story {
             Story::LateCopy => "late_copy",
             Story::ClockAhead => "clock_ahead",
             Story::LostEnd => "lost_end",
+            Story::Absent => "absent",
         }
     }
 }
@@ -306,6 +311,7 @@ impl Run {
                 Story::LateCopy => self.late_copy(director, step)?,
                 Story::ClockAhead => self.clock_ahead(director, step)?,
                 Story::LostEnd => self.lost_end(director, step),
+                Story::Absent => self.absent(director, step),
             },
         })
     }
@@ -330,6 +336,7 @@ impl Run {
                 | Story::Boaster
                 | Story::Witness
                 | Story::LostEnd
+                | Story::Absent
         );
         if self.stage.town.shared.intends(device, &director.name()) != wants {
             self.intend(device, director.name(), wants);

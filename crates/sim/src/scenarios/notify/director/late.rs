@@ -201,6 +201,34 @@ impl Run {
         }
     }
 
+    pub(super) fn absent(&mut self, director: &mut Director, step: u32) -> Duration {
+        let device = director.device;
+        match step {
+            0 => {
+                self.with_device(device, |device, now, out| device.leave(now, out));
+                self.with_backend(|backend, _, _| director.held_back = Some(backend.version(director.object)));
+                self.announce(director.object);
+                director.on(DONE)
+            }
+            1 => {
+                self.wipe();
+                director.on(LOOK_AGAIN)
+            }
+            2 if !self.have_returned(director) => director.wait(),
+            2 => {
+                if let Some(earlier) = director.held_back.take() {
+                    self.with_backend(|backend, now, out| backend.announce(now, earlier, out));
+                }
+                director.on(DONE)
+            }
+            3 => {
+                self.with_device(device, |device, _, _| device.come_back());
+                director.on(DONE)
+            }
+            _ => director.end(DONE),
+        }
+    }
+
     /// Whether the matcher of the story's object reads who has registered it, and has nothing of it to write.
     fn is_paging(&self, director: &Director) -> bool {
         let (node, place) = (director.node, place(director));

@@ -114,9 +114,12 @@ fn parse(line: &[u8], source: &Bytes) -> Result<Publication, String> {
     }
 }
 
+/// A line with its number, if it could be read.
+type Numbered = std::io::Result<(u64, Vec<u8>)>;
+
 /// Lines of a file with their numbers, those that are empty left out. They are read beside what is done with them, so that
 /// those of a slow writer are not waited for.
-fn lines(file: &Path) -> Result<mpsc::Receiver<std::io::Result<(u64, Vec<u8>)>>, Error> {
+fn lines(file: &Path) -> Result<mpsc::Receiver<Numbered>, Error> {
     let input: Box<dyn Read + Send> = match file.to_str() {
         Some("-") => Box::new(std::io::stdin()),
         _ => Box::new(std::fs::File::open(file).map_err(|error| unreadable(file, error))?),

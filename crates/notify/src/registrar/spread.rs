@@ -46,7 +46,8 @@ impl Registrar {
         if !client.created {
             return;
         }
-        let room = self.options.max_pending.saturating_sub(self.pending);
+        // What was changed has at least as much room.
+        let room = (self.options.max_pending / 2).saturating_sub(self.pending);
         let complete = client.regs.iter().filter(|reg| !client.pending.contains(reg.object));
         let mut complete: Vec<(u32, u64)> = complete.map(|reg| (reg.object, reg.seqno)).take(room + 1).collect();
         if complete.len() > room {

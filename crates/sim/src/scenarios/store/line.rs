@@ -88,7 +88,6 @@ impl<W> Line<W> {
                 control::Message::Error(error) => Error::from(error),
                 _ => return None,
             },
-            _ if frame.more => Error::new("store.unavailable", Class::Unreachable, "an answer in several frames"),
             body => {
                 self.leader = Some(from);
                 return Some(Ended { whose: pending.whose, result: Ok(body) });

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use tidings_base::agreed::Ask;
 use tidings_base::{Class, Error, Machine, Mono, Now, OpId, Outbox, Seeded};
+use tidings_store::read::join_frames;
 use tidings_store::{Front, Input, MemoryKv, Options, Output, Reply, Request, StoreState};
-use tidings_wire::v1::{self, frame::Body, store_command::Command};
+use tidings_wire::v1::{self, frame::Body, store_command::Command, store_message};
 use tidings_wire::{Frame, codec, limits};
 
 /// A member of the store's group; `F` is what processes of the scenario state.
@@ -132,12 +133,8 @@ impl<F: From<LogFact> + 'static> Server<F> {
             }
             Output::Read { op, query } => {
                 let mut frames = Vec::new();
-                let answered = self.member.state().reader().answer(&query, &mut |message, more| {
-                    let body = Body::Store(v1::StoreMessage { message: Some(message) });
-                    frames.push((body, more));
-                });
-                match answered {
-                    Ok(()) => frames.into_iter().for_each(|(body, more)| self.answer(op, body, more, out)),
+                match self.member.state().reader().answer(&query, &mut |message, _| frames.push(message)) {
+                    Ok(()) => self.answer(op, Body::Store(v1::StoreMessage { message: joined(frames) }), out),
                     Err(failure) => out.put(Effect::Exit { why: failure.what }),
                 }
             }
@@ -155,16 +152,27 @@ impl<F: From<LogFact> + 'static> Server<F> {
                         tidings_wire::error::body(error.redirect(leader.map(|node| node.to_string())))
                     }
                 };
-                self.answer(op, body, false, out);
+                self.answer(op, body, out);
             }
         }
     }
 
-    fn answer(&mut self, op: OpId, body: Body, more: bool, out: &mut Outbox<Effect<F>>) {
-        let waiting = if more { self.clients.get(&op).copied() } else { self.clients.remove(&op) };
-        if let Some((client, client_op)) = waiting {
-            let frame = Frame { op: client_op, more, body: Some(body) };
+    fn answer(&mut self, op: OpId, body: Body, out: &mut Outbox<Effect<F>>) {
+        if let Some((client, client_op)) = self.clients.remove(&op) {
+            let frame = Frame { op: client_op, more: false, body: Some(body) };
             out.put(Effect::Send { to: client, bytes: codec::to_bytes(&frame) });
         }
     }
+}
+
+/// Frames of one answer as one: connections keep their order and lose none of them, which this network does not.
+fn joined(mut frames: Vec<store_message::Message>) -> Option<store_message::Message> {
+    if frames.len() < 2 {
+        return frames.pop();
+    }
+    let rows = frames.into_iter().filter_map(|frame| match frame {
+        store_message::Message::Rows(rows) => Some(rows),
+        _ => None,
+    });
+    Some(store_message::Message::Rows(join_frames(rows)))
 }

@@ -81,9 +81,9 @@ pub enum Notify {
 }
 
 const PUBLISH_HELP: &str = "It is durable when this returns. Versions grow; publishing one twice is as good as once, and \
-an earlier one than before is ignored.\n\n\
+an earlier one than before is ignored. A line of a file is {\"object\": \"prices\", \"version\": 42}.\n\n\
 Examples:\n  tidings notify publish shop prices 42\n  tidings notify publish shop prices now --payload @prices.json\n  \
-tidings notify publish shop --from versions.ndjson   # {\"object\": \"prices\", \"version\": 42, \"payload\": \"…\"} a line";
+tidings notify publish shop --from versions.ndjson";
 
 const WATCH_HELP: &str = "With --json, one object a line: {\"app\", \"object\", \"version\" (null = unknown: fetch), \
 \"payload\"?}. Servers may restart meanwhile.\n\n\

@@ -38,7 +38,8 @@ impl Hindrance {
 
     pub(crate) fn store(&self, store: &StoreGroup) -> Option<Hindered> {
         let store = store.clone();
-        let faulty = || Arc::new(Faulty::new(move || store.clone(), self.rows.clone(), 0));
+        let begins = if self.rows_while.is_some() { Plan::default() } else { self.rows.clone() };
+        let faulty = || Arc::new(Faulty::new(move || store.clone(), begins, 0));
         let hindered = (!self.rows.rules.is_empty()).then(|| Hindered(faulty()));
         if let (Some(Hindered(faulty)), Some(sign)) = (&hindered, &self.rows_while) {
             tokio::spawn(look(Arc::downgrade(faulty), self.rows.clone(), sign.clone()));

@@ -221,7 +221,7 @@ async fn open(hub: &Arc<Hub>, cell: &Cell) -> Result<Handle, Error> {
             // A cell that was restored to a time before Notify was used knows nothing of what is stored.
             let incarnation = match hub.kept() {
                 Ok(kept) => above(kept.incarnation, now),
-                Err(_) if hub.has_rows().await? => above(store, now),
+                Err(_) if hub.has_rows().await => above(store, now),
                 Err(_) => store.max(1),
             };
             let kept = Kept::new(incarnation, store, now)?;

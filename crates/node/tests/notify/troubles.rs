@@ -115,9 +115,15 @@ async fn rows_that_fail_hold_up_nobody_else_and_what_was_published_comes_once_th
     let row = |at: u64| Bytes::from([1u64.to_be_bytes(), at.to_be_bytes()].concat());
     let groups = Bytes::from_static(MATCHER)..Bytes::from([MATCHER, &[0]].concat());
     let rows = Plan::default().rule(Scope::Rows { groups, rows: row(0)..row(EIGHTH) }, Fault::Fail, 1);
-    let node = Node::start_hindered(fast(dir.path()), Hindrance { rows, ..Hindrance::default() }).await.unwrap();
+    let sign = dir.path().join("rows-fail");
+    let hindrance = Hindrance { rows, rows_while: Some(sign.clone()), ..Hindrance::default() };
+    let node = Node::start_hindered(fast(dir.path()), hindrance).await.unwrap();
     let (bad, good) = (object(true), object(false));
     let client = connected(&node).await;
+    // Once it has begun.
+    publish(&client, [Publication::new("another", 1)]).await.unwrap();
+    std::fs::write(&sign, "").unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let (listener, mut events) = Listener::start(client.clone(), ListenerOptions::default()).unwrap();
     for version in 1..=10 {
         // It is durable, though nobody can be told.

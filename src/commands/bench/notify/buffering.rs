@@ -8,7 +8,7 @@ use crate::commands::bench::Effort;
 use crate::commands::bench::report::Figures;
 use crate::output::broken;
 use crate::stopwatch::Stopwatch;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidings_base::{Class, Error};
 
@@ -17,16 +17,39 @@ const NOTICED: Duration = Duration::from_millis(500);
 /// Rounds of versions that are published meanwhile.
 const ROUNDS: usize = 5;
 
+/// The file while which rows fail.
+pub struct Sign(PathBuf);
+
+impl Sign {
+    pub fn in_directory(place: &Path) -> Result<Sign, Error> {
+        std::fs::create_dir_all(place).map_err(|error| broken("cannot make a directory to measure in", error))?;
+        Ok(Sign(place.join("rows-fail")))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Rows fail when this returns.
+    pub async fn show(&self) -> Result<(), Error> {
+        std::fs::write(&self.0, "").map_err(|error| broken("cannot make rows fail", error))?;
+        tokio::time::sleep(NOTICED).await;
+        Ok(())
+    }
+
+    fn take_down(&self) -> Result<(), Error> {
+        std::fs::remove_file(&self.0).map_err(|error| broken("cannot mend rows", error))
+    }
+}
+
 pub async fn measure(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
-    std::fs::create_dir_all(place).map_err(|error| broken("cannot make a directory to measure in", error))?;
-    let sign = place.join("rows-fail");
-    let server = node::start(place, Duration::ZERO, Some(&sign))?;
+    let sign = Sign::in_directory(place)?;
+    let server = node::start(place, Duration::ZERO, Some(sign.path()))?;
     let load = Load::begin(&Tidings::new(server.url()), Audience::USUAL, |_| false).await?;
     let failing: Vec<usize> = (0..load.objects()).filter(|object| node::fails(*object)).collect();
     let (mut buffered, mut told) = (Vec::new(), Vec::new());
     for _ in 0..effort.repetitions {
-        std::fs::write(&sign, "").map_err(|error| broken("cannot make rows fail", error))?;
-        tokio::time::sleep(NOTICED).await;
+        sign.show().await?;
         for _ in 0..ROUNDS {
             load.publish_each(&failing).await?;
         }
@@ -35,7 +58,7 @@ pub async fn measure(place: &Path, effort: Effort, figures: &mut Figures) -> Res
             return Err(Error::new("bench.failed", Class::Failed, "versions were heard though their rows fail"));
         }
         buffered.push((failing.len() * ROUNDS) as f64);
-        std::fs::remove_file(&sign).map_err(|error| broken("cannot mend rows", error))?;
+        sign.take_down()?;
         let back = Stopwatch::start();
         load.all_heard().await?;
         told.push(back.elapsed().as_secs_f64() * 1e3);

@@ -120,9 +120,10 @@ async fn rates(server: &Server, label: &str, effort: Effort, figures: &mut Figur
 
 /// The same while an eighth of the matchers' rows fail: of the others.
 async fn failing(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
-    // Rows fail while there is such a file, and a directory is always there.
-    let server = node::start(place, Duration::ZERO, Some(Path::new("/")))?;
+    let sign = buffering::Sign::in_directory(place)?;
+    let server = node::start(place, Duration::ZERO, Some(sign.path()))?;
     let load = Load::begin(&Tidings::new(server.url()), Audience::USUAL, node::fails).await?;
+    sign.show().await?;
     let mut runs = Vec::new();
     for _ in 0..effort.repetitions {
         runs.push(load.at_rate(server.pid(), effort.notify.failing, effort.seconds, node::fails).await?);

@@ -1,5 +1,5 @@
-//! The paper's Figure 11 in small: what is published while a part of the matchers' rows fails waits in scratch, and is heard
-//! of once they are back.
+//! The paper's Figure 11 in small: what is published while a part of the matchers' rows fails waits in scratch, and whoever was
+//! not told the fast way hears of it once they are back.
 
 use super::load::{Audience, Load};
 use super::node;
@@ -10,7 +10,7 @@ use crate::output::broken;
 use crate::stopwatch::Stopwatch;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tidings_base::{Class, Error};
+use tidings_base::Error;
 
 /// How long a node may take to notice that rows fail, or do no more.
 const NOTICED: Duration = Duration::from_millis(500);
@@ -47,17 +47,16 @@ pub async fn measure(place: &Path, effort: Effort, figures: &mut Figures) -> Res
     let server = node::start(place, Duration::ZERO, Some(sign.path()))?;
     let load = Load::begin(&Tidings::new(server.url()), Audience::USUAL, |_| false).await?;
     let failing: Vec<usize> = (0..load.objects()).filter(|object| node::fails(*object)).collect();
-    let (mut buffered, mut told) = (Vec::new(), Vec::new());
+    let (mut buffered, mut heard, mut told) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..effort.repetitions {
         sign.show().await?;
         for _ in 0..ROUNDS {
             load.publish_each(&failing).await?;
         }
         tokio::time::sleep(NOTICED).await;
-        if load.waiting() < failing.len() {
-            return Err(Error::new("bench.failed", Class::Failed, "versions were heard though their rows fail"));
-        }
         buffered.push((failing.len() * ROUNDS) as f64);
+        // Whoever is online may have been told before anything of it was stored.
+        heard.push(100.0 * (1.0 - load.waiting() as f64 / failing.len() as f64));
         sign.take_down()?;
         let back = Stopwatch::start();
         load.all_heard().await?;
@@ -65,6 +64,7 @@ pub async fn measure(place: &Path, effort: Effort, figures: &mut Figures) -> Res
     }
     let name = "notify: published and durable while their rows fail";
     figures.add(name, "versions", None, &buffered);
-    figures.add("notify: once rows are back, until the last of these was heard", "ms", None, &told);
+    figures.add("notify: objects whose last version was heard though their rows fail", "%", None, &heard);
+    figures.add("notify: once rows are back, until everything was heard", "ms", None, &told);
     Ok(())
 }

@@ -29,7 +29,8 @@ pub fn measure(place: &Path, runtime: &Runtime, effort: Effort, figures: &mut Fi
         let runs = runtime.block_on(async {
             let peer = Tidings::new(server.url()).heartbeat(HEARTBEAT);
             let load = Load::begin(&peer, Audience { listeners: users, objects: OBJECTS }, |_| false).await?;
-            let rate = (users as u64 / PUBLISHES).max(1);
+            // Where users are so few that nothing would be heard in the time, they publish more often.
+            let rate = (users as u64 / PUBLISHES).max(20);
             let mut runs = Vec::new();
             for _ in 0..effort.repetitions {
                 runs.push(load.at_rate(server.pid(), rate, effort.seconds, |_| false).await?);

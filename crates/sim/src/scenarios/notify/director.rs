@@ -451,15 +451,18 @@ impl Run {
         })
     }
 
+    /// The story's device leaves. A version of its object is made and held back; a later one is published, which it misses.
+    fn leave_before_news(&mut self, director: &mut Director) -> Duration {
+        self.with_device(director.device, |device, now, out| device.leave(now, out));
+        self.with_backend(|backend, _, _| director.held_back = Some(backend.version(director.object)));
+        self.announce(director.object);
+        director.on(DONE)
+    }
+
     fn unknown(&mut self, director: &mut Director, step: u32) -> Duration {
         let (device, name) = (director.device, director.name());
         match step {
-            0 => {
-                self.with_device(device, |device, now, out| device.leave(now, out));
-                self.with_backend(|backend, _, _| director.held_back = Some(backend.version(director.object)));
-                self.announce(director.object);
-                director.on(DONE)
-            }
+            0 => self.leave_before_news(director),
             1 => {
                 self.wipe();
                 director.on(LOOK_AGAIN)

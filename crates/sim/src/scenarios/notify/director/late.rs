@@ -204,12 +204,7 @@ impl Run {
     pub(super) fn absent(&mut self, director: &mut Director, step: u32) -> Duration {
         let device = director.device;
         match step {
-            0 => {
-                self.with_device(device, |device, now, out| device.leave(now, out));
-                self.with_backend(|backend, _, _| director.held_back = Some(backend.version(director.object)));
-                self.announce(director.object);
-                director.on(DONE)
-            }
+            0 => self.leave_before_news(director),
             1 => {
                 self.wipe();
                 director.on(LOOK_AGAIN)

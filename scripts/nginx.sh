@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Five real nginx behind `tidings sketch run`, of which one is wrong and one out of date: whoever asks the proxy with curl gets
 # what a right nginx says: the same statuses, bodies and headers. Every request is put to nginx once and to the proxy twice, so
-# that both ways of the proxy are taken: agreed, then fast.
+# that both ways of the proxy are taken: agreed, then fast. Then a browser, Chromium as it is, loads a page of many requests.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 cd "$root"
@@ -48,3 +48,4 @@ source "$root/tests/foreign/nginx/servers.sh"
 source "$root/tests/foreign/nginx/asking.sh"
 source "$root/tests/foreign/nginx/requests.sh"
 conclude
+source "$root/tests/foreign/nginx/browser.sh"

@@ -35,6 +35,25 @@ fn in_units(time: Timespec, unit: u64) -> u64 {
     seconds.saturating_mul(1_000_000_000 / unit).saturating_add(nanos / unit)
 }
 
+/// Follows tokio's paused time.
+#[cfg(test)]
+pub(crate) struct PausedClock(tokio::time::Instant);
+
+#[cfg(test)]
+impl PausedClock {
+    pub(crate) fn start() -> PausedClock {
+        PausedClock(tokio::time::Instant::now())
+    }
+}
+
+#[cfg(test)]
+impl Clock for PausedClock {
+    fn now(&self) -> Now {
+        let passed = self.0.elapsed();
+        Now { mono: Mono(0) + passed, wall: Wall(1_000_000) + passed }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -162,6 +162,16 @@ pub enum Span {
     After(Key, Option<Key>),
 }
 
+impl Span {
+    /// The key, if it is one record's.
+    pub fn only(&self) -> Option<&Key> {
+        match self {
+            Span::Only(key) => Some(key),
+            _ => None,
+        }
+    }
+}
+
 /// A read of one partition's records.
 #[derive(Clone, Debug)]
 pub struct Read {

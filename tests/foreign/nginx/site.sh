@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # site.sh DIR: makes the pages of three kinds of server in DIR: right ones, made-up ones, and what was there before; a certificate.
 set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$1"
 
 # Bytes that look random and are always the same.
@@ -14,7 +15,7 @@ text() { # length word
 
 pages() { # directory word seed
   local at=$1 word=$2 seed=$3
-  mkdir -p "$at"/{dir/sub,list,private,auth,ssi,sub,trailers,expires,"with space"}
+  mkdir -p "$at"/{dir/sub,list,private,auth,ssi,sub,trailers,expires,browser,"with space"}
   printf '<html><body>%s</body></html>\n' "$word" >"$at/index.html"
   printf '<html>%s</html>\n' "$(text 3000 "$word")" >"$at/page.html"
   printf '0123456789' >"$at/digits.txt"
@@ -44,6 +45,10 @@ pages() { # directory word seed
   text 3000 "$word" >"$at/trailers/page.txt"
   text 3000 "$word" >"$at/expires/page.txt"
   printf '<html>not here: %s</html>\n' "$(text 2000 "$word")" >"$at/404.html"
+  cp "$here/browser.html" "$at/browser/index.html"
+  printf 'body { color: rgb(1, 2, %s); }\n' "$seed" >"$at/browser/look.css"
+  printf 'window.program = "%s";\n' "$word" >"$at/browser/program.js"
+  printf '<svg xmlns="http://www.w3.org/2000/svg" width="1%s" height="20"></svg>\n' "$seed" >"$at/browser/picture.svg"
   find "$at" -exec touch -d "$4" {} +
 }
 

@@ -1,23 +1,8 @@
 use super::*;
+use crate::clock::PausedClock;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use tidings_base::{Now, Timers, Wall};
-
-/// Follows tokio's paused time.
-struct PausedClock(tokio::time::Instant);
-
-impl PausedClock {
-    fn start() -> PausedClock {
-        PausedClock(tokio::time::Instant::now())
-    }
-}
-
-impl Clock for PausedClock {
-    fn now(&self) -> Now {
-        let passed = self.0.elapsed();
-        Now { mono: Mono(0) + passed, wall: Wall(1_000_000) + passed }
-    }
-}
+use tidings_base::{Now, Timers};
 
 /// Echoes an input at once, and again after as many seconds as it says.
 #[derive(Default)]

@@ -103,6 +103,13 @@ impl HttpChannels {
 
     /// Keeps a channel under a name that nobody can guess.
     pub fn keep(&self, caller: v1::NotifyCaller, seat: Seat) -> Result<String, Error> {
+        let (name, posts) = self.hold(caller)?;
+        // It ends with what is held, or when the node lets its clients go.
+        tokio::spawn(seat.serve(posts));
+        Ok(name)
+    }
+
+    fn hold(&self, caller: v1::NotifyCaller) -> Result<(String, Posts), Error> {
         let mut name = [0; 16];
         getrandom::fill(&mut name)
             .map_err(|e| Error::new("node.no_randomness", Class::Failed, format!("no random bytes: {e}")))?;
@@ -133,9 +140,7 @@ impl HttpChannels {
             .hint("Close some, or raise `notify.ids` of the node's configuration."));
         }
         open.insert(name.clone(), Arc::new(held));
-        // It ends with what is held, or when the node lets its clients go.
-        tokio::spawn(seat.serve(Posts { ups: said, downs: telling }));
-        Ok(name)
+        Ok((name, Posts { ups: said, downs: telling }))
     }
 
     fn find(&self, caller: &v1::NotifyCaller, name: &str) -> Result<Arc<Held>, Error> {
@@ -188,5 +193,50 @@ async fn sweep(channels: Weak<HttpChannels>) {
         let now = channels.clock.now().mono;
         // Whoever reads has the lock.
         channels.open.lock().retain(|_, held| held.downs.try_lock().is_err() || now.since(*held.last.lock()) < IDLE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::PausedClock;
+
+    fn ann() -> v1::NotifyCaller {
+        v1::NotifyCaller { app: "shop".into(), principal: "ann".into(), ..Default::default() }
+    }
+
+    /// Whoever posts and never reads hears of nothing: the channel is none.
+    #[tokio::test(start_paused = true)]
+    async fn a_channel_that_nobody_reads_is_closed_whatever_is_said_by_it() {
+        let ann = ann();
+        let channels = HttpChannels::new(Arc::new(PausedClock::start()), 8);
+        let (unread, mut posts) = channels.hold(ann.clone()).unwrap();
+        let (read, _posts) = channels.hold(ann.clone()).unwrap();
+        let mut said = 0;
+        for _ in 0..10 {
+            tokio::time::sleep(IDLE / 5).await;
+            drop(channels.read(&ann, &read).unwrap());
+            said += usize::from(channels.say(&ann, &unread, v1::NotifyUp::default()).await.is_ok());
+        }
+        assert!((3..=6).contains(&said), "{said}");
+        assert_eq!(channels.say(&ann, &unread, v1::NotifyUp::default()).await.unwrap_err().code, "notify.no_channel");
+        for _ in 0..said {
+            posts.receive().await.unwrap();
+        }
+        assert!(posts.receive().await.is_err(), "its client is offline");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_taken_is_refused_in_the_end() {
+        let ann = ann();
+        let channels = HttpChannels::new(Arc::new(PausedClock::start()), 8);
+        let (name, mut posts) = channels.hold(ann.clone()).unwrap();
+        for _ in 0..SAID {
+            channels.say(&ann, &name, v1::NotifyUp::default()).await.unwrap();
+        }
+        let late = tokio::time::timeout(2 * TAKEN, channels.say(&ann, &name, v1::NotifyUp::default()));
+        assert_eq!(late.await.expect("it has a deadline").unwrap_err().code, "control.busy");
+        posts.receive().await.unwrap();
+        channels.say(&ann, &name, v1::NotifyUp::default()).await.unwrap();
     }
 }

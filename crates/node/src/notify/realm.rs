@@ -483,6 +483,7 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidings_notify::rows;
 
     #[test]
     fn the_newest_keys_are_kept_and_a_new_one_is_used_when_all_know_it() {
@@ -499,6 +500,64 @@ mod tests {
         kept.rotate("four", at(60_001));
         assert_eq!(kept.keys.iter().map(|key| key.id).collect::<Vec<_>>(), [2, 3, 4]);
         assert_eq!(kept.signer(at(60_001)), 2);
+    }
+
+    /// Waits until this is so.
+    async fn until(what: &str, is_so: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_so() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.expect(what);
+    }
+
+    /// F3: nothing is acknowledged while those who missed something might never hear of it, and nobody gives up saying so.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn f3_a_loss_of_the_feed_that_cannot_be_noted_is_noted_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let (services, _data) = crate::services::testing::embedded(dir.path()).await;
+        let hub = services.notify_here().unwrap().hub.clone();
+        let incarnation = || hub.kept().map_or(0, |kept| kept.incarnation);
+        until("a realm", || incarnation() > 0 && hub.taken.has_joined(incarnation())).await;
+        let before = incarnation();
+        let append = || hub.append(vec![bytes::Bytes::from_static(b"entry")]).unwrap();
+        append().await.unwrap();
+        // The feed has had entries that it does not have any more, and there is no session with the cell.
+        hub.taken.rise(before, 1_000_000);
+        let cell = hub.cell.send_replace(None);
+        assert_eq!(append().await.unwrap_err().code, NOT_READY);
+        assert_eq!((incarnation(), *hub.lost.lock()), (before, Some(before)));
+        // It comes back, and nobody publishes.
+        hub.cell.send_replace(cell);
+        until("the incarnation is raised", || incarnation() > before).await;
+        until("the loss is noted", || hub.lost.lock().is_none()).await;
+        append().await.unwrap();
+        drop(hub);
+        crate::gate::Services::stop(&services).await;
+    }
+
+    /// F3: a cell that was restored to a time before Notify was used has no file, and what is stored is of some incarnation.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn f3_a_realm_that_is_made_where_rows_are_stored_is_above_theirs() {
+        let dir = tempfile::tempdir().unwrap();
+        let (services, _data) = crate::services::testing::embedded(dir.path()).await;
+        let hub = services.notify_here().unwrap().hub.clone();
+        until("a realm", || hub.kept().is_ok()).await;
+        let (first, now) = (hub.kept().unwrap().incarnation, hub.clock.now().wall.millis());
+        assert!(first < now, "nothing was stored yet");
+        let cell = v1::Cell { column: b"c".to_vec().into(), timestamp: 1, value: Some(b"v".to_vec().into()) };
+        let row = v1::RowWrite { row: b"row".to_vec().into(), cells: vec![cell] };
+        let group = v1::GroupWrite { group: rows::REGISTRAR.into(), rows: vec![row], fence: None };
+        hub.ask_store(rows::StoreRequest::Write(v1::Apply { groups: vec![group] })).await.unwrap();
+        // As a process that has just begun.
+        hub.kept.send_replace(None);
+        let cell = hub.cell.borrow().clone().unwrap();
+        cell.delete(PATH).await.unwrap();
+        until("another realm", || hub.kept().is_ok()).await;
+        assert!(hub.kept().unwrap().incarnation >= now);
+        drop((cell, hub));
+        crate::gate::Services::stop(&services).await;
     }
 
     #[test]

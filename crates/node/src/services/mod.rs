@@ -147,7 +147,8 @@ impl NodeServices {
         self.tables.as_ref().ok_or_else(error::unsupported)
     }
 
-    fn notify(&self) -> Result<&Notify, Error> {
+    /// Notify on this node.
+    pub(crate) fn notify_here(&self) -> Result<&Notify, Error> {
         self.notify.as_ref().ok_or_else(error::unsupported)
     }
 
@@ -296,7 +297,7 @@ impl Services for NodeServices {
                 answer.map(Body::Cell).map_err(|refused| refused.error)
             }
             Body::Placement(message) => self.placed_answer(self.placed()?.here().request(message).await),
-            Body::Notify(message) => self.notify()?.call(message).await.map(Body::Notify),
+            Body::Notify(message) => self.notify_here()?.call(message).await.map(Body::Notify),
             Body::Tables(message) => self.tables_here()?.call(message).await.map(Body::Tables),
             request => stored::one(self.stored.here_unless_leaving(request).await?),
         }
@@ -362,7 +363,7 @@ impl Services for NodeServices {
     }
 
     fn notify_channel(&self, caller: v1::NotifyCaller) -> Result<Seat, Error> {
-        self.notify()?.channel(caller)
+        self.notify_here()?.channel(caller)
     }
 
     async fn stream(&self, _: &Principal, request: Body) -> Result<Answers, Error> {
@@ -472,6 +473,21 @@ async fn held(answer: impl Future<Output = Result<v1::CellMessage, Refused>>, re
 }
 
 #[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use crate::data_dir::DataDir;
+
+    /// The services of an embedded node, and the lock of its directory.
+    pub(crate) async fn embedded(dir: &std::path::Path) -> (NodeServices, DataDir) {
+        let config = crate::Config::embedded(dir, ([127, 0, 0, 1], 0).into());
+        let data = DataDir::open(&config.data).unwrap();
+        let (clock, hindrance) = (Arc::new(crate::SystemClock), Hindrance::default());
+        let services = crate::start_services(&config, &hindrance, Default::default(), &data, config.listen, clock);
+        (services.await.unwrap(), data)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -487,18 +503,13 @@ mod tests {
     async fn a_machine_that_stops_by_itself_fails_the_node() {
         for machine in ["store", "cell", "placement", "registrar"] {
             let dir = tempfile::tempdir().unwrap();
-            let config = crate::Config::embedded(dir.path(), ([127, 0, 0, 1], 0).into());
-            let data = crate::data_dir::DataDir::open(&config.data).unwrap();
-            let (clock, hindrance) = (Arc::new(crate::SystemClock), Hindrance::default());
-            let services = crate::start_services(&config, &hindrance, Default::default(), &data, config.listen, clock)
-                .await
-                .unwrap();
+            let (services, _data) = testing::embedded(dir.path()).await;
             assert!(futures::poll!(services.failed()).is_pending());
             match machine {
                 "store" => services.stored.store.break_front(),
                 "cell" => services.cells.here().break_master(),
                 "placement" => services.placed().unwrap().here().stop(),
-                _ => services.notify().unwrap().stop().await,
+                _ => services.notify_here().unwrap().stop().await,
             }
             let failed = services.failed().await;
             assert_eq!(failed.code, "node.machine_stopped");

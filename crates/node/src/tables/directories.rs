@@ -268,11 +268,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_late_change_does_not_reach_another_table_of_the_same_name() {
         let dir = tempfile::tempdir().unwrap();
-        let config = crate::Config::embedded(dir.path(), ([127, 0, 0, 1], 0).into());
-        let data = crate::data_dir::DataDir::open(&config.data).unwrap();
-        let (clock, hindrance) = (Arc::new(crate::SystemClock), crate::hindrance::Hindrance::default());
-        let services =
-            crate::start_services(&config, &hindrance, Default::default(), &data, config.listen, clock).await.unwrap();
+        let (services, _data) = crate::services::testing::embedded(dir.path()).await;
         let hub = services.tables_here().unwrap().hub.clone();
         let begun = async {
             while hub.the_cell().is_err() {

@@ -4,6 +4,8 @@ use super::convert;
 use super::hub::{Hub, Said};
 use crate::driver::Perform;
 use std::sync::Arc;
+use tidings_predicate::Key;
+use tidings_tables::names::PartitionId;
 use tidings_tables::refusal::Refusal;
 use tidings_tables::{gateway, processor};
 
@@ -35,14 +37,12 @@ impl Perform<processor::Output> for ForProcessor {
                 false => hub.send_news(gateway, convert::progress_to(&progress)),
             },
             Output::Publish { partition, number, publications } => hub.publish(partition, number, publications),
-            Output::Grown { partition, at } => {
-                let hub = hub.clone();
-                self.0.spawn(async move {
-                    let Some(entry) = hub.directories.find(partition.table) else { return };
-                    if let Err(error) = hub.split(&entry.name, partition, &at).await {
-                        tracing::warn!(%error, %partition, "tables: a large partition was not cut");
-                    }
-                });
+            Output::Grown { partition, at } => cut(hub, partition, at),
+            Output::Busy { partition, at } => {
+                // Halves of the same owner would be as busy.
+                if hub.lookup.get().is_some_and(|lookup| lookup.directory().owner(1).is_some()) {
+                    cut(hub, partition, at);
+                }
             }
             Output::Deposed { partition } => {
                 hub.held.forget(partition);
@@ -50,6 +50,17 @@ impl Perform<processor::Output> for ForProcessor {
             }
         }
     }
+}
+
+/// Cuts a partition; if it cannot be cut now, it is as it was.
+fn cut(hub: &Arc<Hub>, partition: PartitionId, at: Key) {
+    let cutting = hub.clone();
+    hub.spawn(async move {
+        let Some(entry) = cutting.directories.find(partition.table) else { return };
+        if let Err(error) = cutting.split(&entry.name, partition, &at).await {
+            tracing::warn!(%error, %partition, "tables: a large or busy partition was not cut");
+        }
+    });
 }
 
 impl Perform<gateway::Output> for ForGateway {

@@ -351,9 +351,9 @@ impl Registrar {
         self.asks.retain(|_, ask| !range.contains(ask.client.hash()));
         self.counting.retain(|(key, _)| !range.contains(*key));
         self.ids = BoundedMap::new(MAX_COUNTED);
-        self.parked.retain(|(look, _)| !range.overlaps(look.held.range));
         let cuts = |look: &Look| range.overlaps(look.held.range) && !range.covers(look.held.range);
-        let mut cut = self.unread.iter().any(cuts);
+        let mut cut = self.unread.iter().chain(self.parked.iter().map(|(look, _)| look)).any(cuts);
+        self.parked.retain(|(look, _)| !range.overlaps(look.held.range));
         self.unread.retain(|look| !range.overlaps(look.held.range));
         self.steps.retain(|_, step| match step {
             Step::Loading(key) | Step::Writing(key) | Step::Collecting(key) => !range.contains(key.hash()),
@@ -518,6 +518,7 @@ impl Machine for Registrar {
             Input::Lost { range } => {
                 self.forget(range, out);
                 self.held.lose(range);
+                self.unpark(out);
             }
             Input::Up { caller, channel, lease, message } => {
                 self.arrived(now, &caller, channel, lease, *message, out);

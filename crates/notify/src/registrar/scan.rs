@@ -107,10 +107,12 @@ impl Registrar {
         }
     }
 
-    /// Goes on with pages that wait, as far as there is room.
+    /// Goes on with pages that wait, as far as there is room: half of it is for changes alone, and a scrub waits for the other.
     pub(super) fn unpark(&mut self, out: &mut Outbox<Output>) {
         while self.loading < MAX_LOADING {
-            let Some((look, stretch)) = self.parked.pop_front() else { return };
+            let full = self.pending >= self.options.max_pending / 2;
+            let next = self.parked.iter().position(|(look, _)| !(full && look.scrub));
+            let Some((look, stretch)) = next.and_then(|at| self.parked.remove(at)) else { return };
             if self.held.lease(look.held.range.start) == Some(look.held.lease) {
                 self.scan(look, stretch, out);
             }

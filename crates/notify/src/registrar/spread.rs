@@ -16,8 +16,6 @@ use tidings_wire::v1;
 const SILENCE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Until all rows are scrubbed again, if there was no room for some.
-const SCRUB_AGAIN: Duration = Duration::from_secs(600);
 /// Registrations of one client that are with matchers at a time; the others follow.
 const WINDOW: usize = 256;
 
@@ -41,34 +39,38 @@ impl Registrar {
     }
 
     /// F3: takes what is complete to its matchers again, under its own numbers: whatever copy is there stays, whatever is
-    /// not comes back. What there is no room for is not forgotten: all of it is looked through again soon.
+    /// not comes back.
     pub(super) fn scrub(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
-        if !client.created {
-            return;
+        if client.created {
+            client.scrubs_from = Some(0);
+            self.propagate(now, key, client, out);
         }
-        // What was changed has at least as much room.
-        let room = (self.options.max_pending / 2).saturating_sub(self.pending);
-        let complete = client.regs.iter().filter(|reg| !client.pending.contains(reg.object));
-        let mut complete: Vec<(u32, u64)> = complete.map(|reg| (reg.object, reg.seqno)).take(room + 1).collect();
-        if complete.len() > room {
-            complete.truncate(room);
-            let soon = now.mono + SCRUB_AGAIN;
-            if self.timers.at(&Timer::Scrub).is_none_or(|set| set > soon) {
-                self.timers.set(Timer::Scrub, soon);
-            }
-        }
-        for (object, seqno) in complete {
+    }
+
+    /// Goes on with a scrub: a window at a time, however many registrations there are.
+    fn scrub_on(&mut self, client: &mut Client) {
+        let Some(from) = client.scrubs_from.filter(|_| client.state == State::Ready) else { return };
+        let room = WINDOW.saturating_sub(client.pending.len());
+        let rest = &client.regs[client.regs.partition_point(|reg| reg.object < from)..];
+        let complete = rest.iter().filter(|reg| !client.pending.contains(reg.object));
+        let next: Vec<(u32, u64)> = complete.map(|reg| (reg.object, reg.seqno)).take(room).collect();
+        client.scrubs_from = match next.last() {
+            _ if next.len() < room => None,
+            Some((last, _)) => Some(last + 1),
+            None => Some(from),
+        };
+        for (object, seqno) in next {
             let name = Bytes::copy_from_slice(self.names.name(object));
             self.names.hold(&name);
             self.pending += 1;
             client.pending.insert(object, Pending { scrub: true, ..Pending::new(seqno, true) });
         }
-        self.propagate(now, key, client, out);
     }
 
     /// Sends what is not under way, as far as there is room.
     pub(super) fn propagate(&mut self, now: Now, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {
         let Some(realm) = self.realm.as_ref().map(|realm| realm.message(key.app())) else { return };
+        self.scrub_on(client);
         // What has just failed makes room for the others.
         for object in client.pending.due(now.mono, WINDOW.saturating_sub(client.pending.under_way())) {
             let id = CallId(self.id());
@@ -111,6 +113,7 @@ impl Registrar {
         }
         self.clients.insert(key.clone(), client);
         self.run(now, &key, out);
+        self.unpark(out);
     }
 
     fn put_off(&mut self, now: Now, key: &ClientKey, client: &mut Client, object: u32) {

@@ -167,6 +167,8 @@ pub(super) struct Client {
     /// F4: unknowns that are not acknowledged, sorted by object.
     pub unknown: Vec<(u32, u64)>,
     pub pending: Pendings,
+    /// F3: what is complete goes to its matchers again, from this object on.
+    pub scrubs_from: Option<u32>,
     /// Changes are on their way that memory has no room for.
     pub shed: bool,
     pub dirty: Batch,
@@ -206,6 +208,7 @@ impl Client {
             digest: Digest::default(),
             unknown: Vec::new(),
             pending: Pendings::default(),
+            scrubs_from: None,
             shed: false,
             dirty: Batch::default(),
             writing: None,

@@ -130,6 +130,9 @@ impl Registrar {
             // Should its row not be read either, it is looked for.
             fresh.queue.push_front(Work::Look);
         }
+        if client.scrubs_from.is_some() || client.pending.awaited() < client.pending.len() {
+            fresh.queue.push_back(Work::Scrub);
+        }
         let old = std::mem::replace(client, fresh);
         if let Some(asking) = &old.asking {
             asking.waiting.iter().for_each(|ask| {

@@ -259,6 +259,15 @@ impl Desk<Matcher> {
     }
 
     pub fn publish(&mut self, request: u64, object: &'static [u8], version: u64, source: &'static [u8]) {
+        self.publish_by(false, request, object, version, source);
+    }
+
+    /// The same of what was held up on its way.
+    pub fn publish_from_scratch(&mut self, request: u64, object: &'static [u8], version: u64) {
+        self.publish_by(true, request, object, version, b"");
+    }
+
+    fn publish_by(&mut self, scratch: bool, request: u64, object: &'static [u8], version: u64, source: &'static [u8]) {
         let publication = v1::Publication {
             app: APP.into(),
             object: object.into(),
@@ -266,7 +275,7 @@ impl Desk<Matcher> {
             source: source.into(),
             ..Default::default()
         };
-        let call = v1::MatchPublication { realm: wire_realm(), publication: Some(publication), scratch: false };
+        let call = v1::MatchPublication { realm: wire_realm(), publication: Some(publication), scratch };
         let request = RequestId(request);
         self.give(matcher::Input::Publish { request, lease: lease(), call: Box::new(call) });
     }

@@ -196,6 +196,29 @@ fn f12_a_version_that_comes_late_reaches_the_maker_of_the_later_one() {
     assert_eq!(desk.answers(), [(3, Outcome::Done, 0, true)]);
 }
 
+/// What is sent again and again while a job goes on does not gather behind it.
+#[test]
+fn calls_that_wait_for_one_job_are_bounded() {
+    let mut desk = desk(None);
+    desk.registers(1, b"x", &user("ann"), b"phone", 10);
+    desk.publish(2, b"x", 5, b"phone");
+    desk.answers();
+    for request in 100..200 {
+        desk.publish_from_scratch(request, b"x", 4);
+    }
+    // They are told so, and what they ask for lies in scratch.
+    let refused = desk.answers();
+    assert!(refused.iter().all(|(_, outcome, ..)| *outcome == Outcome::Failed), "{refused:?}");
+    let calls = desk.tells();
+    for (id, _) in &calls {
+        desk.give(Input::Notified { id: *id, outcome: Outcome::Done });
+    }
+    desk.tell_all(Outcome::Done);
+    let done = desk.answers().len();
+    assert_eq!((refused.len() + done, desk.machine.jobs()), (100, 0));
+    assert!((1..=40).contains(&done), "{done} waited");
+}
+
 #[test]
 fn versions_that_go_backwards_change_nothing() {
     let mut desk = desk(None);

@@ -13,6 +13,7 @@ mod cache;
 mod collecting;
 mod counting;
 mod deciding;
+mod load;
 mod log;
 mod opening;
 mod options;
@@ -179,6 +180,13 @@ pub enum Output {
         /// The partition.
         partition: PartitionId,
         /// A key that parts it about in half.
+        at: Key,
+    },
+    /// The partition has been busy for long: it would be well to cut it here if there are others who could own a part.
+    Busy {
+        /// The partition.
+        partition: PartitionId,
+        /// A key that parts what is asked for about in half.
         at: Key,
     },
     /// The store has seen a higher fence: somebody else owns the partition. The processor has forgotten it.
@@ -367,6 +375,14 @@ impl Processor {
         let access = self.tables.get(&ask.partition.table).map(|table| table.properties.access);
         if access.is_none_or(|access| ask.caller.access < access) {
             return answer(ask.request, Err(Refusal::Access), out);
+        }
+        let key = match &ask.call {
+            Call::Write(write) => Some(&write.key),
+            Call::Read(read) => read.span.only(),
+            Call::Stat => None,
+        };
+        if let Some(at) = partition.load.count(now.mono, key, self.shared.options.busy) {
+            out.put(Output::Busy { partition: ask.partition, at });
         }
         match ask.call {
             Call::Write(write) => self.write(now, ask.request, ask.partition, ask.caller, write, out),

@@ -52,6 +52,8 @@ pub struct Options {
     pub retry: Duration,
     /// Bytes from which on a partition should be cut.
     pub grown: u64,
+    /// Requests a second from which on it should be cut if others could own a part of it.
+    pub busy: u64,
     /// What the index of live queries may hold, per table.
     pub index: tidings_predicate::index::Limits,
     /// A secret of this server: nobody can choose values that collide in the index.
@@ -91,6 +93,7 @@ impl Default for Options {
             collects: true,
             retry: Duration::from_millis(50),
             grown: 1 << 30,
+            busy: 5_000,
             index: tidings_predicate::index::Limits::default(),
             seed: 0,
             functions: Functions::default(),

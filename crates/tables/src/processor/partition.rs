@@ -4,6 +4,7 @@ use super::away::Away;
 use super::cache::Rows;
 use super::collecting::{Collecting, Looking};
 use super::counting::Counting;
+use super::load::Load;
 use super::log::Log;
 use super::opening::Meta;
 use super::progress::Told;
@@ -73,6 +74,7 @@ pub(super) struct Partition {
     pub looking: Looking,
     /// Whether the driver was told that it is large.
     pub grown: bool,
+    pub load: Load,
 }
 
 impl Partition {
@@ -105,6 +107,7 @@ impl Partition {
             collecting: Collecting::default(),
             looking: Looking::default(),
             grown: false,
+            load: Load::default(),
         }
     }
 

@@ -39,6 +39,34 @@ fn what_has_grown_says_once_where_it_can_be_cut() {
     assert_eq!(found, keys);
 }
 
+/// R1: splits follow load, too.
+#[test]
+fn what_is_busy_says_where_it_can_be_cut_and_keeps_everything() {
+    let mut world = World::tuned(None, public(), |options| options.busy = 5);
+    let ann = user("ann");
+    let key = |n: i64| format!("k{:02}", n * 37 % 50);
+    for n in 0..5_000 {
+        if n >= 50 && !world.grown.is_empty() {
+            break;
+        }
+        version(write(&mut world, 0, &ann, put(&key(n), "a", n)));
+        let span = Span::Only(key(n).as_str().into());
+        pages(&mut world, 0, 0, &ann, read(span, Level::Latest, &Packed::empty())).unwrap();
+    }
+    let [(partition, at)] = &world.grown[..] else { panic!("{:?}", world.grown) };
+    assert_eq!(*partition, world.id(0));
+    assert!((Key::from("k1")..Key::from("k4")).contains(at), "{at:?}");
+    let at = at.clone();
+    let children = world.split(0, &at).unwrap();
+    for child in children {
+        world.lease(child, 0);
+    }
+    world.run(500);
+    let found = children.map(|child| pages(&mut world, 0, child, &ann, all(&Ask::default())).unwrap().records.len());
+    assert_eq!(found[0] + found[1], 50);
+    assert!(found.iter().all(|records| *records >= 10), "{found:?}");
+}
+
 #[test]
 fn nothing_is_cut_before_its_first_key() {
     let mut world = growing(1);

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::desk::APP;
+use std::collections::BTreeSet;
+use tidings_base::KeyHash;
 use tidings_notify::rows::StoreRequest;
 
 #[test]
@@ -113,4 +115,77 @@ fn f3_a_scrub_takes_registrations_to_their_matchers_again() {
     assert_eq!(desk.machine.clients(), 0);
     assert_eq!(scrubbed(&mut desk, 9).len(), 1);
     assert_eq!(desk.machine.clients(), 0);
+}
+
+/// Users of their own principals, spread over the ring, with one object each.
+fn users(desk: &mut Desk<Registrar>, many: u64) {
+    for number in 1..=many {
+        let caller = || Caller { app: APP.into(), principal: format!("user-{number}") };
+        let hello = v1::NotifyHello { nonce: number, persistent: true, ..Default::default() };
+        desk.from(caller(), number, v1::NotifyUp { hello: Some(hello), ..Default::default() });
+        let token = desk.downs().into_iter().find_map(|down| down.grant).unwrap().token;
+        let interest = v1::ObjectInterest { object: Bytes::from_static(b"x"), known_version: 0 };
+        let changes = vec![v1::RegistrationChange { change: Some(Change::Register(interest)) }];
+        desk.from(caller(), number, v1::NotifyUp { token, first: 1, latest: 1, changes, ..Default::default() });
+    }
+}
+
+/// Lets time pass until a scrub has begun.
+fn scrub_begins(desk: &mut Desk<Registrar>) {
+    for _ in 0..61 {
+        desk.pass(1_000);
+        if desk.machine.pending() > 0 {
+            return;
+        }
+    }
+    panic!("no scrub within a minute");
+}
+
+/// §4.2.5: nothing of a scrub is left out, however little room there is, and changes have theirs.
+#[test]
+fn f3_a_scrub_waits_for_room_and_leaves_nobody_out() {
+    const MANY: u64 = 300;
+    let scrub_every = Duration::from_secs(60);
+    let mut desk = Desk::registrar(Options { scrub_every, max_pending: 100, ..Default::default() });
+    users(&mut desk, MANY);
+    assert!(desk.match_all(3).len() >= 100);
+    for _ in 0..10 {
+        // What there was no room for is found by its marker.
+        desk.pass(1_000);
+        desk.match_all(3);
+    }
+    desk.take();
+    scrub_begins(&mut desk);
+    let waiting = desk.machine.pending();
+    assert!((50..100).contains(&waiting), "{waiting} take the room of changes");
+    let scrubbed: BTreeSet<String> = desk.match_all(3).into_iter().filter_map(|call| Some(call.client?.user)).collect();
+    assert_eq!((scrubbed.len(), desk.machine.pending()), (MANY as usize, 0));
+}
+
+/// A range is divided while its rows are looked through: the rest of what stays is looked through, too.
+#[test]
+fn f5_nothing_is_overlooked_where_a_range_is_cut_while_pages_wait() {
+    let mut old = desk(None);
+    users(&mut old, 400);
+    let mut new = desk(None);
+    new.store = old.store.clone();
+    new.hold = true;
+    new.give(Input::Gained { range: KeyRange::FULL, lease: LeaseNumber::new(6).unwrap() });
+    // Clients are being read, as many as may be, and the next page waits for them.
+    while let Some(at) = new.held.iter().position(|(_, request)| matches!(request, StoreRequest::Scan(_))) {
+        let (id, request) = new.held.remove(at).unwrap();
+        let result = new.store.perform(&request);
+        new.give(Input::Stored { id, result });
+    }
+    assert!((256..400).contains(&new.held.len()), "{}", new.held.len());
+    let (kept, lost) = KeyRange::FULL.split(KeyHash(u64::MAX / 8 * 7)).expect("a point within");
+    new.give(Input::Lost { range: lost });
+    new.release_all();
+    let mut taken = BTreeSet::new();
+    for _ in 0..10 {
+        taken.extend(new.match_all(3).into_iter().filter_map(|call| Some(call.client?.user)));
+        new.pass(1_000);
+    }
+    let stays = |number: &u64| kept.contains(client_key(&format!("user-{number}"), 0).hash());
+    assert_eq!(taken.len(), (1..=400).filter(stays).count());
 }

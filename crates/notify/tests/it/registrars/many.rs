@@ -111,3 +111,26 @@ fn what_is_never_acknowledged_holds_up_nothing_else() {
     }
     assert_eq!(heard.len(), 600);
 }
+
+/// F3: a client has as many registrations as it likes, and a scrub of them takes a window at a time.
+#[test]
+fn f3_a_scrub_of_many_registrations_takes_all_of_them_little_by_little() {
+    const MANY: usize = 1_500;
+    let scrub_every = Duration::from_secs(60);
+    let mut desk = Desk::registrar(Options { scrub_every, ..Default::default() });
+    with_many(&mut desk, MANY);
+    desk.pass(61_000);
+    desk.take();
+    let mut scrubbed = BTreeSet::new();
+    for _ in 0..2 * MANY {
+        assert!(desk.machine.pending() <= 256, "{} at a time", desk.machine.pending());
+        // Those before it were given up as nobody answered.
+        desk.pass(2_000);
+        for out in desk.take() {
+            let Output::ToMatcher { id, call, .. } = out else { continue };
+            scrubbed.insert(call.object.clone());
+            desk.give(Input::Matched { id, outcome: Outcome::Done, version: 7 });
+        }
+    }
+    assert_eq!(scrubbed.len(), MANY);
+}

@@ -76,7 +76,7 @@ pub struct World {
     pub taking: bool,
     /// What the gateway has asked owners for, in order.
     pub installs: Vec<Install>,
-    /// Partitions that are said to have grown, and where they could be cut.
+    /// Partitions that are said to have grown or to be busy, and where they could be cut.
     pub grown: Vec<(PartitionId, Key)>,
 }
 
@@ -339,7 +339,9 @@ impl World {
                     self.publications.push((done, publications));
                     self.tell_processor(node, processor::Input::Published { partition, number, done });
                 }
-                processor::Output::Grown { partition, at } => self.grown.push((partition, at)),
+                processor::Output::Grown { partition, at } | processor::Output::Busy { partition, at } => {
+                    self.grown.push((partition, at));
+                }
                 processor::Output::Deposed { .. } => {}
             }
         }

@@ -309,7 +309,9 @@ impl Node {
                 },
                 processor::Output::Deposed { partition } => self.deposed(now, partition),
                 // Cuts are the trouble's; nobody listens to Notify here.
-                processor::Output::Grown { .. } | processor::Output::Publish { .. } => {}
+                processor::Output::Grown { .. }
+                | processor::Output::Busy { .. }
+                | processor::Output::Publish { .. } => {}
             }
         }
     }

@@ -85,29 +85,38 @@ pub fn answer<'a>(
     if prefixes.len() > MAX_PREFIXES || !prefixes.iter().all(valid) {
         return None;
     }
-    let mut nodes: BTreeMap<&Bytes, Below<'_>> = prefixes.iter().map(|prefix| (prefix, Default::default())).collect();
-    let mut lengths: Vec<usize> = prefixes.iter().map(|prefix| prefix.len()).collect();
-    lengths.sort_unstable();
-    lengths.dedup();
+    let mut nodes: BTreeMap<&[u8], Below<'_>> =
+        prefixes.iter().map(|prefix| (prefix.as_ref(), Default::default())).collect();
+    // Which lengths there are below two digits, as bits: whatever is asked for, few objects are looked for more than once.
+    let mut lengths = [0u32; FAN_OUT * FAN_OUT];
+    for prefix in prefixes {
+        let of = |at: usize| prefix.get(at).map_or(0..FAN_OUT, |digit| usize::from(*digit)..usize::from(*digit) + 1);
+        for (first, second) in of(0).flat_map(|first| of(1).map(move |second| (first, second))) {
+            lengths[first * FAN_OUT + second] |= 1 << prefix.len();
+        }
+    }
     let mut path = [0; DIGITS];
     for object in objects {
         let hash = hash(salt, object);
         path.iter_mut().enumerate().for_each(|(at, digit)| *digit = digit_of(hash, at));
-        for length in &lengths {
-            if let Some((count, children, names)) = nodes.get_mut(&Bytes::copy_from_slice(&path[..*length])) {
+        let mut wanted = lengths[usize::from(path[0]) * FAN_OUT + usize::from(path[1])];
+        while wanted != 0 {
+            let length = wanted.trailing_zeros() as usize;
+            wanted &= wanted - 1;
+            if let Some((count, children, names)) = nodes.get_mut(&path[..length]) {
                 *count += 1;
-                children[usize::from(path[*length])].add(hash);
+                children[usize::from(path[length])].add(hash);
                 if *count <= LEAF {
                     names.push(object);
                 }
             }
         }
     }
-    let node = |(prefix, (count, children, names)): (&Bytes, Below<'_>)| {
+    let node = |(prefix, (count, children, names)): (&[u8], Below<'_>)| {
         let leaf = count <= LEAF;
         let children = if leaf { Vec::new() } else { children.map(Into::into).to_vec() };
         let objects = if leaf { names.into_iter().map(Bytes::copy_from_slice).collect() } else { Vec::new() };
-        v1::SyncNode { prefix: prefix.clone(), leaf, children, objects }
+        v1::SyncNode { prefix: Bytes::copy_from_slice(prefix), leaf, children, objects }
     };
     Some(nodes.into_iter().map(node).collect())
 }

@@ -97,7 +97,6 @@ pub(super) type Claims = Option<Arc<[String]>>;
 /// The hooks of all applications.
 pub(super) struct Judges {
     by_app: BTreeMap<String, Arc<Judge>>,
-    room: Semaphore,
     /// What tokens of channels elsewhere say. A channel has one for all its life.
     claims: Mutex<BoundedMap<Channel, Claims>>,
 }
@@ -107,6 +106,8 @@ struct Judge {
     claims: bool,
     acl: Option<Arc<AclFile>>,
     callout: Option<CallOut>,
+    /// Of its own: those who wait for one application are in no other's way.
+    room: Semaphore,
 }
 
 impl Judges {
@@ -115,11 +116,12 @@ impl Judges {
         let judge = |(app, hook): (&String, &Hook)| {
             let acl = hook.acl.clone().map(AclFile::open).transpose()?.map(Arc::new);
             let callout = hook.url.as_deref().map(|url| CallOut::new(app, url, hook)).transpose()?;
-            Ok((app.clone(), Arc::new(Judge { claims: hook.claims, acl, callout })))
+            let room = Semaphore::new(MAX_WAITING);
+            Ok((app.clone(), Arc::new(Judge { claims: hook.claims, acl, callout, room })))
         };
         let by_app = hooks.iter().map(judge).collect::<Result<_, Error>>()?;
         let claims = Mutex::new(BoundedMap::new(MAX_CLAIMS));
-        Ok(Judges { by_app, room: Semaphore::new(MAX_WAITING), claims })
+        Ok(Judges { by_app, claims })
     }
 
     fn lists(&self) -> impl Iterator<Item = Arc<AclFile>> {
@@ -139,7 +141,7 @@ impl Hub {
     /// Asks everybody who is to be asked.
     pub(super) async fn judge(&self, question: Question) -> Verdict {
         let Some(judge) = self.judges.by_app.get(question.client.app()).cloned() else { return Verdict::Yes };
-        let Ok(_room) = self.judges.room.try_acquire() else {
+        let Ok(_room) = judge.room.try_acquire() else {
             metrics::notify_judged("none", "deferred");
             return Verdict::Unsure;
         };

@@ -26,7 +26,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Clients that are told of one version by the fast path.
 const MAX_HINTS: usize = 1_024;
 
-/// Calls that wait for one job and are not fresh.
+/// Calls that wait for one job, and how many of them may not be fresh.
+const MAX_WAITERS: usize = 1_024;
 const MAX_STALE_WAITERS: usize = 16;
 
 /// What a job should bring to the clients.
@@ -130,7 +131,7 @@ impl Job {
 /// Lets a call wait for the end of a job, unless enough others do: what is not fresh lies in scratch, or can, and is sent again
 /// and again while the job goes on.
 fn wait(waiters: &mut Vec<Waiter>, waiter: Option<Waiter>, fresh: bool) -> Option<Waiter> {
-    if !fresh && waiters.len() >= MAX_STALE_WAITERS {
+    if waiters.len() >= if fresh { MAX_WAITERS } else { MAX_STALE_WAITERS } {
         return waiter;
     }
     waiters.extend(waiter);
@@ -162,6 +163,7 @@ impl Matcher {
             self.jobs.insert(object.clone(), Job::new(want, waiter.into_iter().collect()));
             return self.page(now, &object, None, out);
         };
+        let want_fresh = want.fresh;
         if want.version > job.want.version {
             let (next, waiters) = job.next.get_or_insert_with(|| (want.clone(), Vec::new()));
             if want.version > next.version {
@@ -169,7 +171,8 @@ impl Matcher {
             }
             // F12: something earlier may be on its way still.
             next.suppress &= always;
-            waiters.extend(waiter);
+            let refused = wait(waiters, waiter, want_fresh);
+            refused.into_iter().for_each(|waiter| self.refuse(waiter.request, Outcome::Failed, out));
             self.advance(now, &object, out);
         } else if job.want.suppress && (want.version < job.want.version || !want.suppress) && !always {
             // F12: the maker of the later version has not been told of this one, or of what has collapsed into it in

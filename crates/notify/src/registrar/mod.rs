@@ -47,8 +47,8 @@ const MAX_NONCES: usize = 65_536;
 const MAX_COUNTED: usize = 4_096;
 /// Questions to applications that are under way; what comes beyond is asked later.
 const MAX_ASKS: usize = 65_536;
-/// Work that waits for one client; what comes beyond is dropped, and sent again by whoever sent it.
-const MAX_QUEUE: usize = 64;
+/// Clients that are read because of notifications.
+const MAX_LOADS: usize = 4_096;
 
 /// What a request to the store is a step of.
 #[derive(Clone, Debug)]
@@ -130,6 +130,8 @@ pub struct Registrar {
     parked: VecDeque<(Look, Stretch)>,
     /// What could not be read.
     unread: Vec<Look>,
+    /// F3: the page of a scrub that was asked for last.
+    scrub_page: Option<StoreId>,
     next_id: u64,
 }
 
@@ -160,6 +162,7 @@ impl Registrar {
             loading: 0,
             parked: VecDeque::new(),
             unread: Vec::new(),
+            scrub_page: None,
             next_id: 0,
         }
     }
@@ -187,10 +190,11 @@ impl Registrar {
         self.realm.as_ref().map_or(0, |realm| realm.incarnation)
     }
 
-    fn store(&mut self, step: Step, request: StoreRequest, out: &mut Outbox<Output>) {
+    fn store(&mut self, step: Step, request: StoreRequest, out: &mut Outbox<Output>) -> StoreId {
         let id = StoreId(self.id());
         self.steps.insert(id, step);
         out.put(Output::Store { id, request });
+        id
     }
 
     fn guarded(&self, guard: Guard) -> Option<Guard> {
@@ -249,8 +253,12 @@ impl Registrar {
             return self.fail(work, Outcome::Moved, out);
         }
         match self.clients.get_mut(key) {
-            Some(client) if client.queue.len() >= MAX_QUEUE => return self.fail(work, Outcome::Failed, out),
+            Some(client) if !client.has_room_for(&work) => return self.fail(work, Outcome::Failed, out),
             Some(client) => client.queue.push_back(work),
+            // Whoever tells of a version tells again.
+            None if self.loading >= MAX_LOADS && matches!(work, Work::Notify { .. }) => {
+                return self.fail(work, Outcome::Failed, out);
+            }
             None => {
                 let mut client = Box::new(Client::new(now.mono));
                 client.queue.push_back(work);
@@ -344,35 +352,27 @@ impl Registrar {
 
     // ---- ranges and realm -------------------------------------------------------------------------------------------
 
-    fn forget(&mut self, range: KeyRange, out: &mut Outbox<Output>) {
+    /// Forgets everything of a range; the looks that went beyond it and were cut off.
+    fn forget(&mut self, range: KeyRange, out: &mut Outbox<Output>) -> Vec<Look> {
         let keys: Vec<ClientKey> = self.clients.keys().filter(|key| range.contains(key.hash())).cloned().collect();
         keys.iter().for_each(|key| self.abandon(key, Outcome::Moved, out));
         self.confirms.retain(|_, key| !range.contains(key.hash()));
         self.asks.retain(|_, ask| !range.contains(ask.client.hash()));
         self.counting.retain(|(key, _)| !range.contains(*key));
         self.ids = BoundedMap::new(MAX_COUNTED);
-        let cuts = |look: &Look| range.overlaps(look.held.range) && !range.covers(look.held.range);
-        let mut cut = self.unread.iter().chain(self.parked.iter().map(|(look, _)| look)).any(cuts);
-        self.parked.retain(|(look, _)| !range.overlaps(look.held.range));
-        self.unread.retain(|look| !range.overlaps(look.held.range));
         self.steps.retain(|_, step| match step {
             Step::Loading(key) | Step::Writing(key) | Step::Collecting(key) => !range.contains(key.hash()),
             Step::Counting(newcomer) => !range.contains(newcomer.key.hash()),
-            Step::Scanning(look, _) => {
-                cut |= cuts(look);
-                !range.overlaps(look.held.range)
-            }
+            Step::Scanning(..) => true,
         });
-        if cut {
-            self.timers.set(Timer::Rescan, Mono(0));
-        }
+        self.end_looks(range)
     }
 
     /// F3: what was stored before is not there any more. Whoever is online is told, and starts as new.
     fn enter(&mut self, realm: Realm, out: &mut Outbox<Output>) {
         let Some(old) = self.realm.clone() else {
             self.realm = Some(realm);
-            return self.scan_all(false, out);
+            return self.look_anew(out);
         };
         if old == realm || self.is(Mutant::IncarnationIgnored) {
             return;
@@ -393,10 +393,11 @@ impl Registrar {
         self.ids = BoundedMap::new(MAX_COUNTED);
         self.steps.retain(|_, step| match step {
             Step::Loading(key) | Step::Writing(key) | Step::Collecting(key) => stays(key),
-            Step::Counting(_) | Step::Scanning(..) => false,
+            Step::Counting(_) => false,
+            Step::Scanning(..) => true,
         });
         self.realm = Some(realm);
-        self.scan_all(false, out);
+        self.look_anew(out);
     }
 
     // ---- messages ---------------------------------------------------------------------------------------------------
@@ -463,8 +464,11 @@ impl Registrar {
             let ours = self.realm.as_ref().is_some_and(|realm| realm.is(key.app(), notify.realm.as_ref()));
             ours && self.held.lease(key.hash()) == Some(lease)
         });
+        let hint = notify.hint;
         let work = |guard| Work::Notify { request, guard, notify: Box::new(notify) };
         match key {
+            // Whoever is online is in memory.
+            Some(key) if hint && !self.clients.contains_key(&key) => {}
             Some(key) => self.give(now, &key.clone(), work(Guard { key: key.hash(), lease }), out),
             None => self.fail(work(Guard { key: KeyHash(0), lease }), Outcome::Moved, out),
         }
@@ -501,11 +505,10 @@ impl Machine for Registrar {
             Input::Realm(realm) => self.enter(realm, out),
             Input::Keys(keys) => self.keys = keys,
             Input::Gained { range, lease } => {
-                self.forget(range, out);
+                let cut = self.forget(range, out);
                 self.gained = now.mono;
-                for held in self.held.gain(range, lease) {
-                    self.scan(Look { held, scrub: false }, Stretch::new(held.range), out);
-                }
+                let gained = self.held.gain(range, lease);
+                self.scan_some(&gained, &cut, out);
                 if self.timers.at(&Timer::Sweep).is_none() {
                     self.timers.set(Timer::Sweep, now.mono + self.options.offline_after / 4);
                     self.timers.set(Timer::Collect, now.mono + self.options.collect_every);
@@ -516,9 +519,9 @@ impl Machine for Registrar {
                 }
             }
             Input::Lost { range } => {
-                self.forget(range, out);
+                let cut = self.forget(range, out);
                 self.held.lose(range);
-                self.unpark(out);
+                self.scan_some(&[], &cut, out);
             }
             Input::Up { caller, channel, lease, message } => {
                 self.arrived(now, &caller, channel, lease, *message, out);
@@ -550,7 +553,12 @@ impl Machine for Registrar {
                     self.scan_all(false, out);
                     self.timers.set(Timer::Collect, now.mono + self.options.collect_every);
                 }
-                Timer::Rescan => self.scan_all(false, out),
+                Timer::Rescan => {
+                    // What the look that is under way has passed is looked at by the next one.
+                    if !self.scan_all(false, out) {
+                        self.rescan_later(now);
+                    }
+                }
                 Timer::Unread => self.read_again(out),
                 Timer::Scrub => {
                     self.scan_all(true, out);

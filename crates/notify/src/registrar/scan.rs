@@ -1,5 +1,6 @@
 //! F5: looking through the rows of ranges, for markers, for clients that are online, and for those long gone.
 
+use super::spread::WINDOW;
 use super::state::{Client, State, Work};
 use super::{Output, Registrar, Step, Timer};
 use crate::held::HeldRange;
@@ -7,7 +8,7 @@ use crate::mutant::Mutant;
 use crate::names::ClientKey;
 use crate::rows::{self, CREATED, LAST_SEQNO, PENDING_OF, PRESENCE, REGISTRAR, StoreReply, StoreResult, Stretch};
 use std::time::Duration;
-use tidings_base::{Now, Outbox};
+use tidings_base::{KeyRange, Now, Outbox};
 use tidings_wire::v1;
 
 /// Rows of one page.
@@ -19,28 +20,105 @@ const RESCAN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Until rows that could not be read are tried again.
 const UNREAD_PAUSE: Duration = Duration::from_secs(1);
+/// Pieces that could not be read: many times those that a ring falls into.
+const MAX_UNREAD: usize = 65_536;
 
-/// A look through the rows of a range.
+/// A look through the rows of a range. One for what is to be done and one for a scrub may be under way at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub held: HeldRange,
     /// F3: every client's registrations go to their matchers again.
     pub scrub: bool,
+    /// Rows that could not be read are tried again: others need not wait for that.
+    retried: bool,
+}
+
+impl Look {
+    fn new(held: HeldRange, scrub: bool) -> Look {
+        Look { held, scrub, retried: false }
+    }
+
+    fn part(self, range: KeyRange) -> Look {
+        Look { held: HeldRange { range, ..self.held }, ..self }
+    }
 }
 
 impl Registrar {
-    pub(super) fn scan(&mut self, look: Look, stretch: Stretch, out: &mut Outbox<Output>) {
+    fn scan(&mut self, look: Look, stretch: Stretch, out: &mut Outbox<Output>) {
         if self.realm.is_none() || self.is(Mutant::NoRecovery) {
             return;
         }
         let request = rows::scan(REGISTRAR, stretch.span(self.incarnation()), PAGE, &[]);
-        self.store(Step::Scanning(look, stretch), request, out);
+        let id = self.store(Step::Scanning(look, stretch), request, out);
+        if look.scrub {
+            self.scrub_page = Some(id);
+        }
     }
 
-    /// Begins anew with all ranges; a scrub that was under way goes on with it.
-    pub(super) fn scan_all(&mut self, scrub: bool, out: &mut Outbox<Output>) {
-        let mut scrub = scrub || self.parked.iter().any(|(look, _)| look.scrub);
-        scrub |= std::mem::take(&mut self.unread).iter().any(|look| look.scrub);
+    /// Begins a look; a scrub waits for its turn.
+    fn begin(&mut self, look: Look, out: &mut Outbox<Output>) {
+        let stretch = Stretch::new(look.held.range);
+        match look.scrub {
+            true => self.parked.push_back((look, stretch)),
+            false => self.scan(look, stretch, out),
+        }
+    }
+
+    /// Whether a look is under way.
+    fn is_looking(&self, scrub: bool) -> bool {
+        let same = |look: &Look| look.scrub == scrub && !look.retried;
+        let scanned = |step: &Step| matches!(step, Step::Scanning(look, _) if same(look));
+        self.parked.iter().any(|(look, _)| same(look)) || self.steps.values().any(scanned)
+    }
+
+    /// Looks through all ranges, unless that is under way; whether it has begun.
+    pub(super) fn scan_all(&mut self, scrub: bool, out: &mut Outbox<Output>) -> bool {
+        if self.is_looking(scrub) {
+            return false;
+        }
+        // What could not be read is among them.
+        self.unread.retain(|look| look.scrub != scrub);
+        self.parked.retain(|(look, _)| look.scrub != scrub);
+        self.steps.retain(|_, step| !matches!(step, Step::Scanning(look, _) if look.scrub == scrub));
+        let all: Vec<HeldRange> = self.held.all().copied().collect();
+        all.into_iter().for_each(|held| self.begin(Look::new(held, scrub), out));
+        self.unpark(out);
+        true
+    }
+
+    /// F5: looks through ranges that were gained, and through what is left of those in which a look was cut off.
+    pub(super) fn scan_some(&mut self, gained: &[HeldRange], cut: &[Look], out: &mut Outbox<Output>) {
+        gained.iter().for_each(|held| self.begin(Look::new(*held, false), out));
+        let left: Vec<HeldRange> = self.held.all().filter(|held| !gained.contains(held)).copied().collect();
+        for held in left {
+            for scrub in [false, true] {
+                if cut.iter().any(|look| look.scrub == scrub && look.held.range.overlaps(held.range)) {
+                    self.begin(Look::new(held, scrub), out);
+                }
+            }
+        }
+        self.unpark(out);
+    }
+
+    /// Ends all looks that touch a range; those that go beyond it.
+    pub(super) fn end_looks(&mut self, range: KeyRange) -> Vec<Look> {
+        let mut ended = Vec::new();
+        let mut stays = |look: &Look| {
+            let touched = range.overlaps(look.held.range);
+            ended.extend((touched && !range.covers(look.held.range)).then_some(*look));
+            !touched
+        };
+        self.unread.retain(&mut stays);
+        self.parked.retain(|(look, _)| stays(look));
+        self.steps.retain(|_, step| !matches!(step, Step::Scanning(look, _) if !stays(look)));
+        ended
+    }
+
+    /// F3: rows are others from now on: whatever look was under way begins anew.
+    pub(super) fn look_anew(&mut self, out: &mut Outbox<Output>) {
+        let unread = std::mem::take(&mut self.unread);
+        let parked = std::mem::take(&mut self.parked);
+        let mut scrub = unread.iter().chain(parked.iter().map(|(look, _)| look)).any(|look| look.scrub);
         self.steps.retain(|_, step| match step {
             Step::Scanning(look, _) => {
                 scrub |= look.scrub;
@@ -48,9 +126,10 @@ impl Registrar {
             }
             _ => true,
         });
-        self.parked.clear();
-        let all: Vec<HeldRange> = self.held.all().copied().collect();
-        all.into_iter().for_each(|held| self.scan(Look { held, scrub }, Stretch::new(held.range), out));
+        self.scan_all(false, out);
+        if scrub {
+            self.scan_all(true, out);
+        }
     }
 
     pub(super) fn rescan_later(&mut self, now: Now) {
@@ -89,34 +168,54 @@ impl Registrar {
 
     /// F11: rows that cannot be read hold up no others: what is around them is read apart, and they are tried again.
     fn unreadable(&mut self, now: Now, look: Look, stretch: &Stretch, out: &mut Outbox<Output>) {
-        let part = |range| Look { held: HeldRange { range, ..look.held }, ..look };
         match stretch.halves() {
-            Some(halves) => halves.into_iter().for_each(|half| self.scan(part(half.range), half, out)),
-            None => {
-                self.unread.push(part(stretch.range));
-                if self.timers.at(&Timer::Unread).is_none() {
-                    self.timers.set(Timer::Unread, now.mono + UNREAD_PAUSE);
-                }
+            Some(halves) if look.scrub => {
+                self.parked.extend(halves.into_iter().map(|half| (look.part(half.range), half)));
+                self.unpark(out);
             }
+            Some(halves) => halves.into_iter().for_each(|half| self.scan(look.part(half.range), half, out)),
+            None => self.read_later(now, look.part(stretch.range)),
+        }
+    }
+
+    fn read_later(&mut self, now: Now, look: Look) {
+        if self.unread.len() < MAX_UNREAD {
+            self.unread.push(Look { retried: true, ..look });
+        }
+        if self.timers.at(&Timer::Unread).is_none() {
+            self.timers.set(Timer::Unread, now.mono + UNREAD_PAUSE);
         }
     }
 
     pub(super) fn read_again(&mut self, out: &mut Outbox<Output>) {
-        for look in std::mem::take(&mut self.unread) {
-            self.scan(look, Stretch::new(look.held.range), out);
+        std::mem::take(&mut self.unread).into_iter().for_each(|look| self.begin(look, out));
+        self.unpark(out);
+    }
+
+    /// F3: a client whose row could not be read is scrubbed later.
+    pub(super) fn scrub_later(&mut self, now: Now, key: &ClientKey) {
+        if let Some(held) = self.held.find(key.hash()).copied() {
+            self.read_later(now, Look::new(held, true).part(KeyRange::new(key.hash(), key.hash())));
         }
     }
 
-    /// Goes on with pages that wait, as far as there is room: half of it is for changes alone, and a scrub waits for the other.
+    /// Goes on with pages that wait, as far as there is room.
     pub(super) fn unpark(&mut self, out: &mut Outbox<Output>) {
-        while self.loading < MAX_LOADING {
-            let full = self.pending >= self.options.max_pending / 2;
-            let next = self.parked.iter().position(|(look, _)| !(full && look.scrub));
+        while self.loading < MAX_LOADING && !self.parked.is_empty() {
+            let scrubs = self.has_room_to_scrub();
+            let next = self.parked.iter().position(|(look, _)| scrubs || !look.scrub);
             let Some((look, stretch)) = next.and_then(|at| self.parked.remove(at)) else { return };
             if self.held.lease(look.held.range.start) == Some(look.held.lease) {
                 self.scan(look, stretch, out);
             }
         }
+    }
+
+    /// F3: a scrub is read one page at a time, and half of the room is left to changes; whoever is being read may take a window.
+    fn has_room_to_scrub(&self) -> bool {
+        let reads = self.scrub_page.is_some_and(|id| self.steps.contains_key(&id));
+        let taken = self.pending + self.loading * WINDOW;
+        !reads && taken < (self.options.max_pending / 2).max(1)
     }
 
     /// A row: the picture may be old, so it only says what to look at; the client's own read decides.

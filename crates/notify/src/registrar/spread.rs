@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Registrations of one client that are with matchers at a time; the others follow.
-const WINDOW: usize = 256;
+pub(super) const WINDOW: usize = 256;
 
 impl Registrar {
     /// A change that goes to its matcher with the next ones, in place of an earlier one of the same object.

@@ -11,6 +11,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidings_base::Mono;
 use tidings_wire::v1;
 
+/// Work that waits for one client, and how much of it may be messages, which can be large.
+const MAX_QUEUE: usize = 64;
+const MAX_MESSAGES: usize = 8;
+/// Cells that wait for a write of the row; beyond it nothing more is done before that one is stable.
+const MAX_CELLS: usize = 16_384;
+/// So many registrations at most are taken out one by one.
+const FEW: usize = 8;
+
 /// How far a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -226,9 +234,19 @@ impl Client {
         self.state == State::Ready && self.asking.is_none()
     }
 
+    /// Whether something more may wait; what may not is dropped, and sent again by whoever sent it.
+    pub fn has_room_for(&self, work: &Work) -> bool {
+        let is_message = |work: &&Work| matches!(work, Work::Up { .. });
+        let messages = || self.queue.iter().filter(is_message).count();
+        self.queue.len() < MAX_QUEUE && !(is_message(&work) && messages() >= MAX_MESSAGES)
+    }
+
     /// What it can do next. While the application is asked about a message, what does not depend on it goes on: a hook
     /// that hangs holds up no news of other objects.
     pub fn next_work(&mut self) -> Option<Work> {
+        if self.writing.is_some() && self.dirty.cells.len() > MAX_CELLS {
+            return None;
+        }
         match (self.state, &self.asking) {
             (State::Ready, None) => self.queue.pop_front(),
             (State::Ready, Some(_)) => {
@@ -276,10 +294,19 @@ impl Client {
 
     /// Removes registrations, all of which are there, and what is unknown of their objects, in one go; sorted by object.
     pub fn remove(&mut self, objects: &[(u32, u128)]) {
+        objects.iter().for_each(|(_, hash)| self.digest.remove(*hash));
+        if objects.len() <= FEW {
+            for (object, _) in objects {
+                self.make_known(*object);
+                if let Ok(at) = self.regs.binary_search_by_key(object, |reg| reg.object) {
+                    self.regs.remove(at);
+                }
+            }
+            return;
+        }
         let is_one = |object: u32| objects.binary_search_by_key(&object, |(object, _)| *object).is_ok();
         self.regs.retain(|reg| !is_one(reg.object));
         self.unknown.retain(|(object, _)| !is_one(*object));
-        objects.iter().for_each(|(_, hash)| self.digest.remove(*hash));
     }
 
     /// The number of what is unknown of an object.

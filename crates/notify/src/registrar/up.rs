@@ -129,18 +129,24 @@ impl Registrar {
         client.op = Some(last);
         let changes: Vec<(u64, Change)> =
             numbered(client, &up).map(|(number, change)| (number, change.clone())).collect();
+        // Those that follow each other end together.
+        let mut ending = Vec::new();
         for (number, change) in changes {
+            if !matches!(change, Change::Unregister(_)) {
+                self.unregister(now, key, client, &std::mem::take(&mut ending));
+            }
             match change {
                 Change::Register(interest) => {
                     statuses.extend(self.register(now, key, client, &interest, verdicts));
                 }
-                Change::Unregister(object) => self.unregister(now, key, client, &[object]),
+                Change::Unregister(object) => ending.push(object),
                 Change::Replace(all) => {
                     statuses.extend(self.replace(now, key, client, &all, verdicts));
                 }
             }
             client.op = Some(number);
         }
+        self.unregister(now, key, client, &ending);
         self.propagate(now, key, client, out);
         client.dirty.after.push(After::Reply { channel, statuses, query: up.query });
     }

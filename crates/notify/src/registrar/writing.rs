@@ -4,7 +4,7 @@ use super::state::{After, Batch, Client, State, Unlogged, Work};
 use super::{Output, Registrar, Step};
 use crate::mutant::Mutant;
 use crate::names::ClientKey;
-use crate::rows::{self, REG, REGISTRAR, StoreReply, StoreResult};
+use crate::rows::{self, PENDING_OF, REG, REGISTRAR, StoreReply, StoreResult};
 use crate::{Outcome, digest};
 use tidings_base::{Now, Outbox};
 use tidings_wire::v1;
@@ -28,8 +28,13 @@ impl Registrar {
         let Some(client) = self.clients.get_mut(key) else { return };
         let Ok(StoreReply::Row(row)) = result else {
             // Nobody else's rows are held up; whoever wanted something asks again.
-            if client.queue.iter().any(|work| matches!(work, Work::Look | Work::Collect)) {
+            let looks = client.queue.iter().any(|work| matches!(work, Work::Look | Work::Collect));
+            let scrubs = client.queue.iter().any(|work| matches!(work, Work::Scrub));
+            if looks {
                 self.rescan_later(now);
+            }
+            if scrubs {
+                self.scrub_later(now, key);
             }
             self.abandon(key, Outcome::Failed, out);
             return self.unpark(out);
@@ -216,12 +221,14 @@ impl Registrar {
     }
 }
 
-/// How many of these cells are written first. F5: a change and the marker behind it are never parted.
+/// How many of these cells are written first. F5: a change and the marker behind it are never parted, nor are a marker that is
+/// cleared and what is known behind it.
 fn part(cells: &[v1::Cell]) -> usize {
     let mut bytes = 0;
     for (at, cell) in cells.iter().enumerate() {
         bytes += cell.column.len() + cell.value.as_ref().map_or(0, |value| value.len()) + PER_CELL;
-        if bytes > MAX_PART && at > 0 && cell.column.starts_with(REG) {
+        let cleared = cell.column.starts_with(PENDING_OF) && cell.value.is_none();
+        if bytes > MAX_PART && at > 0 && (cleared || cell.column.starts_with(REG)) {
             return at;
         }
     }

@@ -219,6 +219,27 @@ fn calls_that_wait_for_one_job_are_bounded() {
     assert!((1..=40).contains(&done), "{done} waited");
 }
 
+/// A registrar is away while somebody publishes all the time: what cannot wait goes to scratch.
+#[test]
+fn publications_that_wait_for_one_job_are_bounded() {
+    let mut desk = desk(None);
+    desk.registers(1, b"x", &user("ann"), b"phone", 10);
+    desk.publish(2, b"x", 5, b"phone");
+    desk.answers();
+    // Nobody has told ann of 4, and nothing stored says so: whoever comes waits.
+    desk.publish(3, b"x", 4, b"");
+    for version in 6..3_000 {
+        desk.publish(version, b"x", version, b"");
+    }
+    let answers = desk.answers();
+    let refused = answers.iter().filter(|(_, outcome, ..)| *outcome == Outcome::Failed).count();
+    assert!(refused > 1_000, "{refused} of {}", answers.len());
+    for _ in 0..10 {
+        desk.tell_all(Outcome::Done);
+    }
+    assert_eq!((answers.len() + desk.answers().len(), desk.machine.jobs()), (2_995, 0));
+}
+
 #[test]
 fn versions_that_go_backwards_change_nothing() {
     let mut desk = desk(None);

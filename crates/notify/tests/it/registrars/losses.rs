@@ -162,6 +162,93 @@ fn f3_a_scrub_waits_for_room_and_leaves_nobody_out() {
     assert_eq!((scrubbed.len(), desk.machine.pending()), (MANY as usize, 0));
 }
 
+/// Answers one page of a look that is held; whether there was one.
+fn page(desk: &mut Desk<Registrar>) -> bool {
+    let scan = desk.held.iter().position(|(_, request)| matches!(request, StoreRequest::Scan(_)));
+    let Some((id, request)) = scan.and_then(|at| desk.held.remove(at)) else { return false };
+    let result = desk.store.perform(&request);
+    desk.give(Input::Stored { id, result });
+    true
+}
+
+/// The users whose registrations have come to their matchers.
+fn told(desk: &mut Desk<Registrar>) -> Vec<String> {
+    desk.match_all(3).into_iter().filter_map(|call| Some(call.client?.user)).collect()
+}
+
+/// F5: a look that takes long goes on to its end, whatever is dropped and looked for again meanwhile.
+#[test]
+fn f5_the_last_rows_are_looked_at_though_every_look_drops_something() {
+    const MANY: u64 = 300;
+    let mut old = desk(None);
+    users(&mut old, MANY);
+    let mut new = Desk::registrar(Options { max_pending: 40, ..Default::default() });
+    new.store = old.store.clone();
+    new.give(Input::Lost { range: KeyRange::FULL });
+    new.hold = true;
+    new.give(Input::Gained { range: KeyRange::FULL, lease: LeaseNumber::new(6).unwrap() });
+    let mut taken = BTreeSet::new();
+    for _ in 0..200 {
+        // A page takes longer than the pause before what was dropped is looked for.
+        new.pass(600);
+        page(&mut new);
+        while let Some(at) = new.held.iter().position(|(_, request)| !matches!(request, StoreRequest::Scan(_))) {
+            new.held.swap(0, at);
+            new.release();
+        }
+        taken.extend(told(&mut new));
+    }
+    assert_eq!(taken.len(), MANY as usize);
+}
+
+/// F3: a scrub goes on where a range is cut, where an application begins anew, and once rows can be read.
+#[test]
+fn f3_a_scrub_is_not_lost_on_the_way() {
+    const MANY: u64 = 300;
+    let scrub_every = Duration::from_secs(60);
+    for trouble in ["a cut", "a reset", "rows that fail"] {
+        let mut desk = Desk::registrar(Options { scrub_every, ..Default::default() });
+        users(&mut desk, MANY);
+        desk.match_all(3);
+        (0..3).for_each(|_| drop((desk.pass(61_000), desk.match_all(3))));
+        desk.hold = true;
+        let pages = |desk: &Desk<Registrar>| desk.held.iter().any(|(_, it)| matches!(it, StoreRequest::Scan(_)));
+        let mut scrubs = false;
+        for _ in 0..61 {
+            desk.pass(1_000);
+            scrubs |= pages(&desk);
+        }
+        assert!(scrubs, "a page of it is under way");
+        let mut stays = KeyRange::FULL;
+        match trouble {
+            "a cut" => {
+                let (kept, lost) = KeyRange::FULL.split(KeyHash(u64::MAX / 2)).unwrap();
+                desk.give(Input::Lost { range: lost });
+                stays = kept;
+            }
+            "a reset" => {
+                let generations = [("another".to_owned(), 1)].into();
+                desk.give(Input::Realm(Realm { generations, ..realm() }));
+            }
+            _ => {
+                // Rows of clients cannot be read once.
+                page(&mut desk);
+                while let Some((id, _)) = desk.held.pop_front() {
+                    desk.give(Input::Stored { id, result: Err(unavailable()) });
+                }
+            }
+        }
+        desk.release_all();
+        let mut scrubbed = BTreeSet::new();
+        for _ in 0..5 {
+            scrubbed.extend(told(&mut desk));
+            desk.pass(1_000);
+        }
+        let kept = |number: &u64| stays.contains(client_key(&format!("user-{number}"), 0).hash());
+        assert_eq!(scrubbed.len(), (1..=MANY).filter(kept).count(), "{trouble}");
+    }
+}
+
 /// A range is divided while its rows are looked through: the rest of what stays is looked through, too.
 #[test]
 fn f5_nothing_is_overlooked_where_a_range_is_cut_while_pages_wait() {
@@ -172,11 +259,7 @@ fn f5_nothing_is_overlooked_where_a_range_is_cut_while_pages_wait() {
     new.hold = true;
     new.give(Input::Gained { range: KeyRange::FULL, lease: LeaseNumber::new(6).unwrap() });
     // Clients are being read, as many as may be, and the next page waits for them.
-    while let Some(at) = new.held.iter().position(|(_, request)| matches!(request, StoreRequest::Scan(_))) {
-        let (id, request) = new.held.remove(at).unwrap();
-        let result = new.store.perform(&request);
-        new.give(Input::Stored { id, result });
-    }
+    while page(&mut new) {}
     assert!((256..400).contains(&new.held.len()), "{}", new.held.len());
     let (kept, lost) = KeyRange::FULL.split(KeyHash(u64::MAX / 8 * 7)).expect("a point within");
     new.give(Input::Lost { range: lost });

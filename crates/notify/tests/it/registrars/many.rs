@@ -134,3 +134,76 @@ fn f3_a_scrub_of_many_registrations_takes_all_of_them_little_by_little() {
     }
     assert_eq!(scrubbed.len(), MANY);
 }
+
+/// A store that takes its time, and a client that does not.
+#[test]
+fn what_waits_for_one_row_is_bounded_and_said_again() {
+    const MESSAGES: u64 = 200;
+    for loads in [false, true] {
+        let mut desk = desk(None);
+        let grant = desk.hello(1, 11, &none()).unwrap();
+        if loads {
+            moves(&mut desk, lease().get() + 1);
+            desk.give(Input::Lost { range: KeyRange::FULL });
+            moves(&mut desk, lease().get());
+        }
+        desk.hold = true;
+        let message = |number: u64| {
+            let first = number * 500 + 1;
+            let all = first..first + 500;
+            let change =
+                |op: u64| v1::RegistrationChange { change: Some(Change::Register(interest((op % 1_000) as usize))) };
+            v1::NotifyUp { first, latest: first + 499, changes: all.map(change).collect(), ..Default::default() }
+        };
+        (0..MESSAGES).for_each(|number| say(&mut desk, &grant, message(number)));
+        desk.release_all();
+        desk.match_all(7);
+        let done = desk.downs().iter().map(|down| down.echo).max().unwrap();
+        assert!((500..=100 * 500).contains(&done), "{done} of {} changes were kept", MESSAGES * 500);
+        // Whoever says again what was not confirmed gets to the end.
+        for number in done / 500..MESSAGES {
+            say(&mut desk, &grant, message(number));
+            desk.match_all(7);
+        }
+        assert_eq!(desk.downs().iter().map(|down| down.echo).max(), Some(MESSAGES * 500));
+    }
+}
+
+/// F5: what matchers have confirmed while the row was being written may be more than one command of the store takes.
+#[test]
+fn f5_many_confirmations_are_written_in_parts() {
+    const MANY: usize = 9_000;
+    let mut desk = desk(None);
+    let grant = desk.hello(1, 11, &none()).unwrap();
+    for first in (0..MANY).step_by(500) {
+        let change = |number| v1::RegistrationChange { change: Some(Change::Register(interest(number))) };
+        let (changes, first) = ((first..first + 500).map(change).collect(), first as u64 + 1);
+        say(&mut desk, &grant, v1::NotifyUp { first, latest: first + 499, changes, ..Default::default() });
+    }
+    desk.hold = true;
+    desk.match_all(7);
+    let mut parts = 0;
+    while let Some((_, StoreRequest::Write(apply))) = desk.held.front() {
+        let cells = apply.groups.iter().flat_map(|group| &group.rows).flat_map(|row| &row.cells);
+        let bytes: usize = cells.map(|cell| cell.column.len() + cell.value.as_ref().map_or(0, |it| it.len())).sum();
+        assert!(bytes < (3 << 20) / 2, "{bytes} bytes in one write");
+        parts += 1;
+        desk.release();
+        desk.match_all(7);
+    }
+    assert!(parts > 2, "{parts}");
+    assert_eq!(desk.machine.pending(), 0);
+}
+
+/// Whoever tells of a version tells again: clients that are offline are read so many at a time.
+#[test]
+fn clients_that_are_read_because_of_notifications_are_bounded() {
+    let mut desk = desk(None);
+    desk.hold = true;
+    let key = |number: u64| client_key(&format!("user-{number}"), 1);
+    assert_eq!(desk.notify(&key(1), b"x", 3, true), None);
+    assert_eq!((desk.machine.clients(), desk.held.len()), (0, 0), "a hint is for whoever is there");
+    let refused = (0..5_000).filter(|number| desk.notify(&key(*number), b"x", 3, false) == Some(Outcome::Failed));
+    assert_eq!(refused.count(), 5_000 - 4_096);
+    assert_eq!(desk.machine.clients(), 4_096);
+}

@@ -143,11 +143,12 @@ fn what_waits_for_one_row_is_bounded_and_said_again() {
         let mut desk = desk(None);
         let grant = desk.hello(1, 11, &none()).unwrap();
         if loads {
-            moves(&mut desk, lease().get() + 1);
             desk.give(Input::Lost { range: KeyRange::FULL });
-            moves(&mut desk, lease().get());
         }
         desk.hold = true;
+        if loads {
+            desk.give(Input::Gained { range: KeyRange::FULL, lease: lease() });
+        }
         let message = |number: u64| {
             let first = number * 500 + 1;
             let all = first..first + 500;
@@ -159,7 +160,7 @@ fn what_waits_for_one_row_is_bounded_and_said_again() {
         desk.release_all();
         desk.match_all(7);
         let done = desk.downs().iter().map(|down| down.echo).max().unwrap();
-        assert!((500..=100 * 500).contains(&done), "{done} of {} changes were kept", MESSAGES * 500);
+        assert!((500..=30 * 500).contains(&done), "{done} of {} changes were kept", MESSAGES * 500);
         // Whoever says again what was not confirmed gets to the end.
         for number in done / 500..MESSAGES {
             say(&mut desk, &grant, message(number));

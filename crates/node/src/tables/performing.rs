@@ -5,6 +5,7 @@ use super::hub::{Hub, Said};
 use crate::driver::Perform;
 use std::sync::Arc;
 use tidings_predicate::Key;
+use tidings_tables::directory::MAX_PARTITIONS;
 use tidings_tables::names::PartitionId;
 use tidings_tables::refusal::Refusal;
 use tidings_tables::{gateway, processor};
@@ -39,8 +40,11 @@ impl Perform<processor::Output> for ForProcessor {
             Output::Publish { partition, number, publications } => hub.publish(partition, number, publications),
             Output::Grown { partition, at } => cut(hub, partition, at),
             Output::Busy { partition, at } => {
-                // Halves of the same owner would be as busy.
-                if hub.lookup.get().is_some_and(|lookup| lookup.directory().owner(1).is_some()) {
+                // Halves of the same owner would be as busy; and parts that grow must be able to be cut.
+                let others = hub.lookup.get().is_some_and(|lookup| lookup.directory().owner(1).is_some());
+                let entry = hub.directories.find(partition.table);
+                let parts = entry.map_or(usize::MAX, |entry| entry.directory.partitions.len());
+                if others && parts < MAX_PARTITIONS / 2 {
                     cut(hub, partition, at);
                 }
             }

@@ -130,6 +130,8 @@ pub struct Registrar {
     parked: VecDeque<(Look, Stretch)>,
     /// What could not be read.
     unread: Vec<Look>,
+    /// F3: clients that could not be read and are to be scrubbed.
+    unscrubbed: BTreeSet<ClientKey>,
     /// F3: the page of a scrub that was asked for last.
     scrub_page: Option<StoreId>,
     next_id: u64,
@@ -162,6 +164,7 @@ impl Registrar {
             loading: 0,
             parked: VecDeque::new(),
             unread: Vec::new(),
+            unscrubbed: BTreeSet::new(),
             scrub_page: None,
             next_id: 0,
         }
@@ -352,7 +355,7 @@ impl Registrar {
 
     // ---- ranges and realm -------------------------------------------------------------------------------------------
 
-    /// Forgets everything of a range; the looks that went beyond it and were cut off.
+    /// Forgets everything of a range; the looks that are ended by it.
     fn forget(&mut self, range: KeyRange, out: &mut Outbox<Output>) -> Vec<Look> {
         let keys: Vec<ClientKey> = self.clients.keys().filter(|key| range.contains(key.hash())).cloned().collect();
         keys.iter().for_each(|key| self.abandon(key, Outcome::Moved, out));
@@ -505,10 +508,10 @@ impl Machine for Registrar {
             Input::Realm(realm) => self.enter(realm, out),
             Input::Keys(keys) => self.keys = keys,
             Input::Gained { range, lease } => {
-                let cut = self.forget(range, out);
+                let ended = self.forget(range, out);
                 self.gained = now.mono;
                 let gained = self.held.gain(range, lease);
-                self.scan_some(&gained, &cut, out);
+                self.scan_some(&gained, &ended, out);
                 if self.timers.at(&Timer::Sweep).is_none() {
                     self.timers.set(Timer::Sweep, now.mono + self.options.offline_after / 4);
                     self.timers.set(Timer::Collect, now.mono + self.options.collect_every);
@@ -519,9 +522,9 @@ impl Machine for Registrar {
                 }
             }
             Input::Lost { range } => {
-                let cut = self.forget(range, out);
+                let ended = self.forget(range, out);
                 self.held.lose(range);
-                self.scan_some(&[], &cut, out);
+                self.scan_some(&[], &ended, out);
             }
             Input::Up { caller, channel, lease, message } => {
                 self.arrived(now, &caller, channel, lease, *message, out);
@@ -559,7 +562,7 @@ impl Machine for Registrar {
                         self.rescan_later(now);
                     }
                 }
-                Timer::Unread => self.read_again(out),
+                Timer::Unread => self.read_again(now, out),
                 Timer::Scrub => {
                     self.scan_all(true, out);
                     self.timers.set(Timer::Scrub, now.mono + self.options.scrub_every);

@@ -20,8 +20,8 @@ const RESCAN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Until rows that could not be read are tried again.
 const UNREAD_PAUSE: Duration = Duration::from_secs(1);
-/// Pieces that could not be read: many times those that a ring falls into.
-const MAX_UNREAD: usize = 65_536;
+/// Clients that could not be read and are to be scrubbed; what comes beyond is scrubbed the next time.
+const MAX_UNSCRUBBED: usize = 65_536;
 
 /// A look through the rows of a range. One for what is to be done and one for a scrub may be under way at a time.
 #[derive(Clone, Copy, Debug)]
@@ -86,13 +86,13 @@ impl Registrar {
         true
     }
 
-    /// F5: looks through ranges that were gained, and through what is left of those in which a look was cut off.
-    pub(super) fn scan_some(&mut self, gained: &[HeldRange], cut: &[Look], out: &mut Outbox<Output>) {
-        gained.iter().for_each(|held| self.begin(Look::new(*held, false), out));
-        let left: Vec<HeldRange> = self.held.all().filter(|held| !gained.contains(held)).copied().collect();
-        for held in left {
+    /// F5: looks through ranges that were gained, and through what is still held where looks were ended.
+    pub(super) fn scan_some(&mut self, gained: &[HeldRange], ended: &[Look], out: &mut Outbox<Output>) {
+        let all: Vec<HeldRange> = self.held.all().copied().collect();
+        for held in all {
             for scrub in [false, true] {
-                if cut.iter().any(|look| look.scrub == scrub && look.held.range.overlaps(held.range)) {
+                let ends = |look: &Look| look.scrub == scrub && look.held.range.overlaps(held.range);
+                if ended.iter().any(ends) || !scrub && gained.contains(&held) {
                     self.begin(Look::new(held, scrub), out);
                 }
             }
@@ -100,12 +100,12 @@ impl Registrar {
         self.unpark(out);
     }
 
-    /// Ends all looks that touch a range; those that go beyond it.
+    /// Ends all looks that touch a range; which.
     pub(super) fn end_looks(&mut self, range: KeyRange) -> Vec<Look> {
         let mut ended = Vec::new();
         let mut stays = |look: &Look| {
             let touched = range.overlaps(look.held.range);
-            ended.extend((touched && !range.covers(look.held.range)).then_some(*look));
+            ended.extend(touched.then_some(*look));
             !touched
         };
         self.unread.retain(&mut stays);
@@ -179,24 +179,33 @@ impl Registrar {
     }
 
     fn read_later(&mut self, now: Now, look: Look) {
-        if self.unread.len() < MAX_UNREAD {
-            self.unread.push(Look { retried: true, ..look });
-        }
+        self.unread.push(Look { retried: true, ..look });
+        self.try_later(now);
+    }
+
+    fn try_later(&mut self, now: Now) {
         if self.timers.at(&Timer::Unread).is_none() {
             self.timers.set(Timer::Unread, now.mono + UNREAD_PAUSE);
         }
     }
 
-    pub(super) fn read_again(&mut self, out: &mut Outbox<Output>) {
+    pub(super) fn read_again(&mut self, now: Now, out: &mut Outbox<Output>) {
         std::mem::take(&mut self.unread).into_iter().for_each(|look| self.begin(look, out));
+        for key in std::mem::take(&mut self.unscrubbed) {
+            match self.has_room_to_scrub() {
+                true => self.give(now, &key, Work::Scrub, out),
+                false => self.scrub_later(now, &key),
+            }
+        }
         self.unpark(out);
     }
 
     /// F3: a client whose row could not be read is scrubbed later.
     pub(super) fn scrub_later(&mut self, now: Now, key: &ClientKey) {
-        if let Some(held) = self.held.find(key.hash()).copied() {
-            self.read_later(now, Look::new(held, true).part(KeyRange::new(key.hash(), key.hash())));
+        if self.unscrubbed.len() < MAX_UNSCRUBBED {
+            self.unscrubbed.insert(key.clone());
         }
+        self.try_later(now);
     }
 
     /// Goes on with pages that wait, as far as there is room.
@@ -230,6 +239,8 @@ impl Registrar {
                 self.reload(key, &mut client, out);
                 self.clients.insert(key.clone(), client);
             }
+            // Should its row not be read, it is looked for.
+            Some(client) if client.state == State::Loading && (marked || has(PRESENCE)) => client.looks(),
             Some(_) => {}
             None if marked || has(PRESENCE) => self.give(now, key, Work::Look, out),
             None => {

@@ -238,7 +238,18 @@ impl Client {
     pub fn has_room_for(&self, work: &Work) -> bool {
         let is_message = |work: &&Work| matches!(work, Work::Up { .. });
         let messages = || self.queue.iter().filter(is_message).count();
-        self.queue.len() < MAX_QUEUE && !(is_message(&work) && messages() >= MAX_MESSAGES)
+        match work {
+            // One is as good as two.
+            Work::Scrub => !self.queue.iter().any(|work| matches!(work, Work::Scrub)),
+            work => self.queue.len() < MAX_QUEUE && !(is_message(&work) && messages() >= MAX_MESSAGES),
+        }
+    }
+
+    /// It is looked at once its row has been read, before anything else.
+    pub fn looks(&mut self) {
+        if !self.queue.iter().any(|work| matches!(work, Work::Look)) {
+            self.queue.push_front(Work::Look);
+        }
     }
 
     /// What it can do next. While the application is asked about a message, what does not depend on it goes on: a hook

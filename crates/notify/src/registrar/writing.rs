@@ -4,7 +4,7 @@ use super::state::{After, Batch, Client, State, Unlogged, Work};
 use super::{Output, Registrar, Step};
 use crate::mutant::Mutant;
 use crate::names::ClientKey;
-use crate::rows::{self, PENDING_OF, REG, REGISTRAR, StoreReply, StoreResult};
+use crate::rows::{self, LOG, PENDING_OF, REG, REGISTRAR, StoreReply, StoreResult};
 use crate::{Outcome, digest};
 use tidings_base::{Now, Outbox};
 use tidings_wire::v1;
@@ -53,9 +53,8 @@ impl Registrar {
         self.pending += client.pending.len();
         if client.created || self.options.mutant == Some(Mutant::CreatedIgnored) {
             let (seat, seqno) = (client.channel, client.seated);
-            let looks = client.queue.iter().any(|work| matches!(work, Work::Look));
-            if !looks && (client.channel.is_some() || !client.pending.is_empty()) {
-                client.queue.push_front(Work::Look);
+            if client.channel.is_some() || !client.pending.is_empty() {
+                client.looks();
             }
             if let Some(channel) = seat {
                 self.seat(key, channel, seqno);
@@ -130,10 +129,9 @@ impl Registrar {
         let mut fresh = Client::new(client.heard);
         fresh.op = client.op.map(|_| client.durable.0);
         fresh.queue = std::mem::take(&mut client.queue);
-        let looks = fresh.queue.iter().any(|work| matches!(work, Work::Look));
-        if !looks && (client.channel.is_some() || !client.pending.is_empty()) {
+        if client.channel.is_some() || !client.pending.is_empty() {
             // Should its row not be read either, it is looked for.
-            fresh.queue.push_front(Work::Look);
+            fresh.looks();
         }
         if client.scrubs_from.is_some() || client.pending.awaited() < client.pending.len() {
             fresh.queue.push_back(Work::Scrub);
@@ -222,13 +220,14 @@ impl Registrar {
 }
 
 /// How many of these cells are written first. F5: a change and the marker behind it are never parted, nor are a marker that is
-/// cleared and what is known behind it.
+/// cleared and what is known behind it; what is logged stands alone.
 fn part(cells: &[v1::Cell]) -> usize {
     let mut bytes = 0;
     for (at, cell) in cells.iter().enumerate() {
         bytes += cell.column.len() + cell.value.as_ref().map_or(0, |value| value.len()) + PER_CELL;
         let cleared = cell.column.starts_with(PENDING_OF) && cell.value.is_none();
-        if bytes > MAX_PART && at > 0 && (cleared || cell.column.starts_with(REG)) {
+        let logged = cell.column.starts_with(LOG) && cell.value.is_some();
+        if bytes > MAX_PART && at > 0 && (cleared || logged || cell.column.starts_with(REG)) {
             return at;
         }
     }

@@ -9,9 +9,9 @@ use tidings_predicate::Key;
 /// How long requests are counted, and how many times in a row they must be many.
 const WINDOW: Duration = Duration::from_secs(10);
 const WINDOWS: u32 = 3;
-/// Keys that are remembered, one of so many requests.
+/// Keys that are remembered, one of so many requests: whoever asks in turns seldom does so in as many.
 const SAMPLED: usize = 64;
-const ONE_OF: u64 = 16;
+const ONE_OF: u64 = 17;
 /// Of those that are remembered, how many each half must have.
 const LEAST: usize = SAMPLED / 4;
 
@@ -21,9 +21,9 @@ pub(super) struct Load {
     begun: Mono,
     requests: u64,
     busy: u32,
-    /// The keys that were asked for last, in no order, and how many there were.
+    /// Requests for one record each, and some of the keys that were asked for last, in no order.
+    keyed: u64,
     keys: Vec<Key>,
-    sampled: usize,
 }
 
 impl Load {
@@ -31,12 +31,14 @@ impl Load {
     /// said again if nothing comes of it.
     pub fn count(&mut self, now: Mono, key: Option<&Key>, busy: u64) -> Option<Key> {
         self.requests += 1;
-        if let Some(key) = key.filter(|_| self.requests.is_multiple_of(ONE_OF)) {
-            match self.keys.get_mut(self.sampled % SAMPLED) {
-                Some(old) => old.clone_from(key),
-                None => self.keys.push(key.clone()),
+        if let Some(key) = key {
+            self.keyed += 1;
+            if self.keyed.is_multiple_of(ONE_OF) {
+                match self.keys.get_mut((self.keyed / ONE_OF) as usize % SAMPLED) {
+                    Some(old) => old.clone_from(key),
+                    None => self.keys.push(key.clone()),
+                }
             }
-            self.sampled += 1;
         }
         let passed = now.since(self.begun);
         if passed < WINDOW {

@@ -4,8 +4,11 @@ use crate::link::{Carrier, Driver, HIGH_WATER, Link, Received, RefuseAll};
 use futures::{Sink, Stream};
 use http::{HeaderMap, HeaderValue, header};
 use std::collections::VecDeque;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 use tidings_base::{Class, Error};
 use tidings_wire::session::{Config, Side};
@@ -111,6 +114,60 @@ pub struct WsCarrier<S> {
     waiting: VecDeque<Message>,
     bytes: usize,
     closing: Closing,
+    /// Opened with the first word to whoever was not known before.
+    shut: Option<Arc<AtomicBool>>,
+}
+
+/// What is read from somebody who has not been answered yet: a greeting, with room for its form.
+const STRANGER_BYTES: usize = 4 * limits::HELLO_FRAME;
+
+/// The socket of somebody who is not known yet. No more is read than a greeting takes until it is answered: the rest waits
+/// outside.
+#[derive(Debug)]
+pub struct Stranger<S> {
+    socket: S,
+    left: usize,
+    open: Arc<AtomicBool>,
+}
+
+impl<S> Stranger<S> {
+    /// Nothing was read from it yet.
+    pub fn new(socket: S) -> Stranger<S> {
+        Stranger { socket, left: STRANGER_BYTES, open: Arc::default() }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stranger<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.open.load(Relaxed) {
+            return Pin::new(&mut self.socket).poll_read(cx, buf);
+        }
+        let mut scratch = [0; 1 << 10];
+        let most = self.left.min(buf.remaining()).min(scratch.len());
+        if most == 0 {
+            // Whoever answers it reads on; whoever does not, closes it in time.
+            return Poll::Pending;
+        }
+        let mut part = ReadBuf::new(&mut scratch[..most]);
+        ready!(Pin::new(&mut self.socket).poll_read(cx, &mut part))?;
+        buf.put_slice(part.filled());
+        self.left -= part.filled().len();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stranger<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
 }
 
 /// How far the farewell has come.
@@ -126,7 +183,21 @@ enum Closing {
 impl<S> WsCarrier<S> {
     /// The carrier over this socket.
     pub fn new(socket: WebSocketStream<S>, form: Form) -> WsCarrier<S> {
-        WsCarrier { socket, form, waiting: VecDeque::new(), bytes: 0, closing: Closing::No }
+        WsCarrier { socket, form, waiting: VecDeque::new(), bytes: 0, closing: Closing::No, shut: None }
+    }
+
+    fn open(&mut self) {
+        if let Some(shut) = self.shut.take() {
+            shut.store(true, Relaxed);
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WsCarrier<Stranger<S>> {
+    /// The carrier over the socket of somebody who is not known yet.
+    pub fn of_stranger(socket: WebSocketStream<Stranger<S>>, form: Form) -> WsCarrier<Stranger<S>> {
+        let shut = Some(socket.get_ref().open.clone());
+        WsCarrier { shut, ..WsCarrier::new(socket, form) }
     }
 }
 
@@ -156,6 +227,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WsCarrier<S> {
         loop {
             match self.closing {
                 Closing::No => {
+                    self.open();
                     ready!(self.poll_flush(cx))?;
                     self.closing = Closing::Told;
                     let close = Message::Close(Some(close_frame(why)));
@@ -195,6 +267,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Carrier for WsCarrier<S> {
     }
 
     fn put(&mut self, frame: Frame) {
+        self.open();
         let message = match self.form {
             Form::Binary => Message::Binary(codec::to_bytes(&frame)),
             Form::Json => Message::text(json::frame_to_string(&frame)),
@@ -269,4 +342,26 @@ fn closed_with(reason: Option<String>) -> Error {
 
 fn broken_off(why: &dyn std::error::Error) -> Error {
     Error::new("control.closed", Class::Unreachable, format!("the connection broke off: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    /// Whoever has not been answered makes nobody hold more than a greeting.
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_read_from_a_stranger_than_a_greeting_takes() {
+        let (mut far, near) = duplex(1 << 20);
+        far.write_all(&vec![7; 10 * STRANGER_BYTES]).await.unwrap();
+        let mut stranger = Stranger::new(near);
+        let open = stranger.open.clone();
+        let mut read = Vec::new();
+        let waits = tokio::time::timeout(std::time::Duration::from_secs(60), stranger.read_to_end(&mut read)).await;
+        assert!(waits.is_err() && read.len() == STRANGER_BYTES, "{} bytes", read.len());
+        open.store(true, Relaxed);
+        drop(far);
+        stranger.read_to_end(&mut read).await.unwrap();
+        assert_eq!(read.len(), 10 * STRANGER_BYTES);
+    }
 }

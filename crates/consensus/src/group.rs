@@ -229,6 +229,7 @@ impl Group {
     /// Stands for election no more, for good: whoever is about to stop must not be elected once it has handed over.
     pub fn stand_no_more(&self) {
         if self.inner.members().voter_ids().count() > 1 {
+            self.inner.shared.resigned.store(true, Ordering::Relaxed);
             self.inner.raft.runtime_config().elect(false);
         }
     }

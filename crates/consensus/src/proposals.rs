@@ -75,9 +75,10 @@ impl Asker {
     }
 }
 
+/// A proposal that openraft has, or will be given: it takes room until it is let go, though nobody may wait for it any more.
 #[derive(Debug)]
 struct Waiting {
-    asker: Asker,
+    asker: Option<Asker>,
     bytes: usize,
     deadline: Mono,
 }
@@ -125,15 +126,15 @@ impl Proposals {
         }
         window.count += 1;
         window.bytes += bytes;
-        window.items.push_back(Some(Waiting { asker, bytes, deadline }));
+        window.items.push_back(Some(Waiting { asker: Some(asker), bytes, deadline }));
         Ok(window.first + window.items.len() as u64 - 1)
     }
 
     /// Answers a proposal, unless it was answered before.
     pub fn settle(&self, number: u64, outcome: Outcome) {
         let waiting = self.window.lock().take(number);
-        if let Some(waiting) = waiting {
-            waiting.asker.answer(outcome, &self.announcer);
+        if let Some(asker) = waiting.and_then(|waiting| waiting.asker) {
+            asker.answer(outcome, &self.announcer);
         }
     }
 
@@ -147,19 +148,10 @@ impl Proposals {
     /// Answers «unknown» to all whose deadline has passed.
     pub fn expire(&self, now: Mono) {
         let mut window = self.window.lock();
-        let first = window.first;
-        let due: Vec<u64> = window
-            .items
-            .iter()
-            .enumerate()
-            .filter(|(_, w)| w.as_ref().is_some_and(|w| w.deadline <= now))
-            .map(|(i, _)| first + i as u64)
-            .collect();
-        let answers: Vec<Waiting> = due.into_iter().filter_map(|number| window.take(number)).collect();
+        let due = window.items.iter_mut().flatten().filter(|waiting| waiting.deadline <= now);
+        let askers: Vec<Asker> = due.filter_map(|waiting| waiting.asker.take()).collect();
         drop(window);
-        for waiting in answers {
-            waiting.asker.answer(Outcome::Unknown, &self.announcer);
-        }
+        askers.into_iter().for_each(|asker| asker.answer(Outcome::Unknown, &self.announcer));
     }
 
     /// How many wait, and with how many bytes.
@@ -187,6 +179,9 @@ mod tests {
         assert!(p.admit(Asker::Machine(OpId(2)), 41, Mono(9)).is_err(), "too many bytes");
         let b = p.admit(Asker::Machine(OpId(2)), 40, Mono(9)).unwrap();
         assert!(p.admit(Asker::Machine(OpId(3)), 0, Mono(9)).is_err(), "too many");
+        // A disk hangs: nobody waits any more, and openraft still has them.
+        p.expire(Mono(9));
+        assert!(p.waiting() == (2, 100) && p.admit(Asker::Machine(OpId(3)), 0, Mono(9)).is_err());
         p.settle(a, Outcome::Unknown);
         p.settle(b, Outcome::Unknown);
         assert_eq!(p.waiting(), (0, 0));

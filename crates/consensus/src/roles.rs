@@ -83,7 +83,7 @@ pub(crate) async fn pulse(shared: Arc<Shared>, raft: Raft, quiet: bool) {
         ticks.tick().await;
         let now = shared.now();
         if quiet && shared.leases.lock().may_vote(now, false) {
-            raft.runtime_config().elect(true);
+            raft.runtime_config().elect(!shared.resigned.load(Ordering::Relaxed));
             quiet = false;
         }
         shared.proposals.expire(now);

@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub acknowledged: Mutex<Acknowledged>,
     /// What others say of the group while this replica is none of its members.
     pub outside: Mutex<Option<Outside>>,
+    /// It stands for election no more.
+    pub resigned: AtomicBool,
     /// When this replica began: whoever has not answered yet has had no more time than since.
     pub began: Mono,
     /// The last entry that the state here has applied.
@@ -66,6 +68,7 @@ impl Shared {
             answered: Mutex::default(),
             acknowledged: Mutex::default(),
             outside: Mutex::default(),
+            resigned: AtomicBool::new(false),
             began: clock.mono(),
             clock,
             applied: watch::Sender::new(None),

@@ -147,6 +147,12 @@ impl DataDir {
             made.directories = missing.map(Path::to_owned).collect();
             let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
             created.map_err(|e| cannot(path, "create", &e)).inspect_err(|_| made.take_back())?;
+            // So that the whole directory is there after a loss of power.
+            for parent in made.directories.iter().filter_map(|made| made.parent()) {
+                let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+                let synced = File::open(parent).and_then(|dir| dir.sync_all());
+                synced.map_err(|e| cannot(parent, "sync", &e)).inspect_err(|_| made.take_back())?;
+            }
         }
         check_permissions(path)?;
         let lock = lock(path)?;

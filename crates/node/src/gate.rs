@@ -418,10 +418,22 @@ fn admit(caller: &Principal, request: &mut Body) -> Result<Scope, Error> {
         Body::Tables(message) => tables::admit(caller, message),
         Body::Store(message) => admit_store(caller, &scope, message),
         Body::Feed(message) => admit_feed(caller, &scope, message),
-        Body::Raft(_) => authorize(caller, Part::Raft, Action::Write, &Resource::Cluster),
+        Body::Raft(message) => admit_raft(caller, message),
         Body::Admin(message) => admit_admin(caller, message),
     }?;
     Ok(scope)
+}
+
+/// Nobody votes in another's name.
+fn admit_raft(caller: &Principal, message: &v1::RaftMessage) -> Result<(), Error> {
+    authorize(caller, Part::Raft, Action::Write, &Resource::Cluster)?;
+    match caller {
+        Principal::Node(node) if node.0 != message.from => {
+            let said = format!("{caller} may not speak as node {}", message.from);
+            Err(Error::new("control.forbidden", Class::Refused, said).hint("Start each node with its own folder."))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn admit_store(caller: &Principal, scope: &Scope, message: &mut v1::StoreMessage) -> Result<(), Error> {

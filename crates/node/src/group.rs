@@ -15,13 +15,13 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::agreed::{Heard, StateFailure};
+use tidings_base::agreed::Heard;
 use tidings_base::{Class, Error, Mono, NodeId, OpId};
 use tidings_consensus::{Group, GroupConfig, Transport};
 use tidings_store::Calls;
 use tidings_store::delivery::LineId;
 use tidings_store::front::{Front, Input, Options, Output, Reply, Request};
-use tidings_store::read::{FeedAnswer, FeedQuery, Query, StoreReader};
+use tidings_store::read::{FeedAnswer, FeedQuery, Query, StoreReader, Unread};
 use tidings_store::state::StoreState;
 use tidings_store_local::{FjallKv, FjallReader};
 use tokio::sync::{mpsc, watch};
@@ -198,13 +198,8 @@ impl Calls for StoreGroup {
 
 fn frames(reader: &StoreReader<FjallReader>, query: &Query) -> Result<Vec<Reply>, Error> {
     let mut frames = Vec::new();
-    reader.answer(query, &mut |message, _| frames.push(Reply::Store(message))).map_err(unreadable)?;
+    reader.answer(query, &mut |message, _| frames.push(Reply::Store(message))).map_err(Unread::into_error)?;
     Ok(frames)
-}
-
-fn unreadable(failure: StateFailure) -> Error {
-    Error::new("store.read_failed", Class::Failed, format!("the state could not be read: {failure}"))
-        .hint("`tidings doctor` on this node looks through its data directory.")
 }
 
 fn stopped() -> Error {
@@ -250,7 +245,7 @@ impl Performer {
     fn look(&self, line: LineId, query: FeedQuery) {
         let (reader, looks) = (self.reader.clone(), self.looks.clone());
         tokio::task::spawn_blocking(move || {
-            let answer = reader.feed(&query).map_err(unreadable);
+            let answer = reader.feed(&query).map_err(|failure| Unread::Failed(failure).into_error());
             // A front that is gone needs no answer.
             let _ = looks.send((line, answer));
         });

@@ -5,7 +5,7 @@
 use crate::calls::Calls;
 use crate::front::{Front, Input, Options, Output, Reply, Request};
 use crate::kv::{Kv, MemoryKv};
-use crate::read::StoreReader;
+use crate::read::{StoreReader, Unread};
 use crate::state::StoreState;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -172,7 +172,7 @@ impl<K: Kv> Core<K> {
                 Output::Read { op, query } => {
                     let mut frames = Vec::new();
                     let read = self.reader.answer(&query, &mut |frame, _| frames.push(Reply::Store(frame)));
-                    self.finish(op, read.map(|()| frames).map_err(failed));
+                    self.finish(op, read.map(|()| frames).map_err(Unread::into_error));
                     continue;
                 }
                 Output::Reply { op, reply: Reply::Error { error, .. } } => {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use tidings_base::agreed::{Position, StateFailure};
-use tidings_base::{Incarnation, LogIndex};
+use tidings_base::{Class, Error, Incarnation, LogIndex};
 use tidings_wire::v1;
 use tidings_wire::v1::store_message::Message;
 
@@ -19,6 +19,8 @@ use tidings_wire::v1::store_message::Message;
 pub const SCAN_ROWS: usize = 4096;
 /// After this many bytes of cells an answer to a scan ends with the row.
 pub const SCAN_BYTES: usize = 1 << 20;
+/// The most bytes of cells that are read of one row: nobody holds more than that for one request.
+pub const ROW_BYTES: usize = 64 << 20;
 /// A frame of an answer has no more bytes of cells than this, save for a single cell that is larger; rows are cut if
 /// need be.
 pub const FRAME_BYTES: usize = tidings_wire::limits::ANSWER_CHUNK;
@@ -36,6 +38,38 @@ pub enum Query {
     Scan(v1::Scan),
     /// Incarnation and position.
     Status,
+}
+
+/// Why a read has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// The state could not be read.
+    Failed(StateFailure),
+    /// There are more than [`ROW_BYTES`] of a row.
+    TooLarge,
+}
+
+impl From<StateFailure> for Unread {
+    fn from(failure: StateFailure) -> Unread {
+        Unread::Failed(failure)
+    }
+}
+
+impl Unread {
+    /// The error as a user meets it.
+    pub fn into_error(self) -> Error {
+        match self {
+            Unread::Failed(failure) => {
+                Error::new("store.read_failed", Class::Failed, format!("the state could not be read: {failure}"))
+                    .hint("`tidings doctor` on this node looks through its data directory.")
+            }
+            Unread::TooLarge => {
+                let message = format!("a row has more than {} MiB of cells", ROW_BYTES >> 20);
+                Error::new("store.row_too_large", Class::Refused, message)
+                    .hint("Read some of its columns at a time, and delete what is not needed.")
+            }
+        }
+    }
 }
 
 /// A read on behalf of consumers: what a group has not acknowledged.
@@ -85,7 +119,7 @@ impl<R: KvReader> StoreReader<R> {
     }
 
     /// Answers a read in frames: each is given to `emit` with whether more follow.
-    pub fn answer(&self, query: &Query, emit: &mut dyn FnMut(Message, bool)) -> Result<(), StateFailure> {
+    pub fn answer(&self, query: &Query, emit: &mut dyn FnMut(Message, bool)) -> Result<(), Unread> {
         match query {
             Query::Get(get) => {
                 let row = self.get(get)?;
@@ -102,21 +136,26 @@ impl<R: KvReader> StoreReader<R> {
     }
 
     /// One row: its live cells, in the order of columns; `None` if there is none.
-    pub fn get(&self, get: &v1::Get) -> Result<Option<v1::Row>, StateFailure> {
+    pub fn get(&self, get: &v1::Get) -> Result<Option<v1::Row>, Unread> {
         let view = self.kv.view()?;
         let v1::RowKey { group, row } = get.key.clone().unwrap_or_default();
-        let mut cells = Vec::new();
+        let (mut cells, mut bytes) = (Vec::new(), 0);
+        let mut take = |cell: Option<v1::Cell>| {
+            bytes += cell.as_ref().map_or(0, cell_size);
+            cells.extend(cell);
+            if bytes <= ROW_BYTES { Ok(()) } else { Err(Unread::TooLarge) }
+        };
         if get.columns.is_empty() {
             let (from, to) = key::row_range(&group, &row);
             let mut broken = None;
-            view.scan(&from, &to, &mut |at, stored| match Version::decode(&stored) {
-                Some(version) => {
-                    cells.extend(live(at.slice(from.len()..), version));
-                    ControlFlow::Continue(())
-                }
-                None => {
-                    broken = Some(damaged(&at));
-                    ControlFlow::Break(())
+            view.scan(&from, &to, &mut |at, stored| {
+                let version = Version::decode(&stored).ok_or_else(|| Unread::Failed(damaged(&at)));
+                match version.and_then(|version| take(live(at.slice(from.len()..), version))) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(why) => {
+                        broken = Some(why);
+                        ControlFlow::Break(())
+                    }
                 }
             })?;
             broken.map_or(Ok(()), Err)?;
@@ -127,7 +166,7 @@ impl<R: KvReader> StoreReader<R> {
             for column in columns {
                 let at = key::cell(&group, &row, column);
                 if let Some(stored) = view.get(&at)? {
-                    cells.extend(live(column.clone(), Version::decode(&stored).ok_or_else(|| damaged(&at))?));
+                    take(live(column.clone(), Version::decode(&stored).ok_or_else(|| damaged(&at))?))?;
                 }
             }
         }
@@ -135,7 +174,7 @@ impl<R: KvReader> StoreReader<R> {
     }
 
     /// Rows of a group in order, those without live cells left out, up to the answer's bounds.
-    pub fn scan(&self, scan: &v1::Scan) -> Result<v1::Rows, StateFailure> {
+    pub fn scan(&self, scan: &v1::Scan) -> Result<v1::Rows, Unread> {
         let view = self.kv.view()?;
         let (from, to) = key::rows_range(&scan.group, &scan.start, &scan.end);
         let mut page = Page::new(scan);
@@ -254,9 +293,11 @@ struct Page<'a> {
     /// The row being read: its escaped part of the key, and its live cells.
     current: Option<(Bytes, Vec<v1::Cell>)>,
     bytes: usize,
+    /// How many of them are of the row being read.
+    row_bytes: usize,
     visits: usize,
     next: Option<Bytes>,
-    broken: Option<StateFailure>,
+    broken: Option<Unread>,
 }
 
 impl<'a> Page<'a> {
@@ -272,6 +313,7 @@ impl<'a> Page<'a> {
             rows: Vec::new(),
             current: None,
             bytes: 0,
+            row_bytes: 0,
             visits: 0,
             next: None,
             broken: None,
@@ -281,7 +323,7 @@ impl<'a> Page<'a> {
     fn take(&mut self, at: Bytes, stored: Bytes) -> ControlFlow<()> {
         let (Some(column_at), Some(version)) = (key::column_start(&at, self.group_len), Version::decode(&stored))
         else {
-            self.broken = Some(damaged(&at));
+            self.broken = Some(damaged(&at).into());
             return ControlFlow::Break(());
         };
         let row = at.slice(self.group_len..column_at);
@@ -292,13 +334,19 @@ impl<'a> Page<'a> {
                 return ControlFlow::Break(());
             }
             self.current = Some((row, Vec::new()));
+            self.row_bytes = 0;
         }
         self.visits += 1;
         let column = at.slice(column_at..);
         let wanted = self.columns.is_empty() || self.columns.binary_search(&&column).is_ok();
         if wanted && let (Some(cell), Some((_, cells))) = (live(column, version), &mut self.current) {
             self.bytes += cell_size(&cell);
+            self.row_bytes += cell_size(&cell);
             cells.push(cell);
+        }
+        if self.row_bytes > ROW_BYTES {
+            self.broken = Some(Unread::TooLarge);
+            return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     }
@@ -313,10 +361,10 @@ impl<'a> Page<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<v1::Rows, StateFailure> {
+    fn finish(mut self) -> Result<v1::Rows, Unread> {
         self.close_row();
         match self.broken {
-            Some(failure) => Err(failure),
+            Some(why) => Err(why),
             None => Ok(v1::Rows { rows: self.rows, next: self.next }),
         }
     }

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::sync::Arc;
-use tidings_client::ws::{Form, WsCarrier, socket_config};
+use tidings_client::ws::{Form, Stranger, WsCarrier, socket_config};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
@@ -35,13 +35,13 @@ pub async fn accept(State(connections): State<Arc<Connections>>, mut request: Re
 
 async fn converse(connections: Arc<Connections>, on_upgrade: OnUpgrade, form: Form, arrival: Arrival) {
     let upgraded = match on_upgrade.await {
-        Ok(upgraded) => TokioIo::new(upgraded),
+        Ok(upgraded) => Stranger::new(TokioIo::new(upgraded)),
         Err(error) => return tracing::debug!(%error, "a WebSocket broke off while it was made"),
     };
     // Nodes use gRPC; whoever comes this way is held to the limits of clients.
     let config = socket_config(connections.config().limits.max_frame, form).read_buffer_size(READ_BUFFER);
     let socket = WebSocketStream::from_raw_socket(upgraded, Role::Server, Some(config)).await;
-    let connection = connections.serve(WsCarrier::new(socket, form), arrival);
+    let connection = connections.serve(WsCarrier::of_stranger(socket, form), arrival);
     drop(connections);
     connection.await;
 }

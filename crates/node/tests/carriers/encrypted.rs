@@ -31,8 +31,8 @@ fn trusting(node: &ScriptedNode, dir: &Path) -> ClientConfig {
     config
 }
 
-fn raft() -> Body {
-    Body::Raft(v1::RaftMessage { group: 1, from: 2, body: None, cluster: 0 })
+fn raft(from: u64) -> Body {
+    Body::Raft(v1::RaftMessage { group: 1, from, body: None, cluster: 0 })
 }
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn a_certificate_of_the_cluster_opens_replication_and_a_key_does_not() {
     config.credential = Some(operator);
     let client = Client::connect(config).await.unwrap();
     client.call(get("x")).await.unwrap();
-    assert_eq!(client.call(raft()).await.unwrap_err().code, "control.forbidden");
+    assert_eq!(client.call(raft(2)).await.unwrap_err().code, "control.forbidden");
 
     let mut config = trusting(&node, dir.path());
     let read = |file: &str| std::fs::read(dir.path().join("node-2").join(file)).unwrap();
@@ -50,7 +50,8 @@ async fn a_certificate_of_the_cluster_opens_replication_and_a_key_does_not() {
         tls.identity = Some((read("node.pem"), read("node.key")));
     }
     let peer = Client::connect(config).await.unwrap();
-    peer.call(raft()).await.unwrap();
+    peer.call(raft(2)).await.unwrap();
+    assert_eq!(peer.call(raft(3)).await.unwrap_err().code, "control.forbidden", "it votes for itself alone");
 }
 
 #[tokio::test]

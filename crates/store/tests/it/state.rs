@@ -7,7 +7,7 @@ use tidings_base::agreed::{AgreedState, Entry, Position, SNAPSHOT_CHUNK, Snapsho
 use tidings_base::{LogIndex, Seeded};
 use tidings_store::command;
 use tidings_store::messages::*;
-use tidings_store::read::{all_pairs, join_frames};
+use tidings_store::read::{ROW_BYTES, Unread, all_pairs, join_frames};
 use tidings_store::suite::{Model, random_commands};
 use tidings_store::{FeedAnswer, FeedQuery, Kv, KvReader, MemoryKv, Query, StoreState};
 use tidings_wire::v1;
@@ -342,6 +342,25 @@ fn tombstones_are_collected_in_steps_and_only_those_seen_long_ago() {
     one(&mut state, Command::Apply(put("g", "r0-0001", cell("c", 1, "late")))).unwrap();
     let read = state.reader().get(&get("g", "r0-0001")).unwrap().unwrap();
     assert_eq!(read.cells.iter().filter(|cell| cell.column == "c").count(), 1);
+}
+
+/// Nobody can make a node hold more than so much of a row for one request.
+#[test]
+fn a_row_that_is_too_large_is_refused_and_its_columns_can_be_read() {
+    let mut state = fresh();
+    let large = vec![b'x'; tidings_store::limits::MAX_VALUE];
+    let cells = ROW_BYTES / large.len() + 1;
+    for number in 0..cells {
+        one(&mut state, Command::Apply(put("g", "wide", cell(format!("c{number:03}"), 1, large.clone())))).unwrap();
+    }
+    one(&mut state, Command::Apply(put("g", "a", cell("c", 1, "v")))).unwrap();
+    let reader = state.reader();
+    assert_eq!(reader.get(&get("g", "wide")), Err(Unread::TooLarge));
+    assert_eq!(reader.scan(&v1::Scan { start: "wide".into(), ..scan("g") }), Err(Unread::TooLarge));
+    let some = v1::Get { columns: vec!["c001".into(), "c002".into()], ..get("g", "wide") };
+    assert_eq!(reader.get(&some).unwrap().unwrap().cells.len(), 2);
+    assert_eq!(reader.get(&get("g", "a")).unwrap().unwrap().cells.len(), 1);
+    assert_eq!(Unread::TooLarge.into_error().code, "store.row_too_large");
 }
 
 #[test]

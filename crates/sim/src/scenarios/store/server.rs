@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use tidings_base::agreed::Ask;
 use tidings_base::{Class, Error, Machine, Mono, Now, OpId, Outbox, Seeded};
-use tidings_store::read::join_frames;
+use tidings_store::read::{Unread, join_frames};
 use tidings_store::{Front, Input, MemoryKv, Options, Output, Reply, Request, StoreState};
 use tidings_wire::v1::{self, frame::Body, store_command::Command, store_message};
 use tidings_wire::{Frame, codec, limits};
@@ -135,7 +135,8 @@ impl<F: From<LogFact> + 'static> Server<F> {
                 let mut frames = Vec::new();
                 match self.member.state().reader().answer(&query, &mut |message, _| frames.push(message)) {
                     Ok(()) => self.answer(op, Body::Store(v1::StoreMessage { message: joined(frames) }), out),
-                    Err(failure) => out.put(Effect::Exit { why: failure.what }),
+                    Err(Unread::Failed(failure)) => out.put(Effect::Exit { why: failure.what }),
+                    Err(large) => self.answer(op, tidings_wire::error::body(large.into_error()), out),
                 }
             }
             Output::Look { line, query } => {

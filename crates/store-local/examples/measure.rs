@@ -8,6 +8,7 @@ use tidings_base::agreed::{AgreedState, Ask, Entry, Heard, Role};
 use tidings_base::{Epoch, LogIndex, Machine, Mono, Now, OpId, Outbox, Seeded, Wall};
 use tidings_store::front::{Front, Input, Options as FrontOptions, Output, Request};
 use tidings_store::messages::{cell, get, put};
+use tidings_store::read::Unread;
 use tidings_store::{StoreState, command};
 use tidings_store_local::{FjallKv, Options};
 use tidings_wire::v1::Get;
@@ -71,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..GETS {
             let i = rng.below(ROWS);
             let whole = get(format!("group{}", i % 64), format!("row{i:09}"));
-            let row = reader.get(&Get { columns: columns.clone(), ..whole })?;
+            let row = reader.get(&Get { columns: columns.clone(), ..whole }).map_err(Unread::into_error)?;
             assert!(row.is_some());
         }
         report(what, GETS, began);

@@ -182,12 +182,18 @@ fn f12_the_maker_is_left_out_only_if_everything_before_was_told() {
     }
 }
 
-#[test]
-fn f12_a_version_that_comes_late_reaches_the_maker_of_the_later_one() {
+/// Ann has made version 5 herself, and need not be told of it.
+fn made_by_ann() -> Desk<Matcher> {
     let mut desk = desk(None);
     desk.registers(1, b"x", &user("ann"), b"phone", 10);
     desk.publish(2, b"x", 5, b"phone");
     desk.answers();
+    desk
+}
+
+#[test]
+fn f12_a_version_that_comes_late_reaches_the_maker_of_the_later_one() {
+    let mut desk = made_by_ann();
     assert_eq!(desk.machine.jobs(), 0);
     desk.publish(3, b"x", 4, b"");
     // No marker stands for it, so the answer waits until ann has heard.
@@ -199,10 +205,7 @@ fn f12_a_version_that_comes_late_reaches_the_maker_of_the_later_one() {
 /// What is sent again and again while a job goes on does not gather behind it.
 #[test]
 fn calls_that_wait_for_one_job_are_bounded() {
-    let mut desk = desk(None);
-    desk.registers(1, b"x", &user("ann"), b"phone", 10);
-    desk.publish(2, b"x", 5, b"phone");
-    desk.answers();
+    let mut desk = made_by_ann();
     for request in 100..200 {
         desk.publish_from_scratch(request, b"x", 4);
     }
@@ -222,10 +225,7 @@ fn calls_that_wait_for_one_job_are_bounded() {
 /// A registrar is away while somebody publishes all the time: what cannot wait goes to scratch.
 #[test]
 fn publications_that_wait_for_one_job_are_bounded() {
-    let mut desk = desk(None);
-    desk.registers(1, b"x", &user("ann"), b"phone", 10);
-    desk.publish(2, b"x", 5, b"phone");
-    desk.answers();
+    let mut desk = made_by_ann();
     // Nobody has told ann of 4, and nothing stored says so: whoever comes waits.
     desk.publish(3, b"x", 4, b"");
     for version in 6..3_000 {

@@ -146,9 +146,13 @@ pub struct Limits {
     pub barriers: usize,
     /// A snapshot is taken (a durable state flushed) after this many entries since the last.
     pub snapshot_every: u64,
+    /// Or after this many bytes of them: a start reads no more than that, and a disk need not hold more.
+    pub snapshot_bytes: u64,
     /// So many entries before the snapshot stay in the log, so that a follower that was away for a moment gets entries
     /// and not a snapshot.
     pub keep_entries: u64,
+    /// As long as the log has no more than so many bytes with them.
+    pub keep_bytes: u64,
     /// The bytes of recent entries that are kept in memory for followers and for the state; older ones are read from
     /// disk.
     pub cache_bytes: usize,
@@ -163,7 +167,9 @@ impl Default for Limits {
             proposal_bytes: 64 << 20,
             barriers: 65_536,
             snapshot_every: 200_000,
+            snapshot_bytes: 256 << 20,
             keep_entries: 20_000,
+            keep_bytes: 64 << 20,
             cache_bytes: 32 << 20,
             segment_bytes: 64 << 20,
         }

@@ -3,6 +3,7 @@
 use crate::barrier::Barriers;
 use crate::config::{Clock, Flush, GroupConfig, Member, Timings};
 use crate::error::{ProposeError, StartError};
+use crate::length::Length;
 use crate::log_store::LogStore;
 use crate::membership::finish_changes;
 use crate::mutant::Mutant;
@@ -228,7 +229,8 @@ impl Group {
 
     /// Stands for election no more, for good: whoever is about to stop must not be elected once it has handed over.
     pub fn stand_no_more(&self) {
-        if self.inner.members().voter_ids().count() > 1 {
+        // What openraft knows of members is not there at the very beginning.
+        if !self.inner.shared.leases.lock().alone() {
             self.inner.shared.resigned.store(true, Ordering::Relaxed);
             self.inner.raft.runtime_config().elect(false);
         }
@@ -384,6 +386,7 @@ async fn start(
     let log = LogStore::open(&config, machine.position(), shared.clone(), alive)?;
     let fresh = log.is_fresh() && machine.position().last.is_none();
     let queue = log.queue();
+    let length = Length::new(queue.reader(), config.limits);
 
     let (alone, quiet) = {
         let mut leases = shared.leases.lock();
@@ -423,7 +426,7 @@ async fn start(
     let mut tasks = Vec::from([
         tokio::spawn(pump(shared.clone(), raft.clone(), proposed)),
         tokio::spawn(roles::watch_role(shared.clone(), raft.clone())),
-        tokio::spawn(roles::pulse(shared.clone(), raft.clone(), quiet)),
+        tokio::spawn(roles::pulse(shared.clone(), raft.clone(), length, quiet)),
         tokio::spawn(finish_changes(Arc::downgrade(&inner), timings.lease)),
     ]);
     *inner.barrier_task.lock() = Some(tokio::spawn(inner.barriers.clone().run(shared.clone(), raft.clone())));

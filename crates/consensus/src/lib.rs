@@ -9,7 +9,7 @@
 //!                  │     ▼                ▼
 //!          roles, leases, barriers     Network ──▶ Transport ──▶ … other members … ──▶ Group::receive
 //! ```
-//! - `log_store`, `state`, `snapshot`: what is on disk. `codec`: every byte that comes in is checked there.
+//! - `log_store`, `state`, `snapshot`: what is on disk; `length`: how much of it. `codec`: every byte that comes in is checked there.
 //! - `network`, `receive`: calls to and from other members. `identity`: that they are of the same cluster.
 //!   `acknowledged`: that they have what they had.
 //! - `lease`: promises and leases on our own clock; openraft's lease is trusted for nothing.
@@ -28,6 +28,7 @@ mod error;
 mod group;
 mod identity;
 mod lease;
+mod length;
 mod log_store;
 mod membership;
 pub mod metrics;

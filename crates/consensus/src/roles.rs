@@ -1,5 +1,6 @@
 //! Watches openraft and tells the machine of roles and leases.
 
+use crate::length::Length;
 use crate::metrics;
 use crate::proposals::Completion;
 use crate::shared::Shared;
@@ -72,8 +73,8 @@ fn announce(shared: &Shared, role: Role) {
     }
 }
 
-/// Once a heartbeat: leases, proposals that waited too long, gauges, the end of the silence after a restart.
-pub(crate) async fn pulse(shared: Arc<Shared>, raft: Raft, quiet: bool) {
+/// Once a heartbeat: leases, proposals that waited too long, the log's length, gauges, the end of the silence after a restart.
+pub(crate) async fn pulse(shared: Arc<Shared>, raft: Raft, mut length: Length, quiet: bool) {
     let mut ticks = tokio::time::interval(shared.timings.heartbeat);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut quiet = quiet;
@@ -95,6 +96,7 @@ pub(crate) async fn pulse(shared: Arc<Shared>, raft: Raft, quiet: bool) {
             }
         }
         absent.look(&shared, &raft);
+        length.look(now, &raft).await;
         metrics::publish(&shared, &raft);
     }
 }

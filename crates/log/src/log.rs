@@ -128,6 +128,12 @@ impl Reader {
         last(&self.view)
     }
 
+    /// The first of the newest records that take no more than so many bytes on disk, about: whatever is not written yet is
+    /// not counted.
+    pub fn first_within(&self, bytes: u64) -> u64 {
+        self.view.first_within(bytes)
+    }
+
     /// Reads as [`Log::read`] does.
     pub fn read(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<(u64, Bytes)>> {
         self.view.read(from, to, max_bytes)

@@ -135,6 +135,22 @@ impl Runs {
         self.runs.front().map(|run| run.first)
     }
 
+    /// The first record of the newest ones that take no more than `bytes` on disk, to the next mark; `None` if not even the
+    /// last few do.
+    pub fn first_within(&self, bytes: u64) -> Option<u64> {
+        let (mut left, mut first) = (bytes, None);
+        for run in self.runs.iter().rev() {
+            let size = u64::from(run.end - run.start);
+            if size > left {
+                let inside = run.marks.iter().find(|mark| u64::from(run.end - mark.1) <= left);
+                return inside.map(|mark| mark.0).or(first);
+            }
+            left -= size;
+            first = Some(run.first);
+        }
+        first
+    }
+
     /// The runs that hold records of `from..to`, in order.
     pub fn covering(&self, from: u64, to: u64) -> impl Iterator<Item = &Run> {
         let start = self.runs.partition_point(|run| run.next <= from);
@@ -166,6 +182,19 @@ mod tests {
         let (index, offset) = all[0].nearest(500);
         assert!(index <= 500 && offset == 4096 + (index as u32 - 1) * 100);
         assert!(4096 + 499 * 100 - offset <= MARK_BYTES + 1000);
+    }
+
+    #[test]
+    fn the_newest_bytes_begin_at_a_mark() {
+        let mut runs = Runs::default();
+        assert_eq!(runs.first_within(1 << 20), None);
+        runs.apply(Step::Added(run(1, 1, 4096, 100, 1_000)));
+        runs.apply(Step::Added(run(2, 101, 4096, 100, 1_000)));
+        assert_eq!((runs.first_within(200_000), runs.first_within(199_999)), (Some(1), Some(6)));
+        assert_eq!((runs.first_within(100_000), runs.first_within(99_999)), (Some(101), Some(106)));
+        let within = runs.first_within(150_000).unwrap();
+        assert!((51..=51 + 5).contains(&within), "{within}");
+        assert_eq!(runs.first_within(900), None, "nothing ends within so few");
     }
 
     #[test]

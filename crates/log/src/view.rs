@@ -111,6 +111,11 @@ impl View {
         self.state.lock().next
     }
 
+    pub fn first_within(&self, bytes: u64) -> u64 {
+        let state = self.state.lock();
+        state.runs.first_within(bytes).unwrap_or(state.next).max(state.first)
+    }
+
     pub fn bounds(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.first, state.next)

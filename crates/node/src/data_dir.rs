@@ -148,8 +148,7 @@ impl DataDir {
             let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
             created.map_err(|e| cannot(path, "create", &e)).inspect_err(|_| made.take_back())?;
             // So that the whole directory is there after a loss of power.
-            for parent in made.directories.iter().filter_map(|made| made.parent()) {
-                let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            for parent in holders(&made.directories) {
                 let synced = File::open(parent).and_then(|dir| dir.sync_all());
                 synced.map_err(|e| cannot(parent, "sync", &e)).inspect_err(|_| made.take_back())?;
             }
@@ -385,6 +384,12 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Where directories are entered: the one above each.
+fn holders(directories: &[PathBuf]) -> impl Iterator<Item = &Path> {
+    let above = directories.iter().filter_map(|directory| directory.parent());
+    above.map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above })
+}
+
 /// Marks a directory as ours.
 fn begin_format(path: &Path) -> Result<(), Error> {
     write_whole(path, "FORMAT", &format!("{FORMAT_MARK}{FORMAT}\n"))
@@ -439,6 +444,21 @@ mod tests {
         assert!(log.ends_with("group-1/log") && log.is_dir());
         drop(dir);
         assert!(DataDir::open(&path).unwrap().state_of(GroupId::CELL).unwrap().ends_with("group-0/state"));
+    }
+
+    /// Which are synced, so that a loss of power leaves none of a new path out.
+    #[test]
+    fn every_directory_that_was_made_is_entered_in_the_one_above() {
+        let above = |made: &[&str]| -> Vec<PathBuf> {
+            let made: Vec<PathBuf> = made.iter().map(PathBuf::from).collect();
+            holders(&made).map(Path::to_owned).collect()
+        };
+        assert_eq!(above(&["/srv/a/b", "/srv/a"]), [PathBuf::from("/srv/a"), PathBuf::from("/srv")]);
+        assert_eq!(above(&["data"]), [PathBuf::from(".")]);
+        assert!(above(&[]).is_empty());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = DataDir::open(&dir.path().join("a/b")).unwrap();
+        assert_eq!(opened.made.directories, [dir.path().join("a/b"), dir.path().join("a")]);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(crate) const AFTER_LOSS: &[u8] = b"after-loss";
 pub(crate) const SESSION: &[u8] = b"session";
 pub(crate) const PRESENCE: &[u8] = b"presence";
 pub(crate) const LAST_SEQNO: &[u8] = b"last-seqno";
+/// How many registrations were ended in this row: what is left of them stays for ten days.
+pub(crate) const ENDED: &[u8] = b"ended";
 pub(crate) const REG: &[u8] = b"reg-";
 pub(crate) const LOG: &[u8] = b"log-";
 /// What was known when a registration was made, numbered as it is: in the log it could be hidden by the ack of an earlier one.

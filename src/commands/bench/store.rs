@@ -24,10 +24,18 @@ pub const WRITERS: usize = 256;
 pub const VALUE_BYTES: usize = 100;
 /// How long a sync takes on the disk that is made slow.
 const SLOW_SYNC: Duration = Duration::from_millis(2);
-/// Rows written at once while a store is filled; filling is not measured.
-const FILL_BATCH: u64 = 500;
-/// Batches on their way while a store is filled.
-const FILLERS: u64 = 8;
+/// One entry of a long log for so many rows of a large store: of a million, nearly as many as there are between snapshots.
+const FEWER_ENTRIES: u64 = 6;
+
+/// How a store is filled, which is not measured.
+#[derive(Clone, Copy)]
+struct Filling {
+    rows: u64,
+    /// Rows that are written at once.
+    batch: u64,
+    /// Batches on their way.
+    at_once: u64,
+}
 
 /// Measures everything.
 pub fn run(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Error> {
@@ -67,11 +75,16 @@ pub fn run(place: &Path, effort: Effort, figures: &mut Figures) -> Result<(), Er
     })?;
     figures.add("serve ready on a fresh directory", "s", Some(Goal::AtMost(1.0)), &seconds);
 
-    let data = place.join("rows");
-    runtime.block_on(fill(&data, effort.rows))?;
-    let seconds = repeat(effort, || Ok(Server::start(&data)?.ready_after.as_secs_f64()))?;
-    let name = format!("serve ready after SIGKILL, {} rows", effort.rows);
-    figures.add(&name, "s", Some(Goal::AtMost(3.0)), &seconds);
+    let entries = effort.rows / FEWER_ENTRIES;
+    let many_rows = ("rows", format!("{} rows", effort.rows), Filling { rows: effort.rows, batch: 500, at_once: 8 });
+    let long_log = ("log", format!("{entries} entries"), Filling { rows: entries, batch: 1, at_once: WRITERS as u64 });
+    for (directory, what, filling) in [many_rows, long_log] {
+        let data = place.join(directory);
+        eprintln!("  filling a store with {what}");
+        runtime.block_on(fill(&data, filling))?;
+        let seconds = repeat(effort, || Ok(Server::start(&data)?.ready_after.as_secs_f64()))?;
+        figures.add(&format!("serve ready after SIGKILL, {what}"), "s", Some(Goal::AtMost(3.0)), &seconds);
+    }
     Ok(())
 }
 
@@ -119,23 +132,22 @@ fn wrong(answer: &impl std::fmt::Debug) -> Error {
 }
 
 /// Fills a directory through a server of its own, which is then killed.
-async fn fill(data: &Path, rows: u64) -> Result<(), Error> {
-    eprintln!("  filling a store with {rows} rows");
+async fn fill(data: &Path, Filling { rows, batch, at_once }: Filling) -> Result<(), Error> {
     let server = Server::start(data)?;
     let client = Client::connect(ClientConfig::new([server.url()])).await?;
     let mut fillers = tokio::task::JoinSet::new();
-    for filler in 0..FILLERS {
+    for filler in 0..at_once {
         let client = client.clone();
         fillers.spawn(async move {
-            let mut first = filler * FILL_BATCH;
+            let mut first = filler * batch;
             while first < rows {
-                let batch = (first..rows.min(first + FILL_BATCH)).map(|row| format!("row-{row:010}"));
-                let message = Some(store_message::Message::Apply(apply(b"rows", batch, 1)));
+                let names = (first..rows.min(first + batch)).map(|row| format!("row-{row:010}"));
+                let message = Some(store_message::Message::Apply(apply(b"rows", names, 1)));
                 match client.call(Body::Store(StoreMessage { message })).await? {
                     Body::Store(StoreMessage { message: Some(answer) }) => check(&answer)?,
                     other => return Err(wrong(&other)),
                 }
-                first += FILLERS * FILL_BATCH;
+                first += at_once * batch;
             }
             Ok::<(), Error>(())
         });

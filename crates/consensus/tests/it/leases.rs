@@ -313,3 +313,21 @@ fn append_beside_vote(mutant: Option<Mutant>) {
     assert!(matches!(voted, Some(Body::VoteReply(_))), "the vote was considered: {voted:?}");
     assert!(matches!(appended, Some(Body::Unavailable(_))), "a promise beside a vote: {appended:?}");
 }
+
+/// It keeps still after its start, and then it is told that it will stop: the end of the silence changes nothing.
+#[test]
+fn whoever_stands_no_more_is_not_elected_when_its_silence_ends() {
+    for seed in 30..40 {
+        let mut world = World::running(3, seed);
+        world.put("first");
+        world.sleep(LEASE * 4);
+        let (leader, epoch) = world.leader();
+        let stops = [1, 2, 3].map(NodeId).into_iter().find(|node| *node != leader).unwrap();
+        world.power_off(stops);
+        world.start(stops);
+        world.group(stops).stand_no_more();
+        world.power_off(leader);
+        world.until("another leader", |world| world.leader().1 > epoch);
+        assert_ne!(world.leader().0, stops, "seed {seed}");
+    }
+}

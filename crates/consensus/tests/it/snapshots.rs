@@ -163,3 +163,44 @@ fn a_disk_too_full_for_a_snapshot_leaves_the_replica_running() {
     }
     world.until("the log is cut again", |world| world.group(NodeId(1)).status().first.0 > 1);
 }
+
+/// However few entries they are: a disk need not hold more, nor a start read more.
+#[test]
+fn a_log_of_large_entries_is_cut_by_its_bytes() {
+    const ENTRY: usize = 8 << 10;
+    for durable in [false, true] {
+        let mut world = World::new(3, 3, 76);
+        world.durable = durable;
+        world.limits.snapshot_every = 1_000_000;
+        (world.limits.snapshot_bytes, world.limits.keep_bytes) = (256 << 10, 128 << 10);
+        ALL.into_iter().for_each(|node| world.start(node));
+        let (mut longest, mut shortest, mut cut) = (0, u64::MAX, 1);
+        for n in 0..400 {
+            let last = world.put(vec![n as u8; ENTRY]);
+            let first = world.group(world.leader().0).status().first;
+            longest = longest.max(last.0 - first.0);
+            if first.0 > cut {
+                (cut, shortest) = (first.0, shortest.min(last.0 - first.0));
+            }
+            world.sleep(Duration::from_millis(20));
+        }
+        // What is kept, what comes until the next snapshot, and what comes while that is made.
+        let most = (256 + 128) / 8 + 16;
+        assert!(longest <= most, "durable: {durable}: {longest} entries");
+        assert!(shortest >= 128 / 8 - 4, "durable: {durable}: {shortest} entries are left");
+        world.until("the others cut theirs, too", |world| {
+            ALL.into_iter().all(|node| world.list(node).len() as u64 - world.group(node).status().first.0 <= most)
+        });
+        // What was cut off is in the snapshot, and a short absence does not need it.
+        let away = follower(&world);
+        let has = world.list(away).len() as u64;
+        world.power_off(away);
+        for n in 0..8 {
+            world.put(vec![n; ENTRY]);
+        }
+        assert!(world.group(world.leader().0).status().first.0 <= has, "the entries that it lacks are there");
+        world.start(away);
+        world.until("it has everything", all_same);
+        assert_eq!(world.list(away).len(), 408);
+    }
+}

@@ -157,6 +157,7 @@ impl Notify {
             collect_after: self.forget_after.into(),
             collect_unpersisted_after: self.forget_unkept_after.into(),
             max_registrations: self.registrations,
+            max_ended: Options::default().max_ended.max(2 * self.registrations as u64),
             max_ids: self.ids,
             scrub_every: self.scrub_every.into(),
             hooks: match self.hooks.is_empty() {

@@ -29,7 +29,7 @@ use tidings_base::Error;
 use tidings_base::bounded::BoundedMap;
 use tidings_notify::names::{Channel, ClientKey};
 use tidings_notify::registrar::Verdict;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Questions that wait for answers; whatever comes beyond is deferred at once.
 const MAX_WAITING: usize = 4_096;
@@ -96,7 +96,7 @@ pub(super) type Claims = Option<Arc<[String]>>;
 
 /// The hooks of all applications.
 pub(super) struct Judges {
-    by_app: BTreeMap<String, Arc<Judge>>,
+    by_app: BTreeMap<String, Judge>,
     /// What tokens of channels elsewhere say. A channel has one for all its life.
     claims: Mutex<BoundedMap<Channel, Claims>>,
 }
@@ -107,7 +107,7 @@ struct Judge {
     acl: Option<Arc<AclFile>>,
     callout: Option<CallOut>,
     /// Of its own: those who wait for one application are in no other's way.
-    room: Semaphore,
+    room: Arc<Semaphore>,
 }
 
 impl Judges {
@@ -116,12 +116,17 @@ impl Judges {
         let judge = |(app, hook): (&String, &Hook)| {
             let acl = hook.acl.clone().map(AclFile::open).transpose()?.map(Arc::new);
             let callout = hook.url.as_deref().map(|url| CallOut::new(app, url, hook)).transpose()?;
-            let room = Semaphore::new(MAX_WAITING);
-            Ok((app.clone(), Arc::new(Judge { claims: hook.claims, acl, callout, room })))
+            let room = Arc::new(Semaphore::new(MAX_WAITING));
+            Ok((app.clone(), Judge { claims: hook.claims, acl, callout, room }))
         };
         let by_app = hooks.iter().map(judge).collect::<Result<_, Error>>()?;
         let claims = Mutex::new(BoundedMap::new(MAX_CLAIMS));
         Ok(Judges { by_app, claims })
+    }
+
+    /// Who is asked for an application, and a place to wait for the answer if there is one; `None` if nobody is asked.
+    fn enter(&self, app: &str) -> Option<(&Judge, Option<OwnedSemaphorePermit>)> {
+        self.by_app.get(app).map(|judge| (judge, judge.room.clone().try_acquire_owned().ok()))
     }
 
     fn lists(&self) -> impl Iterator<Item = Arc<AclFile>> {
@@ -140,8 +145,8 @@ pub(super) async fn follow(hub: Arc<Hub>) {
 impl Hub {
     /// Asks everybody who is to be asked.
     pub(super) async fn judge(&self, question: Question) -> Verdict {
-        let Some(judge) = self.judges.by_app.get(question.client.app()).cloned() else { return Verdict::Yes };
-        let Ok(_room) = judge.room.try_acquire() else {
+        let Some((judge, room)) = self.judges.enter(question.client.app()) else { return Verdict::Yes };
+        let Some(_room) = room else {
             metrics::notify_judged("none", "deferred");
             return Verdict::Unsure;
         };
@@ -200,5 +205,22 @@ fn name(verdict: Verdict) -> &'static str {
         Verdict::Yes => "yes",
         Verdict::No => "no",
         Verdict::Unsure => "deferred",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_of_one_application_are_in_no_others_way() {
+        let hook = || Hook { claims: true, ..Hook::default() };
+        let judges = Judges::new(&[("shop".into(), hook()), ("bank".into(), hook())].into()).unwrap();
+        let place = |app| judges.enter(app).unwrap().1;
+        let waiting: Vec<_> = (0..MAX_WAITING).map(|_| place("shop").expect("a place")).collect();
+        assert!(place("shop").is_none() && place("bank").is_some());
+        drop(waiting);
+        assert!(place("shop").is_some());
+        assert!(judges.enter("blog").is_none(), "nobody is asked");
     }
 }

@@ -297,9 +297,9 @@ impl Registrar {
         client.used(seqno, now.wall.millis());
     }
 
-    /// F10: it will not come back. Only an id that nobody keeps is collected at once; it hears so when that is certain.
-    pub(super) fn goodbye(&mut self, now: Now, key: &ClientKey, client: &mut Client, channel: Channel) {
-        if !client.persistent {
+    /// F10: it goes. An id that is not used again is collected at once; its client hears so when that is certain.
+    pub(super) fn goodbye(&mut self, now: Now, key: &ClientKey, client: &mut Client, channel: Channel, for_good: bool) {
+        if for_good {
             client.leaving = Some(channel);
         }
         if let Some(present) = client.channel {

@@ -5,7 +5,7 @@ use super::pending::{Pending, Pendings};
 use crate::RequestId;
 use crate::digest::{self, Digest};
 use crate::names::{Channel, ClientKey, Guard};
-use crate::rows::{self, AFTER_LOSS, CREATED, LAST_SEQNO, LOG, PENDING_OF, PRESENCE, REG, SESSION, TOLD, UNK};
+use crate::rows::{self, AFTER_LOSS, CREATED, ENDED, LAST_SEQNO, LOG, PENDING_OF, PRESENCE, REG, SESSION, TOLD, UNK};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidings_base::Mono;
@@ -172,6 +172,8 @@ pub(super) struct Client {
     /// Sorted by object.
     pub regs: Vec<Reg>,
     pub digest: Digest,
+    /// How many were ended, in all sessions.
+    pub ended: u64,
     /// F4: unknowns that are not acknowledged, sorted by object.
     pub unknown: Vec<(u32, u64)>,
     pub pending: Pendings,
@@ -214,6 +216,7 @@ impl Client {
             durable: (0, Digest::default()),
             regs: Vec::new(),
             digest: Digest::default(),
+            ended: 0,
             unknown: Vec::new(),
             pending: Pendings::default(),
             scrubs_from: None,
@@ -388,6 +391,7 @@ impl Client {
                     self.contact = value.get(16..).and_then(|n| n.try_into().ok()).map_or(0, u64::from_be_bytes);
                 }
                 LAST_SEQNO => self.used_ms = number(value),
+                ENDED => self.ended = number(value),
                 column => {
                     if let Some(name) = column.strip_prefix(REG) {
                         let object = names.hold(name);

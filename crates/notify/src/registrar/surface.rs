@@ -35,6 +35,9 @@ pub struct Options {
     pub collect_every: Duration,
     /// Registrations of one client; 50,000.
     pub max_registrations: usize,
+    /// Registrations that a client ends before it goes on under another id: its row holds marks of every name that was ended,
+    /// for days, and is read whole. 100,000.
+    pub max_ended: u64,
     /// Ids of one principal; 256.
     pub max_ids: u32,
     /// Registrations that are on their way to matchers; beyond it they are dropped and found again by their markers.
@@ -63,6 +66,7 @@ impl Default for Options {
             collect_unpersisted_after: Duration::from_secs(3_600),
             collect_every: Duration::from_secs(3_600),
             max_registrations: 50_000,
+            max_ended: 100_000,
             max_ids: 256,
             max_pending: 100_000,
             numbers: u32::MAX,

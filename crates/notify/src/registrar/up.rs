@@ -6,7 +6,7 @@ use super::{Ask, AskId, MAX_ASKS, Output, Registrar, Verdict};
 use crate::digest;
 use crate::mutant::Mutant;
 use crate::names::{Channel, ClientKey, MAX_NAME, MAX_VERSION};
-use crate::rows::{self, LOG, PENDING_OF, REG, TOLD, UNK};
+use crate::rows::{self, ENDED, LOG, PENDING_OF, REG, TOLD, UNK};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_base::{Now, Outbox};
@@ -46,9 +46,10 @@ impl Registrar {
             return;
         }
         client.heard = now.mono;
-        if up.goodbye {
+        let worn = client.ended >= self.options.max_ended;
+        if up.goodbye || worn {
             up.acks.iter().for_each(|ack| self.ack(client, ack, out));
-            return self.goodbye(now, key, client, channel);
+            return self.goodbye(now, key, client, channel, worn || !client.persistent);
         }
         if self.meet(now, key, client, (channel, up.contact)) {
             self.push_all(now, key, client, out);
@@ -195,8 +196,11 @@ impl Registrar {
             names.iter().filter_map(|name| Some((there(name)?, name.clone()))).collect();
         objects.sort_unstable();
         objects.dedup();
+        client.ended += objects.len() as u64;
+        let mut last = None;
         for (object, name) in &objects {
             let seqno = self.seqno(key);
+            last = Some(seqno);
             // Nothing of it stays in the row. What a new registration must be told has a larger number (`told-`, `unk-`).
             let (told, logged) = client.reg(*object).map_or((false, 0), |reg| (reg.told, reg.logged));
             client.put(rows::gone(rows::column(REG, name), seqno));
@@ -210,6 +214,9 @@ impl Registrar {
                 client.put(rows::gone(rows::column(UNK, name), unknown));
             }
             self.mark(now, client, (*object, name), (seqno, false), 0);
+        }
+        if let Some(seqno) = last {
+            client.put(rows::cell(ENDED, seqno, client.ended.to_be_bytes().to_vec()));
         }
         let gone: Vec<(u32, u128)> =
             objects.iter().map(|(object, name)| (*object, digest::hash(&key.uuid(), name))).collect();

@@ -3,6 +3,7 @@
 //! ```text
 //!   load.rs, book.rs, fan_out.rs, memory.rs ── peer.rs ──▶ tidings.rs    the load that any such service can be put under
 //!   users.rs, buffering.rs                                              experiments of the paper
+//!   model.rs, large.rs                                                 a registrar alone
 //!   node.rs                                                             a node with a slow disk, or rows that fail
 //!   crowd.rs                                                            many clients for tests that kill nodes
 //! ```
@@ -13,8 +14,10 @@ mod book;
 mod buffering;
 pub mod crowd;
 mod fan_out;
+mod large;
 pub mod load;
 mod memory;
+mod model;
 pub mod node;
 mod peer;
 mod tidings;
@@ -52,6 +55,8 @@ pub struct Sizes {
     pub settling: Duration,
     /// Clients of the registrar that is modelled.
     pub modelled: usize,
+    /// Registrations of a client that has many.
+    pub large: usize,
     /// Users of the first crowd of ever more.
     pub users: usize,
 }
@@ -64,6 +69,7 @@ impl Sizes {
         connections: 20_000,
         settling: Duration::from_secs(8),
         modelled: 200_000,
+        large: 50_000,
         users: 500,
     };
     pub const QUICK: Sizes = Sizes {
@@ -73,6 +79,7 @@ impl Sizes {
         connections: 100,
         settling: Duration::from_secs(1),
         modelled: 2_000,
+        large: 3_000,
         users: 10,
     };
 }
@@ -81,6 +88,7 @@ impl Sizes {
 pub fn run(place: &Path, effort: Effort, fsync: Duration, figures: &mut Figures) -> Result<(), Error> {
     // First, while this process has nothing else in its memory.
     memory::modelled(effort, figures)?;
+    large::costs(effort, figures)?;
     let runtime = runtime()?;
     for sync in SYNCS {
         let label = format!("fsync {} ms", sync.as_secs_f64() * 1e3);

@@ -216,12 +216,13 @@ fn f3_a_scrub_reads_one_page_at_a_time() {
     assert_eq!(pages(&desk), 1, "the next one");
 }
 
-/// F3: a scrub goes on where a range is cut, where an application begins anew, and once rows can be read.
+/// F3: a scrub goes on where a range is cut or gained under another lease, where an application begins anew, and once rows
+/// can be read.
 #[test]
 fn f3_a_scrub_is_not_lost_on_the_way() {
     const MANY: u64 = 300;
     let scrub_every = Duration::from_secs(60);
-    for trouble in ["a cut", "a reset", "rows that fail"] {
+    for trouble in ["a cut", "a reset", "rows that fail", "another lease"] {
         let mut desk = Desk::registrar(Options { scrub_every, ..Default::default() });
         users(&mut desk, MANY);
         desk.match_all(3);
@@ -245,6 +246,9 @@ fn f3_a_scrub_is_not_lost_on_the_way() {
             "a reset" => {
                 let generations = [("another".to_owned(), 1)].into();
                 desk.give(Input::Realm(Realm { generations, ..realm() }));
+            }
+            "another lease" => {
+                desk.give(Input::Gained { range: KeyRange::FULL, lease: LeaseNumber::new(6).unwrap() });
             }
             _ => {
                 // Rows of clients cannot be read once.
@@ -287,4 +291,49 @@ fn f5_nothing_is_overlooked_where_a_range_is_cut_while_pages_wait() {
     }
     let stays = |number: &u64| kept.contains(client_key(&format!("user-{number}"), 0).hash());
     assert_eq!(taken.len(), (1..=400).filter(stays).count());
+}
+
+/// F5: somebody asked for a client before the look came by, and its row cannot be read: it is looked for all the same.
+#[test]
+fn f5_who_is_being_read_as_a_look_passes_is_looked_for() {
+    let mut old = desk(None);
+    let grant = old.hello(1, 11, &none()).unwrap();
+    old.register(&grant, 1, 1, b"x");
+    let key = old.key_of(&grant);
+    let mut new = desk(None);
+    new.store = old.store.clone();
+    new.hold = true;
+    moves(&mut new, 5);
+    // A notification has the row read before the page comes, which shows that a registration is not complete.
+    assert_eq!(new.notify(&key, b"y", 3, false), None);
+    assert!(page(&mut new));
+    let Some((id, StoreRequest::Get(_))) = new.held.pop_front() else { panic!("the row is read once") };
+    assert!(new.held.is_empty());
+    new.give(Input::Stored { id, result: Err(unavailable()) });
+    assert_eq!(new.machine.clients(), 0);
+    new.release_all();
+    new.pass(2_000);
+    assert_eq!(new.match_all(3).iter().map(|call| call.object.as_ref()).collect::<Vec<_>>(), [b"x"]);
+}
+
+/// F3: however much waits for a client, a scrub of it is not left out.
+#[test]
+fn f3_a_scrub_comes_to_whoever_has_its_hands_full() {
+    let mut desk = Desk::registrar(Options { scrub_every: Duration::from_secs(60), ..Default::default() });
+    let grant = registered(&mut desk, 3);
+    let key = desk.key_of(&grant);
+    desk.give(Input::Closed(channel(1)));
+    desk.pass(61_000);
+    desk.match_all(3);
+    assert_eq!(desk.machine.clients(), 0);
+    desk.hold = true;
+    let refused = (0..100).filter(|_| desk.notify(&key, b"y", 3, false) == Some(Outcome::Failed)).count();
+    assert!(refused > 0, "nothing more may wait");
+    let begun = (0..61).any(|_| {
+        desk.pass(1_000);
+        page(&mut desk)
+    });
+    assert!(begun, "a scrub has come by");
+    desk.release_all();
+    assert_eq!(told(&mut desk), ["ann"]);
 }

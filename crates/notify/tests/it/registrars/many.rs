@@ -183,6 +183,13 @@ fn f5_many_confirmations_are_written_in_parts() {
     }
     desk.hold = true;
     desk.match_all(7);
+    let parts = parts(&mut desk);
+    assert!(parts > 2, "{parts}");
+    assert_eq!(desk.machine.pending(), 0);
+}
+
+/// Lets the store take one write after the other, none of which may be large; how many there are.
+fn parts(desk: &mut Desk<Registrar>) -> usize {
     let mut parts = 0;
     while let Some((_, StoreRequest::Write(apply))) = desk.held.front() {
         let cells = apply.groups.iter().flat_map(|group| &group.rows).flat_map(|row| &row.cells);
@@ -192,8 +199,7 @@ fn f5_many_confirmations_are_written_in_parts() {
         desk.release();
         desk.match_all(7);
     }
-    assert!(parts > 2, "{parts}");
-    assert_eq!(desk.machine.pending(), 0);
+    parts
 }
 
 /// Whoever tells of a version tells again: clients that are offline are read so many at a time.
@@ -207,4 +213,61 @@ fn clients_that_are_read_because_of_notifications_are_bounded() {
     let refused = (0..5_000).filter(|number| desk.notify(&key(*number), b"x", 3, false) == Some(Outcome::Failed));
     assert_eq!(refused.count(), 5_000 - 4_096);
     assert_eq!(desk.machine.clients(), 4_096);
+}
+
+/// §4.2.5: what is logged while the row is being written may be more than one command of the store takes.
+#[test]
+fn many_notifications_are_logged_in_parts() {
+    const MANY: usize = 9_000;
+    let mut desk = desk(None);
+    let grant = with_many(&mut desk, MANY);
+    let key = desk.key_of(&grant);
+    desk.give(Input::Closed(channel(1)));
+    desk.hold = true;
+    // One write is under way, and the others wait for it.
+    let tell = |desk: &mut Desk<Registrar>, number: usize| {
+        let (request, object) = (tidings_notify::RequestId(number as u64), name(number));
+        let client = Some(key.to_message());
+        let notify =
+            v1::ClientNotify { realm: crate::desk::wire_realm(), client, object, version: 8, ..Default::default() };
+        desk.give(Input::Notify { request, lease: lease(), notify: Box::new(notify) });
+    };
+    tell(&mut desk, 0);
+    desk.release();
+    (1..MANY).for_each(|number| tell(&mut desk, number));
+    let parts = parts(&mut desk);
+    assert!(parts > 2, "{parts}");
+    let told = |out: &Output| matches!(out, Output::Notified { outcome: Outcome::Done, .. });
+    assert_eq!(desk.take().iter().filter(|out| told(out)).count(), MANY);
+}
+
+/// A row holds marks of every name that was ended: after so many its client goes on under another id.
+#[test]
+fn who_ends_ever_new_registrations_goes_on_under_another_id() {
+    let mut desk = Desk::registrar(Options { max_ended: 100, ..Default::default() });
+    let grant = desk.hello(1, 11, &none()).unwrap();
+    let key = desk.key_of(&grant);
+    let change = |change| v1::RegistrationChange { change: Some(change) };
+    let round = |desk: &mut Desk<Registrar>, number: usize| {
+        let changes = vec![change(Change::Register(interest(number))), change(Change::Unregister(name(number)))];
+        let first = 2 * number as u64 + 1;
+        say(desk, &grant, v1::NotifyUp { first, latest: first + 1, changes, ..Default::default() });
+        desk.match_all(7);
+    };
+    for number in 0..60 {
+        round(&mut desk, number);
+    }
+    // It is counted in the row: neither another connection nor another owner begins anew.
+    moves(&mut desk, 5);
+    for number in 60..100 {
+        round(&mut desk, number);
+    }
+    assert_eq!(desk.refusals(), []);
+    round(&mut desk, 100);
+    assert!(desk.confirm(true), "its id is collected");
+    desk.match_all(7);
+    assert_eq!(desk.refusals(), [Refused::InvalidId]);
+    assert_eq!(desk.machine.clients(), 0);
+    let next = desk.hello(3, 33, &grant.token).unwrap();
+    assert_ne!(desk.key_of(&next), key);
 }

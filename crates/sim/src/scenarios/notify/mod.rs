@@ -135,6 +135,8 @@ struct Cast {
     room: usize,
     /// How many numbers are drawn under one lease.
     numbers: u32,
+    /// How many registrations a client ends under one id.
+    ended: u64,
     /// How many objects there are: more than [`OBJECTS`], and somebody wants all of them.
     objects: u64,
     /// How long the backend, and applications, think.
@@ -165,6 +167,7 @@ impl Cast {
             // What there is no room for waits for the next look, half a second later: many would take too long by fours.
             room: [4, 100, 100_000][own.below(3) as usize].max(if objects > OBJECTS { 100 } else { 0 }),
             numbers: if own.fork("numbers").one_in(4) { 64 } else { u32::MAX },
+            ended: if own.fork("ended").one_in(4) { 12 } else { u64::MAX },
             objects,
             think,
             change: CHANGE[own.below(3) as usize],
@@ -185,6 +188,7 @@ impl Cast {
             hints: own.one_in(2),
             room: 100_000,
             numbers: u32::MAX,
+            ended: u64::MAX,
             objects: OBJECTS,
             think: AIMING,
             change: AIMING,
@@ -253,6 +257,7 @@ impl Run {
                 hints: cast.hints,
                 room: cast.room,
                 numbers: cast.numbers,
+                ended: cast.ended,
                 offline_after: cast.heartbeat.map_or(Duration::from_secs(24 * 3_600), |every| every * 4),
                 mutant,
             },

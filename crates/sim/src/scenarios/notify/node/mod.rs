@@ -58,6 +58,8 @@ pub struct Habits {
     pub room: usize,
     /// How many numbers are drawn under one lease.
     pub numbers: u32,
+    /// How many registrations a client ends under one id.
+    pub ended: u64,
     /// After so much silence a client is offline: where nobody sends heartbeats, never.
     pub offline_after: Duration,
     /// A rule that is left out.
@@ -118,6 +120,7 @@ impl Node {
             collect_every: Duration::from_secs(15),
             max_pending: habits.room,
             numbers: habits.numbers,
+            max_ended: habits.ended,
             hooks: if habits.hooks { registrar::Hooks::All } else { registrar::Hooks::None },
             mutant,
             ..Default::default()

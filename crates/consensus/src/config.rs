@@ -151,8 +151,10 @@ pub struct Limits {
     /// So many entries before the snapshot stay in the log, so that a follower that was away for a moment gets entries
     /// and not a snapshot.
     pub keep_entries: u64,
-    /// As long as the log has no more than so many bytes with them.
+    /// As long as the log has no more than so many bytes.
     pub keep_bytes: u64,
+    /// Up to so many bytes stay for a member that answers and has not got them: it may be in the midst of a snapshot.
+    pub wait_bytes: u64,
     /// The bytes of recent entries that are kept in memory for followers and for the state; older ones are read from
     /// disk.
     pub cache_bytes: usize,
@@ -170,6 +172,7 @@ impl Default for Limits {
             snapshot_bytes: 256 << 20,
             keep_entries: 20_000,
             keep_bytes: 64 << 20,
+            wait_bytes: 1 << 30,
             cache_bytes: 32 << 20,
             segment_bytes: 64 << 20,
         }

@@ -386,7 +386,7 @@ async fn start(
     let log = LogStore::open(&config, machine.position(), shared.clone(), alive)?;
     let fresh = log.is_fresh() && machine.position().last.is_none();
     let queue = log.queue();
-    let length = Length::new(queue.reader(), config.limits);
+    let length = Length::new(queue.reader());
 
     let (alone, quiet) = {
         let mut leases = shared.leases.lock();
@@ -478,7 +478,8 @@ fn raft_config(config: &GroupConfig, elect: bool) -> Result<openraft::Config, St
         // The log reader bounds a batch by bytes.
         max_payload_entries: 4_096,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(limits.snapshot_every),
-        max_in_snapshot_log_to_keep: limits.keep_entries,
+        // Cut by `length` alone.
+        max_in_snapshot_log_to_keep: u64::MAX,
         // A follower gets entries as long as the log has them.
         replication_lag_threshold: u64::MAX / 4,
         // A restarted leader must win an election: its term is its epoch and must grow (cell spec, R1).

@@ -96,7 +96,7 @@ pub(crate) async fn pulse(shared: Arc<Shared>, raft: Raft, mut length: Length, q
             }
         }
         absent.look(&shared, &raft);
-        length.look(now, &raft).await;
+        length.look(&shared, &raft).await;
         metrics::publish(&shared, &raft);
     }
 }

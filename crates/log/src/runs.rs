@@ -135,20 +135,20 @@ impl Runs {
         self.runs.front().map(|run| run.first)
     }
 
-    /// The first record of the newest ones that take no more than `bytes` on disk, to the next mark; `None` if not even the
-    /// last few do.
+    /// The first record of the newest ones that take no more than `bytes` on disk, to the next mark, or the one after the
+    /// last; `None` if there are none.
     pub fn first_within(&self, bytes: u64) -> Option<u64> {
-        let (mut left, mut first) = (bytes, None);
+        let (mut left, mut first) = (bytes, self.runs.back()?.next);
         for run in self.runs.iter().rev() {
             let size = u64::from(run.end - run.start);
             if size > left {
                 let inside = run.marks.iter().find(|mark| u64::from(run.end - mark.1) <= left);
-                return inside.map(|mark| mark.0).or(first);
+                return Some(inside.map_or(first, |mark| mark.0));
             }
             left -= size;
-            first = Some(run.first);
+            first = run.first;
         }
-        first
+        Some(first)
     }
 
     /// The runs that hold records of `from..to`, in order.
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((runs.first_within(100_000), runs.first_within(99_999)), (Some(101), Some(106)));
         let within = runs.first_within(150_000).unwrap();
         assert!((51..=51 + 5).contains(&within), "{within}");
-        assert_eq!(runs.first_within(900), None, "nothing ends within so few");
+        assert_eq!(runs.first_within(900), Some(201), "not even the last");
     }
 
     #[test]

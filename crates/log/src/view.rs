@@ -113,7 +113,7 @@ impl View {
 
     pub fn first_within(&self, bytes: u64) -> u64 {
         let state = self.state.lock();
-        state.runs.first_within(bytes).unwrap_or(state.next).max(state.first)
+        state.runs.first_within(bytes).unwrap_or(0).max(state.first)
     }
 
     pub fn bounds(&self) -> (u64, u64) {

@@ -573,6 +573,15 @@ mod tests {
     }
 
     #[test]
+    fn a_node_votes_in_nobody_elses_name() {
+        let vote = |from| Body::Raft(v1::RaftMessage { from, ..Default::default() });
+        let node = Principal::Node(tidings_base::NodeId(2));
+        assert!(admit(&node, &mut vote(2)).is_ok());
+        let refused = admit(&node, &mut vote(3)).err().map(|error| error.code);
+        assert_eq!(refused.as_deref(), Some("control.forbidden"));
+    }
+
+    #[test]
     fn every_nested_write_stays_inside_the_callers_application() {
         let mut body = apply(&["g", "other/g", "../other", "/"]);
         admit(&app("a"), &mut body).unwrap();

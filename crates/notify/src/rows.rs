@@ -4,7 +4,7 @@
 //!   registrar  incarnation · hash · app · generation · user · uuid
 //!              created = source@seqno    session = nonce@seqno    presence = channel@seqno     last-seqno = wall@seqno
 //!              reg-{object}@seqno   log-{object}@version   told-{object} = version@seqno   unk-{object}@seqno
-//!              pending-{object}@seqno
+//!              pending-{object}@seqno   after-loss@seqno   ended = count@seqno
 //!   matcher    incarnation · hash · app · generation · object            version = source@version    pending@version
 //!                                                                        behind = ignored version@version
 //!              … · bucket                                                reg-{client} = source@seqno
@@ -35,7 +35,7 @@ pub(crate) const AFTER_LOSS: &[u8] = b"after-loss";
 pub(crate) const SESSION: &[u8] = b"session";
 pub(crate) const PRESENCE: &[u8] = b"presence";
 pub(crate) const LAST_SEQNO: &[u8] = b"last-seqno";
-/// How many registrations were ended in this row: what is left of them stays for ten days.
+/// How often a registration was ended in this row: what is left of them stays for ten days.
 pub(crate) const ENDED: &[u8] = b"ended";
 pub(crate) const REG: &[u8] = b"reg-";
 pub(crate) const LOG: &[u8] = b"log-";

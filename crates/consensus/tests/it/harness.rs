@@ -17,6 +17,7 @@ use tidings_consensus::{
 use tidings_log::testing::SimDisk;
 use tidings_sim::conformance::{Cluster, ListState, ListView, Told};
 use tidings_wire::v1::RaftMessage;
+use tidings_wire::v1::raft_message::Body;
 use tokio::time::Instant;
 
 pub const LEASE: Duration = Duration::from_millis(600);
@@ -62,6 +63,8 @@ pub struct Net {
     stand_ins: Mutex<BTreeMap<NodeId, NodeId>>,
     rng: Mutex<Seeded>,
     lose_one_in: Mutex<u64>,
+    /// How much longer a piece of a snapshot takes.
+    snapshots_take: Mutex<Duration>,
     /// What happens to messages on the way.
     spoil: Mutex<Option<Spoil>>,
 }
@@ -90,6 +93,10 @@ impl Transport for Line {
     async fn call(&self, to: NodeId, _address: &str, message: RaftMessage) -> Result<RaftMessage, TransportError> {
         let bytes = message.encode_to_vec();
         self.net.travel(self.from, to).await?;
+        if matches!(message.body, Some(Body::Snapshot(_))) {
+            let longer = *self.net.snapshots_take.lock();
+            tokio::time::sleep(longer).await;
+        }
         let there = self.net.stand_ins.lock().get(&to).copied().unwrap_or(to);
         let group = self.net.running.lock().get(&there).cloned();
         let group = group.ok_or_else(|| TransportError("nobody listens there".into()))?;
@@ -211,6 +218,7 @@ impl World {
             stand_ins: Mutex::default(),
             rng: Mutex::new(rng.fork("network")),
             lose_one_in: Mutex::new(0),
+            snapshots_take: Mutex::default(),
             spoil: Mutex::default(),
         });
         let mut clocks = rng.fork("clocks");
@@ -409,6 +417,11 @@ impl World {
     /// From now on messages are shown to `spoil` on their way.
     pub fn spoil(&self, spoil: impl FnMut(&mut RaftMessage) + Send + 'static) {
         *self.net.spoil.lock() = Some(Box::new(spoil));
+    }
+
+    /// Each piece of a snapshot takes so much longer.
+    pub fn snapshots_take(&self, longer: Duration) {
+        *self.net.snapshots_take.lock() = longer;
     }
 
     pub fn lose_one_in(&self, n: u64) {

@@ -6,6 +6,7 @@
 
 use super::pending::Pending;
 use super::state::{Client, Collecting, State, Work};
+use super::writing::{MAX_PART, PER_CELL};
 use super::{Output, Registrar, Step};
 use crate::names::{ClientKey, Guard};
 use crate::rows::{self, CREATED, REGISTRAR, StoreReply, StoreResult};
@@ -13,9 +14,6 @@ use crate::{CallId, Outcome};
 use bytes::Bytes;
 use tidings_base::{Now, Outbox};
 use tidings_wire::v1;
-
-/// Cells that one write deletes.
-const AT_ONCE: usize = 1_000;
 
 impl Registrar {
     /// Begins, if it is time and nothing of the client is under way.
@@ -56,7 +54,12 @@ impl Registrar {
                 out.put(Output::Confirm { id, guard: Guard { key: key.hash(), lease } });
             }
             (Collecting::Reading, Ok(StoreReply::Row(Some(row)))) if !row.cells.is_empty() => {
-                let cells = row.cells.into_iter().take(AT_ONCE);
+                let mut bytes = 0;
+                let cells = row.cells.into_iter().take_while(|cell| {
+                    let fits = bytes < MAX_PART;
+                    bytes += cell.column.len() + PER_CELL;
+                    fits
+                });
                 let cells = cells.map(|cell| rows::gone(cell.column, cell.timestamp)).collect();
                 self.set_stage(key, Collecting::Clearing);
                 self.collect_step(key, rows::write(REGISTRAR, row.row, cells), out);

@@ -235,15 +235,16 @@ impl Registrar {
             // A repeat: the same grant.
             self.meet(now, key, client, (channel, contact));
             client.dirty.after.push(After::Grant { channel, nonce });
-        } else if client.created && session == client.session && hello.source == client.source {
+        } else if client.created && session == client.session && hello.source == client.source && !self.is_worn(client)
+        {
             // Whoever had the session hears of it now if it can, and with its next message at the latest.
             if let Some(old) = client.channel.filter(|old| *old != channel) {
                 self.refuse((key.hash(), old), client.session, v1::NotifyRefused::Superseded, 0, out);
             }
             self.begin_session(now, key, client, (channel, contact), nonce);
         } else {
-            // F10: collected; F8: a second tab or cloned storage, superseded meanwhile; F12: another installation. Each
-            // gets a new id.
+            // F10: collected; F8: a second tab or cloned storage, superseded meanwhile; F12: another installation; an id that
+            // is worn. Each gets a new id.
             self.nonces.remove(&(key.hash(), nonce));
             let user = key.to_message();
             let caller = Caller { app: user.app, principal: user.user };
@@ -251,7 +252,16 @@ impl Registrar {
             let after_loss = client.after_loss || (!client.created && !hello.previous.is_empty());
             let after_loss = after_loss && !self.is(Mutant::LossUntold);
             self.newcomer(now, &caller, (channel, contact), (hello, after_loss), out);
+            if client.created && session == client.session && self.is_worn(client) {
+                self.goodbye(now, key, client, channel, true);
+            }
         }
+    }
+
+    /// Whether so many registrations were ended under this id that its client goes on under another: what is left of them is
+    /// in its row for days.
+    pub(super) fn is_worn(&self, client: &Client) -> bool {
+        client.ended >= self.options.max_ended
     }
 
     pub(super) fn grant(

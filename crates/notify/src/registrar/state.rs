@@ -159,7 +159,7 @@ pub(super) struct Client {
     pub seated: u64,
     /// F8: its token was made with a key that will be retired.
     pub ages: bool,
-    /// F10: it said by this connection that it will not come back.
+    /// F10: it goes for good, and hears by this connection when that is certain.
     pub leaving: Option<Channel>,
     /// Whether the store holds that it can be reached there.
     pub present: bool,
@@ -172,7 +172,7 @@ pub(super) struct Client {
     /// Sorted by object.
     pub regs: Vec<Reg>,
     pub digest: Digest,
-    /// How many were ended, in all sessions.
+    /// How often one was ended, in all sessions.
     pub ended: u64,
     /// F4: unknowns that are not acknowledged, sorted by object.
     pub unknown: Vec<(u32, u64)>,

@@ -35,8 +35,8 @@ pub struct Options {
     pub collect_every: Duration,
     /// Registrations of one client; 50,000.
     pub max_registrations: usize,
-    /// Registrations that a client ends before it goes on under another id: its row holds marks of every name that was ended,
-    /// for days, and is read whole. 100,000.
+    /// How often a client ends a registration before it goes on under another id: its row holds marks of every name that was
+    /// ended, for days, and is read whole. 100,000.
     pub max_ended: u64,
     /// Ids of one principal; 256.
     pub max_ids: u32,

@@ -35,6 +35,8 @@ impl Registrar {
                 Some(v1::NotifyRefused::Superseded)
             }
             () if session > client.session && client.created => Some(v1::NotifyRefused::InvalidId),
+            // As long as it has no other id it hears of everything under this one.
+            () if self.is_worn(client) => Some(v1::NotifyRefused::InvalidId),
             () if !fits(&up) => Some(v1::NotifyRefused::Invalid),
             () => None,
         };
@@ -46,10 +48,9 @@ impl Registrar {
             return;
         }
         client.heard = now.mono;
-        let worn = client.ended >= self.options.max_ended;
-        if up.goodbye || worn {
+        if up.goodbye {
             up.acks.iter().for_each(|ack| self.ack(client, ack, out));
-            return self.goodbye(now, key, client, channel, worn || !client.persistent);
+            return self.goodbye(now, key, client, channel, !client.persistent);
         }
         if self.meet(now, key, client, (channel, up.contact)) {
             self.push_all(now, key, client, out);

@@ -12,9 +12,9 @@ use tidings_wire::v1;
 /// Answers to queries are cut to what fits a message well.
 const MAX_QUERY: usize = digest::MAX_PREFIXES;
 /// What a cell takes in a command beside its name and value.
-const PER_CELL: usize = 32;
+pub(super) const PER_CELL: usize = 32;
 /// Bytes of one write, about: half of what the store takes.
-const MAX_PART: usize = 1 << 20;
+pub(super) const MAX_PART: usize = 1 << 20;
 
 impl Registrar {
     pub(super) fn load(&mut self, key: &ClientKey, client: &mut Client, out: &mut Outbox<Output>) {

@@ -241,33 +241,70 @@ fn many_notifications_are_logged_in_parts() {
     assert_eq!(desk.take().iter().filter(|out| told(out)).count(), MANY);
 }
 
+/// A client with one object that stays, which has ended as many registrations as an id may; whether its matchers have heard.
+fn worn(desk: &mut Desk<Registrar>, heard: bool) -> v1::NotifyGrant {
+    let grant = registered(desk, 7);
+    let change = |change| v1::RegistrationChange { change: Some(change) };
+    for number in 0..100 {
+        if number == 60 {
+            // It is counted in the row: neither another connection nor another owner begins anew.
+            moves(desk, 5);
+        }
+        let changes = vec![change(Change::Register(interest(number))), change(Change::Unregister(name(number)))];
+        let first = 2 * number as u64 + 2;
+        say(desk, &grant, v1::NotifyUp { first, latest: first + 1, changes, ..Default::default() });
+        if heard {
+            desk.match_all(7);
+        }
+    }
+    assert_eq!(desk.refusals(), [], "so many it may");
+    grant
+}
+
 /// A row holds marks of every name that was ended: after so many its client goes on under another id.
 #[test]
 fn who_ends_ever_new_registrations_goes_on_under_another_id() {
     let mut desk = Desk::registrar(Options { max_ended: 100, ..Default::default() });
-    let grant = desk.hello(1, 11, &none()).unwrap();
+    let grant = worn(&mut desk, true);
     let key = desk.key_of(&grant);
-    let change = |change| v1::RegistrationChange { change: Some(change) };
-    let round = |desk: &mut Desk<Registrar>, number: usize| {
-        let changes = vec![change(Change::Register(interest(number))), change(Change::Unregister(name(number)))];
-        let first = 2 * number as u64 + 1;
-        say(desk, &grant, v1::NotifyUp { first, latest: first + 1, changes, ..Default::default() });
-        desk.match_all(7);
-    };
-    for number in 0..60 {
-        round(&mut desk, number);
-    }
-    // It is counted in the row: neither another connection nor another owner begins anew.
-    moves(&mut desk, 5);
-    for number in 60..100 {
-        round(&mut desk, number);
-    }
-    assert_eq!(desk.refusals(), []);
-    round(&mut desk, 100);
-    assert!(desk.confirm(true), "its id is collected");
-    desk.match_all(7);
+    // It hears so whatever it says.
+    say(&mut desk, &grant, v1::NotifyUp { first: 1_000, latest: 999, ..Default::default() });
     assert_eq!(desk.refusals(), [Refused::InvalidId]);
-    assert_eq!(desk.machine.clients(), 0);
+    // That may be lost: until it comes back it hears of everything, by whichever owner.
+    moves(&mut desk, 5);
+    assert_eq!(desk.notify(&key, b"x", 8, false), None);
+    desk.pass(1_000);
+    assert_eq!(notifications(desk.downs()).last(), Some(&(8, false)));
     let next = desk.hello(3, 33, &grant.token).unwrap();
     assert_ne!(desk.key_of(&next), key);
+    assert!(desk.confirm(true), "its old id is collected");
+    desk.match_all(7);
+    assert_eq!(desk.machine.clients(), 1);
+    // Nothing was lost: what it registers now it hears of as any other.
+    desk.downs();
+    desk.register(&next, 3, 1, b"x");
+    desk.match_all(8);
+    assert_eq!(notifications(desk.downs()), [(8, false)]);
+    desk.ack(&next, 3, b"x", 8, 0);
+    desk.register(&next, 3, 2, b"y");
+    assert_eq!(desk.refusals(), []);
+}
+
+/// Whatever of the old id is still under way.
+#[test]
+fn an_id_is_worn_though_matchers_are_away() {
+    let mut desk = Desk::registrar(Options { max_ended: 100, ..Default::default() });
+    let grant = worn(&mut desk, false);
+    let next = desk.hello(3, 33, &grant.token).unwrap();
+    assert!(!desk.confirm(true), "it is not collected yet");
+    // A repeat gets the same.
+    assert_eq!(desk.hello(3, 33, &grant.token).map(|grant| grant.salt), Some(next.salt.clone()));
+    desk.take();
+    desk.register(&next, 3, 1, b"z");
+    assert_eq!(desk.refusals(), []);
+    desk.pass(3_000);
+    desk.match_all(7);
+    assert!(desk.confirm(true), "now it is");
+    desk.match_all(7);
+    assert_eq!((desk.machine.clients(), desk.machine.pending()), (1, 0));
 }

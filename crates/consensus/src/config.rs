@@ -146,14 +146,14 @@ pub struct Limits {
     pub barriers: usize,
     /// A snapshot is taken (a durable state flushed) after this many entries since the last.
     pub snapshot_every: u64,
-    /// Or after this many bytes of them: a start reads no more than that, and a disk need not hold more.
+    /// Or after this many bytes of them: so much a start has to apply again at most.
     pub snapshot_bytes: u64,
     /// So many entries before the snapshot stay in the log, so that a follower that was away for a moment gets entries
     /// and not a snapshot.
     pub keep_entries: u64,
     /// As long as the log has no more than so many bytes.
     pub keep_bytes: u64,
-    /// Up to so many bytes stay for a member that answers and has not got them: it may be in the midst of a snapshot.
+    /// Up to so many bytes stay at a leader for a member that is there and lacks them: it may be in the midst of a snapshot.
     pub wait_bytes: u64,
     /// The bytes of recent entries that are kept in memory for followers and for the state; older ones are read from
     /// disk.

@@ -36,7 +36,7 @@ impl Length {
         if snapshot > self.cut {
             (self.cut, self.asked) = (snapshot, None);
             let replication = metrics.replication.iter().flatten();
-            let present = replication.filter(|(node, _)| !shared.misses(NodeId(**node)));
+            let present = replication.filter(|(node, _)| shared.is_present(NodeId(**node)));
             let lacked = present.map(|(_, has)| index_or_zero(has.as_ref()).0 + 1).min();
             let first = self.first_to_keep(shared, snapshot, lacked);
             if first > self.log.first() && first >= 2 {

@@ -151,6 +151,7 @@ impl Peer {
             let timings = &self.shared.timings;
             let limit = if chunk.last { timings.install } else { timings.call };
             let last = chunk.last;
+            let _installing = last.then(|| self.shared.installs(NodeId(self.target)));
             let reply = match self.call(Body::Snapshot(chunk), RPCTypes::InstallSnapshot, limit).await? {
                 Body::SnapshotReply(reply) => reply,
                 _ => return Err(NetworkError::from_string("the reply is not to a snapshot").into()),

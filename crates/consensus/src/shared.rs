@@ -11,7 +11,7 @@ use crate::mutant::Mutant;
 use crate::proposals::Proposals;
 use crate::types::{LogId, index_or_zero};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidings_base::{GroupId, LogIndex, Mono, NodeId};
@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub outside: Mutex<Option<Outside>>,
     /// It stands for election no more.
     pub resigned: AtomicBool,
+    /// Members that are putting a snapshot in place: they answer nothing else meanwhile.
+    pub installing: Mutex<BTreeSet<NodeId>>,
     /// When this replica began: whoever has not answered yet has had no more time than since.
     pub began: Mono,
     /// The last entry that the state here has applied.
@@ -69,6 +71,7 @@ impl Shared {
             acknowledged: Mutex::default(),
             outside: Mutex::default(),
             resigned: AtomicBool::new(false),
+            installing: Mutex::default(),
             began: clock.mono(),
             clock,
             applied: watch::Sender::new(None),
@@ -98,6 +101,17 @@ impl Shared {
     pub fn misses(&self, node: NodeId) -> bool {
         let answered = self.answered.lock().get(&node).copied().unwrap_or(self.began);
         node != self.node && self.now().since(answered) > self.timings.lease * MISSED_LEASES
+    }
+
+    /// Whether a member is there and may need what it lacks.
+    pub fn is_present(&self, node: NodeId) -> bool {
+        self.installing.lock().contains(&node) || !self.misses(node)
+    }
+
+    /// A member puts a snapshot in place, until what is returned is dropped.
+    pub fn installs(&self, node: NodeId) -> Installing<'_> {
+        self.installing.lock().insert(node);
+        Installing { shared: self, node }
     }
 
     pub fn is_stopped(&self) -> bool {
@@ -133,5 +147,17 @@ pub(crate) fn blocking<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         _ => work(),
+    }
+}
+
+/// For as long as a member puts a snapshot in place.
+pub(crate) struct Installing<'a> {
+    shared: &'a Shared,
+    node: NodeId,
+}
+
+impl Drop for Installing<'_> {
+    fn drop(&mut self) {
+        self.shared.installing.lock().remove(&self.node);
     }
 }

@@ -63,8 +63,10 @@ pub struct Net {
     stand_ins: Mutex<BTreeMap<NodeId, NodeId>>,
     rng: Mutex<Seeded>,
     lose_one_in: Mutex<u64>,
-    /// How much longer a piece of a snapshot takes.
-    snapshots_take: Mutex<Duration>,
+    /// How much longer a piece of a snapshot takes, and to put it in place.
+    snapshots_take: Mutex<(Duration, Duration)>,
+    /// Who is at that, and hears nothing else.
+    installing: Mutex<BTreeSet<NodeId>>,
     /// What happens to messages on the way.
     spoil: Mutex<Option<Spoil>>,
 }
@@ -93,9 +95,18 @@ impl Transport for Line {
     async fn call(&self, to: NodeId, _address: &str, message: RaftMessage) -> Result<RaftMessage, TransportError> {
         let bytes = message.encode_to_vec();
         self.net.travel(self.from, to).await?;
-        if matches!(message.body, Some(Body::Snapshot(_))) {
-            let longer = *self.net.snapshots_take.lock();
-            tokio::time::sleep(longer).await;
+        match &message.body {
+            Some(Body::Snapshot(chunk)) => {
+                let (piece, all) = *self.net.snapshots_take.lock();
+                tokio::time::sleep(piece).await;
+                if chunk.last {
+                    self.net.installing.lock().insert(to);
+                    tokio::time::sleep(all).await;
+                    self.net.installing.lock().remove(&to);
+                }
+            }
+            _ if self.net.installing.lock().contains(&to) => std::future::pending().await,
+            _ => {}
         }
         let there = self.net.stand_ins.lock().get(&to).copied().unwrap_or(to);
         let group = self.net.running.lock().get(&there).cloned();
@@ -219,6 +230,7 @@ impl World {
             rng: Mutex::new(rng.fork("network")),
             lose_one_in: Mutex::new(0),
             snapshots_take: Mutex::default(),
+            installing: Mutex::default(),
             spoil: Mutex::default(),
         });
         let mut clocks = rng.fork("clocks");
@@ -419,9 +431,9 @@ impl World {
         *self.net.spoil.lock() = Some(Box::new(spoil));
     }
 
-    /// Each piece of a snapshot takes so much longer.
-    pub fn snapshots_take(&self, longer: Duration) {
-        *self.net.snapshots_take.lock() = longer;
+    /// Each piece of a snapshot takes so much longer, and putting it in place so long.
+    pub fn snapshots_take(&self, piece: Duration, all: Duration) {
+        *self.net.snapshots_take.lock() = (piece, all);
     }
 
     pub fn lose_one_in(&self, n: u64) {

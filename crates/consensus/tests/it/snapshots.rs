@@ -216,37 +216,40 @@ fn a_log_of_large_entries_is_cut_by_its_bytes() {
 /// It gets a snapshot, which takes a while, and more is written meanwhile than is kept: what follows the snapshot is there
 /// when it has it, or it would get one snapshot after the other.
 #[test]
-fn a_member_catches_up_though_much_is_written_while_its_snapshot_is_on_its_way() {
-    let mut world = World::new(3, 3, 77);
-    // The simulated disk takes a file away from those who are reading it, which would break a stream.
-    world.durable = true;
-    world.limits.snapshot_every = 1_000_000;
-    (world.limits.snapshot_bytes, world.limits.keep_bytes) = (256 << 10, 64 << 10);
-    ALL.into_iter().for_each(|node| world.start(node));
-    world.put("first");
-    let away = follower(&world);
-    world.power_off(away);
-    outrun(&world, away, 8 << 10);
-    let streams = Seen::default();
-    let shown = streams.clone();
-    world.spoil(move |message: &mut RaftMessage| {
-        if let Some(Body::Snapshot(chunk)) = &message.body {
-            shown.lock().entry(chunk.stream).or_default().push(chunk.sequence);
+fn a_member_catches_up_though_much_is_written_while_it_gets_a_snapshot() {
+    for (piece, all) in [(Duration::from_millis(40), Duration::ZERO), (Duration::ZERO, LEASE * 6)] {
+        let mut world = World::new(3, 3, 77);
+        // The simulated disk takes a file away from those who are reading it, which would break a stream.
+        world.durable = true;
+        world.limits.snapshot_every = 1_000_000;
+        (world.limits.snapshot_bytes, world.limits.keep_bytes) = (256 << 10, 64 << 10);
+        ALL.into_iter().for_each(|node| world.start(node));
+        world.put("first");
+        let away = follower(&world);
+        world.power_off(away);
+        outrun(&world, away, 8 << 10);
+        let streams = Seen::default();
+        let shown = streams.clone();
+        world.spoil(move |message: &mut RaftMessage| {
+            if let Some(Body::Snapshot(chunk)) = &message.body {
+                shown.lock().entry(chunk.stream).or_default().push(chunk.sequence);
+            }
+        });
+        world.snapshots_take(piece, all);
+        world.start(away);
+        world.until("a snapshot is on its way", |_| !streams.lock().is_empty());
+        let (cut, sent) = (world.group(world.leader().0).status().first, world.elapsed());
+        for n in 0..400 {
+            world.put(vec![n as u8; 8 << 10]);
+            world.sleep(all / 300);
         }
-    });
-    world.snapshots_take(Duration::from_millis(40));
-    world.start(away);
-    world.until("a snapshot is on its way", |_| !streams.lock().is_empty());
-    let (cut, sent) = (world.group(world.leader().0).status().first, world.elapsed());
-    for n in 0..400 {
-        world.put(vec![n as u8; 8 << 10]);
+        assert!(world.elapsed() - sent > all.max(Duration::from_millis(500)));
+        world.until("it has everything", all_same);
+        for n in 0..100 {
+            world.put(vec![n; 8 << 10]);
+        }
+        world.until("what was kept for it goes", |world| world.group(world.leader().0).status().first.0 > cut.0 + 300);
+        let streams = streams.lock();
+        assert_eq!(streams.len(), 1, "{piece:?}, {all:?}: snapshots were sent again: {streams:?}");
     }
-    assert!(world.elapsed() - sent > Duration::from_millis(500));
-    world.until("it has everything", all_same);
-    for n in 0..100 {
-        world.put(vec![n; 8 << 10]);
-    }
-    world.until("what was kept for it goes", |world| world.group(world.leader().0).status().first.0 > cut.0 + 300);
-    let streams = streams.lock();
-    assert_eq!(streams.len(), 1, "snapshots were sent again: {streams:?}");
 }

@@ -23,8 +23,17 @@ pub(super) struct Newcomer {
     hello: v1::NotifyHello,
     /// F3: it was known before something was lost.
     after_loss: bool,
+    /// The worn id in whose place the new one comes, and its session.
+    replaces: Option<(ClientKey, u64)>,
     /// Ids of the principal that were found so far.
     found: u32,
+}
+
+impl Newcomer {
+    /// How many ids its principal may have before it: the one that it replaces does not count.
+    fn most(&self, max_ids: u32) -> u32 {
+        max_ids.saturating_add(u32::from(self.replaces.is_some()))
+    }
 }
 
 impl Registrar {
@@ -53,7 +62,7 @@ impl Registrar {
             Some((key, session)) => self.give(now, &key, Work::Hello { channel, contact, session, hello }, out),
             None => {
                 let after_loss = !hello.previous.is_empty() && !self.is(Mutant::LossUntold);
-                self.newcomer(now, caller, (channel, contact), (hello, after_loss), out);
+                self.newcomer(now, caller, (channel, contact), (hello, after_loss, None), out);
             }
         }
     }
@@ -64,7 +73,7 @@ impl Registrar {
         now: Now,
         caller: &Caller,
         (channel, contact): (Channel, u64),
-        (hello, after_loss): (v1::NotifyHello, bool),
+        (hello, after_loss, replaces): (v1::NotifyHello, bool, Option<(ClientKey, u64)>),
         out: &mut Outbox<Output>,
     ) {
         let Some(realm) = &self.realm else { return };
@@ -72,10 +81,10 @@ impl Registrar {
         let uuid = (u128::from(self.rng.next_u64()) << 64) | u128::from(self.rng.next_u64());
         let key = ClientKey::new(&caller.app, generation, &caller.principal, uuid.to_be_bytes());
         let (place, nonce) = (key.hash(), hello.nonce);
-        let newcomer = Newcomer { key, channel, contact, hello, after_loss, found: 0 };
+        let newcomer = Newcomer { key, channel, contact, hello, after_loss, replaces, found: 0 };
         match self.ids.get(&place).copied() {
             // Soon after a range was gained it may be a repeat of what another owner has granted: then the rows are read.
-            Some(ids) if ids < self.options.max_ids && self.gained + REPEATS <= now.mono => {
+            Some(ids) if ids < newcomer.most(self.options.max_ids) && self.gained + REPEATS <= now.mono => {
                 return self.welcome(now, newcomer, out);
             }
             // Some of them may have been collected.
@@ -95,7 +104,8 @@ impl Registrar {
         if let Some(from) = from {
             span.start = from;
         }
-        let request = rows::scan(REGISTRAR, span, self.options.max_ids - newcomer.found, &[CREATED, SESSION]);
+        let limit = newcomer.most(self.options.max_ids) - newcomer.found;
+        let request = rows::scan(REGISTRAR, span, limit, &[CREATED, SESSION]);
         self.store(Step::Counting(newcomer), request, out);
     }
 
@@ -115,14 +125,15 @@ impl Registrar {
             let Newcomer { channel, contact, hello, .. } = newcomer;
             return self.give(now, &key, Work::Hello { channel, contact, session: 0, hello }, out);
         }
-        let full = newcomer.found >= self.options.max_ids;
+        let most = newcomer.most(self.options.max_ids);
+        let full = newcomer.found >= most;
         if let (false, Some(next)) = (full, rows.next) {
             return self.count(newcomer, Some(next), out);
         }
         self.counting.remove(&(place, nonce));
         // Those who came meanwhile are in the count already, or in what was found, or in both.
         let known = self.ids.get(&place).copied().unwrap_or(0).max(newcomer.found);
-        if full || known >= self.options.max_ids {
+        if full || known >= most {
             return self.refuse((place, newcomer.channel), 0, v1::NotifyRefused::TooManyIds, nonce, out);
         }
         self.ids.insert(place, known);
@@ -130,12 +141,12 @@ impl Registrar {
     }
 
     fn welcome(&mut self, now: Now, newcomer: Newcomer, out: &mut Outbox<Output>) {
-        let Newcomer { key, channel, contact, hello, after_loss, .. } = newcomer;
+        let Newcomer { key, channel, contact, hello, after_loss, replaces, .. } = newcomer;
         if let Some(ids) = self.ids.get(&key.hash()) {
             *ids += 1;
         }
         let mut client = Box::new(Client::new(now.mono));
-        (client.state, client.created) = (State::Ready, true);
+        (client.state, client.created, client.replaces) = (State::Ready, true, replaces.map(Box::new));
         (client.source, client.persistent, client.after_loss) = (hello.source.clone(), hello.persistent, after_loss);
         let value = [&[u8::from(hello.persistent)], hello.source.as_ref()].concat();
         let seqno = self.begin_session(now, &key, &mut client, (channel, contact), hello.nonce);
@@ -245,17 +256,39 @@ impl Registrar {
         } else {
             // F10: collected; F8: a second tab or cloned storage, superseded meanwhile; F12: another installation; an id that
             // is worn. Each gets a new id.
-            self.nonces.remove(&(key.hash(), nonce));
+            let answered = self.nonces.remove(&(key.hash(), nonce));
+            if let Some(other) = answered.filter(|other| other != key) {
+                // The same handshake came before, and has another id by now.
+                self.nonces.insert((key.hash(), nonce), other.clone());
+                return self.give(now, &other, Work::Hello { channel, contact, session: 0, hello }, out);
+            }
             let user = key.to_message();
             let caller = Caller { app: user.app, principal: user.user };
             // F3: the new id has to hear of a loss as the old one had; of an id that is not there nobody knows whether it had.
             let after_loss = client.after_loss || (!client.created && !hello.previous.is_empty());
             let after_loss = after_loss && !self.is(Mutant::LossUntold);
-            self.newcomer(now, &caller, (channel, contact), (hello, after_loss), out);
-            if client.created && session == client.session && self.is_worn(client) {
-                self.goodbye(now, key, client, channel, true);
-            }
+            let same = client.created && session == client.session && hello.source == client.source;
+            let replaces = same.then(|| (key.clone(), session));
+            self.newcomer(now, &caller, (channel, contact), (hello, after_loss, replaces), out);
         }
+    }
+
+    /// Another id has come in the place of a worn one, and is stable. Whoever else uses this one hears so.
+    pub(super) fn replaced(
+        &mut self,
+        now: Now,
+        key: &ClientKey,
+        client: &mut Client,
+        (channel, session): (Channel, u64),
+        out: &mut Outbox<Output>,
+    ) {
+        if !client.created || client.session != session || !self.is_worn(client) {
+            return;
+        }
+        if let Some(old) = client.channel.filter(|old| *old != channel) {
+            self.refuse((key.hash(), old), session, v1::NotifyRefused::InvalidId, 0, out);
+        }
+        self.goodbye(now, key, client, channel, true);
     }
 
     /// Whether so many registrations were ended under this id that its client goes on under another: what is left of them is

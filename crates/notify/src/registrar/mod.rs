@@ -304,6 +304,7 @@ impl Registrar {
             Work::Collect => self.collect(now, key, client, out),
             Work::Look => self.look(now, key, client, out),
             Work::Scrub => self.scrub(now, key, client, out),
+            Work::Replaced { channel, session } => self.replaced(now, key, client, (channel, session), out),
         }
     }
 

@@ -138,6 +138,8 @@ pub(super) enum Work {
     Look,
     /// F3: take its registrations to their matchers again.
     Scrub,
+    /// Another id has come in its place, by this connection, if it is still in this session.
+    Replaced { channel: Channel, session: u64 },
 }
 
 /// A client in memory.
@@ -161,6 +163,8 @@ pub(super) struct Client {
     pub ages: bool,
     /// F10: it goes for good, and hears by this connection when that is certain.
     pub leaving: Option<Channel>,
+    /// The worn id in whose place this one has come, and its session: it goes once this one is stable.
+    pub replaces: Option<Box<(ClientKey, u64)>>,
     /// Whether the store holds that it can be reached there.
     pub present: bool,
     /// When it last said something, in monotonic time, and when its row was last used, in wall-clock milliseconds.
@@ -209,6 +213,7 @@ impl Client {
             seated: 0,
             ages: false,
             leaving: None,
+            replaces: None,
             present: false,
             heard: now,
             used_ms: 0,

@@ -36,7 +36,7 @@ impl Registrar {
             }
             () if session > client.session && client.created => Some(v1::NotifyRefused::InvalidId),
             // As long as it has no other id it hears of everything under this one.
-            () if self.is_worn(client) => Some(v1::NotifyRefused::InvalidId),
+            () if self.is_worn(client) && !up.goodbye => Some(v1::NotifyRefused::InvalidId),
             () if !fits(&up) => Some(v1::NotifyRefused::Invalid),
             () => None,
         };

@@ -179,6 +179,10 @@ impl Registrar {
                 }
                 After::Grant { channel, nonce } => {
                     self.grant(key, client, channel, nonce, out);
+                    if let Some(old) = client.replaces.take() {
+                        let (old, session) = *old;
+                        self.give(now, &old, Work::Replaced { channel, session }, out);
+                    }
                     // What came while it was away.
                     self.push_all(now, key, client, out);
                 }

@@ -308,3 +308,64 @@ fn an_id_is_worn_though_matchers_are_away() {
     desk.match_all(7);
     assert_eq!((desk.machine.clients(), desk.machine.pending()), (1, 0));
 }
+
+/// The new id is stable before the old one goes: whatever fails on the way, nothing is forgotten, and nobody is deaf.
+#[test]
+fn a_worn_id_goes_once_the_other_one_is_stable() {
+    let mut desk = Desk::registrar(Options { max_ended: 100, max_ids: 1, ..Default::default() });
+    let grant = worn(&mut desk, true);
+    let key = desk.key_of(&grant);
+    desk.hold = true;
+    assert_eq!(desk.hello(3, 33, &grant.token), None);
+    // It is said again before the first one is answered, and the store fails once.
+    assert_eq!(desk.hello(3, 33, &grant.token), None);
+    while let Some((id, request)) = desk.held.pop_front() {
+        assert!(!matches!(request, StoreRequest::Write(_)), "nothing of the old id goes");
+        desk.give(Input::Stored { id, result: Err(unavailable()) });
+    }
+    desk.release_all();
+    assert!(!desk.confirm(true));
+    // Its principal may have one id, and has: the worn one does not count. It is not new to the servers.
+    let next = desk.hello(3, 33, &grant.token).expect("another id");
+    assert_ne!(desk.key_of(&next), key);
+    assert!(desk.confirm(true), "now the old one goes");
+    desk.match_all(7);
+    assert_eq!(desk.machine.clients(), 1);
+    desk.downs();
+    desk.register(&next, 3, 1, b"x");
+    desk.match_all(8);
+    assert_eq!(notifications(desk.downs()), [(8, false)], "nothing was lost");
+    // The same handshake once more, from a queue where it waited.
+    assert_eq!(desk.hello(3, 33, &grant.token).map(|again| again.salt), Some(next.salt));
+    assert_eq!(desk.machine.clients(), 1);
+}
+
+/// Two tabs with one token: whoever loses the id hears so.
+#[test]
+fn whoever_else_uses_a_worn_id_is_told() {
+    let mut desk = Desk::registrar(Options { max_ended: 100, ..Default::default() });
+    let grant = worn(&mut desk, true);
+    // The client itself is silent, on its own connection (2), while another one comes by its token.
+    let previous = grant.token.clone();
+    let hello = v1::NotifyHello { nonce: 33, previous, source: Bytes::from_static(b"phone"), persistent: true };
+    desk.from(ann(), 3, v1::NotifyUp { hello: Some(hello), ..Default::default() });
+    let (mut granted, mut refused) = (false, Vec::new());
+    for out in desk.take() {
+        let Output::Send { channel, message, .. } = &out else {
+            desk.out.push(out);
+            continue;
+        };
+        granted |= channel.number == 3 && message.grant.is_some();
+        refused.extend(message.refusal.as_ref().map(|refusal| (channel.number, refusal.reason())));
+    }
+    assert_eq!((granted, refused), (true, vec![(2, Refused::InvalidId)]));
+    assert!(desk.confirm(true));
+    // Goodbye is goodbye, however worn.
+    let mut desk = Desk::registrar(Options { max_ended: 100, ..Default::default() });
+    let grant = worn(&mut desk, true);
+    let key = desk.key_of(&grant);
+    say(&mut desk, &grant, v1::NotifyUp { goodbye: true, ..Default::default() });
+    assert_eq!(desk.refusals(), []);
+    assert_eq!(desk.notify(&key, b"x", 9, true), None);
+    assert_eq!(desk.downs(), [], "nobody is there");
+}

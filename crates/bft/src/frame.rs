@@ -81,6 +81,11 @@ pub enum Answer {
 }
 
 impl Question {
+    /// Whether it is a read past the order.
+    pub fn is_read(&self) -> bool {
+        matches!(self, Question::Ask { purpose: Purpose::Read, .. })
+    }
+
     /// The frame, without its length.
     pub fn encoded(&self) -> Bytes {
         let mut out = BytesMut::new();

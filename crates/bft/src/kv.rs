@@ -163,7 +163,7 @@ impl Durable for KeyValue {
         }
     }
 
-    fn load(reader: &mut Reader) -> Result<KeyValue, Malformed> {
+    fn load(&self, reader: &mut Reader) -> Result<KeyValue, Malformed> {
         let mut service = KeyValue::default();
         for _ in 0..reader.number()? {
             let (key, value) = (reader.bytes(LONGEST_KEY)?, reader.bytes(LONGEST_RESULT)?);
@@ -206,7 +206,7 @@ mod tests {
         let mut saved = BytesMut::new();
         service.save(&mut saved);
         let mut reader = Reader::new(saved.freeze());
-        assert_eq!(KeyValue::load(&mut reader), Ok(service));
+        assert_eq!(KeyValue::default().load(&mut reader), Ok(service));
         assert_eq!(reader.end(), Ok(()));
     }
 

@@ -8,7 +8,7 @@
 //! - [`membership`]: who is of the group, as a file; keys for all of them. [`keys`], [`command`]: signatures and MACs.
 //! - [`pool`]: commands that wait for the order. [`seat`]: a replica beside its order. [`server`]: its door for clients.
 //! - [`snapshot`]: the state at a height; f + 1 equal signed hashes make one that may be taken over.
-//! - [`client`]: asks all replicas, by [`tidings_sketch::group`]. [`kv`]: a service.
+//! - [`client`]: asks all replicas, by [`tidings_sketch::group`]. [`kv`], [`http`]: services.
 //!
 //! - `engine` (a feature): simplex and marshal of commonware, which make the order. [`mark`]: who may vote.
 //!
@@ -25,6 +25,7 @@ pub mod command;
 #[cfg(feature = "engine")]
 pub mod engine;
 pub mod frame;
+pub mod http;
 pub mod keys;
 pub mod kv;
 pub mod mark;

@@ -23,15 +23,18 @@ use tidings_sketch::sigma::Sigma;
 use tokio::sync::mpsc;
 
 /// What is replicated, and can be carried from one replica to another.
-pub trait Durable: Service + Clone + Send + Sized + 'static {
+pub trait Durable: Service + Clone + Send + Sync + Sized + 'static {
+    /// Whether an answer may take long: then reads are answered aside, by a copy of the service, which must cost nothing.
+    const SLOW: bool = false;
+
     /// Answers a request that changes nothing, as things stand; `None` if it may change something.
     fn read(&self, request: &Bytes) -> Option<Bytes>;
 
     /// Writes the state: the same bytes wherever it is the same.
     fn save(&self, out: &mut BytesMut);
 
-    /// Reads a state that was written.
-    fn load(reader: &mut Reader) -> Result<Self, Malformed>;
+    /// This service, as it was before the first command, with a state that was written.
+    fn load(&self, reader: &mut Reader) -> Result<Self, Malformed>;
 }
 
 /// Where answers for one connection go. If it is full, the client asks again.
@@ -92,6 +95,8 @@ pub struct Seat<S> {
     shelf: Shelf,
     state: Mutex<State<S>>,
     sin: Option<Sin>,
+    /// What it answered first, should that be its sin.
+    first: Mutex<Option<Verdict>>,
 }
 
 impl<S: Durable> Seat<S> {
@@ -106,7 +111,7 @@ impl<S: Durable> Seat<S> {
     ) -> io::Result<Seat<S>> {
         let kept = shelf.latest()?;
         let replica = match &kept {
-            Some(snapshot) => snapshot.replica(membership.life()).map_err(io::Error::other)?,
+            Some(snapshot) => snapshot.replica(membership.life(), &empty).map_err(io::Error::other)?,
             None => Replica::new(membership.life(), membership.clients(), empty),
         };
         let attest = |snapshot| (Attestation::new(&membership, &secrets.secret, &snapshot), snapshot);
@@ -114,7 +119,7 @@ impl<S: Durable> Seat<S> {
         let pool = Arc::new(Pool::default());
         pool.executed(replica.height(), []);
         let state = Mutex::new(State { replica, waiting: BTreeMap::new(), kept });
-        Ok(Seat { membership, pool, secrets, votes, shelf, state, sin })
+        Ok(Seat { membership, pool, secrets, votes, shelf, state, sin, first: Mutex::default() })
     }
 
     /// The height up to which it has executed.
@@ -195,7 +200,11 @@ impl<S: Durable> Seat<S> {
     }
 
     fn read(&self, signed: &Signed, whole: bool, sink: &Sink) {
-        let result = self.state.lock().replica.service().read(&signed.command.request);
+        let request = &signed.command.request;
+        let result = match S::SLOW {
+            true => self.service().read(request),
+            false => self.state.lock().replica.service().read(request),
+        };
         if let Some(result) = result {
             self.reply(signed, whole, None, Verdict::Done(result), sink);
         }
@@ -216,7 +225,12 @@ impl<S: Durable> Seat<S> {
         let result = match self.sin {
             Some(Sin::Mute) => return,
             Some(Sin::Forger) => Verdict::Done(Bytes::from_static(b"forged")).encoded(),
-            _ => verdict.encoded(),
+            Some(Sin::Stale) => self.first.lock().get_or_insert(verdict).encoded(),
+            Some(Sin::Equivocator) => {
+                let own = format!("for client {} and nonce {}", signed.command.client, signed.command.nonce);
+                Verdict::Done(own.into()).encoded()
+            }
+            None => verdict.encoded(),
         };
         let reply = Reply {
             group: self.membership.number(),

@@ -14,6 +14,8 @@ use tokio::task::JoinHandle;
 
 /// Answers that wait to be written to one connection. More are dropped: the client asks again.
 const MOST_ANSWERS: usize = 2_048;
+/// The most reads of a slow service at a time.
+const MOST_SLOW: usize = 128;
 /// The most connections at a time.
 const MOST_CONNECTIONS: usize = 4_096;
 
@@ -45,6 +47,7 @@ impl Drop for Server {
 
 async fn accept<S: Durable>(listener: TcpListener, seat: Arc<Seat<S>>) {
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let slow = Arc::new(Semaphore::new(MOST_SLOW));
     // Connections end with the listener: the set aborts its tasks when it is dropped.
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -52,9 +55,9 @@ async fn accept<S: Durable>(listener: TcpListener, seat: Arc<Seat<S>>) {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
-                let seat = seat.clone();
+                let (seat, slow) = (seat.clone(), slow.clone());
                 connections.spawn(async move {
-                    serve(stream, seat).await;
+                    serve(stream, seat, slow).await;
                     drop(permit);
                 });
             }
@@ -66,7 +69,7 @@ async fn accept<S: Durable>(listener: TcpListener, seat: Arc<Seat<S>>) {
     }
 }
 
-async fn serve<S: Durable>(stream: TcpStream, seat: Arc<Seat<S>>) {
+async fn serve<S: Durable>(stream: TcpStream, seat: Arc<Seat<S>>, slow: Arc<Semaphore>) {
     let _ = stream.set_nodelay(true);
     let (read, write) = stream.into_split();
     let (sink, answers) = mpsc::channel(MOST_ANSWERS);
@@ -74,6 +77,16 @@ async fn serve<S: Durable>(stream: TcpStream, seat: Arc<Seat<S>>) {
         let mut read = BufReader::new(read);
         while let Some(frame) = next_frame(&mut read, LONGEST_QUESTION).await {
             match Question::read(frame) {
+                Ok(question) if S::SLOW && question.is_read() => {
+                    // More than there is room for are dropped: the client asks again.
+                    if let Ok(permit) = slow.clone().try_acquire_owned() {
+                        let (seat, sink) = (seat.clone(), sink.clone());
+                        tokio::task::spawn_blocking(move || {
+                            seat.ask(question, &sink);
+                            drop(permit);
+                        });
+                    }
+                }
                 Ok(question) => seat.ask(question, &sink),
                 Err(error) => return tracing::debug!(%error, "a client does not speak our language"),
             }

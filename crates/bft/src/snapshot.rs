@@ -62,8 +62,8 @@ impl Snapshot {
         Snapshot { height, hash: *blake3::hash(&bytes).as_bytes(), bytes }
     }
 
-    /// The replica that it is of, in this life of the group.
-    pub fn replica<S: Durable>(&self, life: Incarnation) -> Result<Replica<S>, Malformed> {
+    /// The replica that it is of, in this life of the group, which began with this service.
+    pub fn replica<S: Durable>(&self, life: Incarnation, empty: &S) -> Result<Replica<S>, Malformed> {
         let mut reader = Reader::new(self.bytes.clone());
         let (format, of, height) = (reader.byte()?, reader.number()?, reader.number()?);
         if format != FORMAT || of != life.0 || height != self.height {
@@ -74,7 +74,7 @@ impl Snapshot {
             let client = reader.number()?;
             clients.insert(client, read_window(&mut reader)?);
         }
-        let service = S::load(&mut reader)?;
+        let service = empty.load(&mut reader)?;
         reader.end()?;
         Ok(Replica::restored(life, height, clients, service))
     }
@@ -214,13 +214,13 @@ mod tests {
     fn a_replica_comes_back_with_the_replies_it_gave() {
         let replica = replica();
         let snapshot = Snapshot::of(&replica);
-        assert_eq!(snapshot.replica(Incarnation(1)), Ok(replica.clone()));
-        let again: Replica<KeyValue> = snapshot.replica(Incarnation(1)).unwrap();
+        assert_eq!(snapshot.replica(Incarnation(1), &KeyValue::default()), Ok(replica.clone()));
+        let again: Replica<KeyValue> = snapshot.replica(Incarnation(1), &KeyValue::default()).unwrap();
         assert_eq!(again.replied(1, 2), replica.replied(1, 2));
-        assert!(snapshot.replica::<KeyValue>(Incarnation(2)).is_err(), "of another life");
+        assert!(snapshot.replica(Incarnation(2), &KeyValue::default()).is_err(), "of another life");
         for short in 0..snapshot.bytes.len() {
             let cut = Snapshot::from_bytes(3, snapshot.bytes.slice(..short));
-            assert!(cut.replica::<KeyValue>(Incarnation(1)).is_err());
+            assert!(cut.replica(Incarnation(1), &KeyValue::default()).is_err());
         }
     }
 

@@ -1,5 +1,6 @@
 //! `tidings bft …`: a group of replicas of which some may lie.
 
+mod ask;
 mod keygen;
 #[cfg(feature = "bft")]
 mod run;
@@ -22,7 +23,11 @@ pub fn run(command: Bft) -> Result<(), Error> {
             Err(Error::new("bft.no_engine", tidings_base::Class::Invalid, "this build has no engine that orders")
                 .hint("Build it with `cargo build --release --features bft`; that takes some minutes more."))
         }
-        Bft::Status(args) => status::run(&args),
+        Bft::Status(args) => status::run(&args.asks),
+        Bft::Get(args) => ask::get(&args),
+        Bft::Put(args) => ask::put(&args),
+        Bft::Fetch(args) => ask::fetch(&args),
+        Bft::Delete(args) => ask::delete(&args),
     }
 }
 

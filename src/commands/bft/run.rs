@@ -4,14 +4,20 @@ use crate::cli::bft::Run;
 use crate::commands::runtime;
 use crate::commands::signals::Signals;
 use crate::output::{self, broken};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tidings_base::Error;
 use tidings_bft::engine::replica::{Options, Replica};
+use tidings_bft::http::Origin;
 use tidings_bft::kv::KeyValue;
-use tidings_bft::membership::ReplicaSecrets;
+use tidings_bft::membership::{Membership, ReplicaSecrets};
+use tidings_bft::seat::Durable;
 use tidings_bft::server::Server;
+use tidings_bft::sin::Sin;
 use tidings_node::config::Log;
 use tidings_node::logs;
+use tidings_sketch::ReplicaId;
 
 /// Runs it.
 pub fn run(args: Run) -> Result<(), Error> {
@@ -21,23 +27,46 @@ pub fn run(args: Run) -> Result<(), Error> {
     let me = membership.replica(&secrets.secret.public());
     let me = me.ok_or_else(|| output::usage("the secret is of no replica of this group"))?;
     let address = membership.replicas()[usize::from(me.0)].clients;
-    runtime()?.block_on(async {
-        let mut signals = Signals::listen()?;
-        let options = Options { membership, secrets, directory: args.data, empty: KeyValue::default(), sin: None };
-        let starting = Replica::start(options);
-        let mut replica = tokio::select! {
-            started = starting => started?,
-            _ = signals.next() => return Ok(()),
-        };
-        let door = Server::start(address, replica.seat.clone()).await;
-        let door = door.map_err(|error| broken(format_args!("cannot listen on {address}"), error))?;
-        output::line(format_args!("replica {} serves clients on {}", me.0, door.address()));
-        tokio::select! {
-            _ = signals.next() => {}
-            failed = replica.ended() => return Err(failed),
-        }
-        drop(door);
-        replica.stop().await;
-        Ok(())
-    })
+    #[cfg(feature = "bft-sins")]
+    let sin = args.sin;
+    #[cfg(not(feature = "bft-sins"))]
+    let sin = None;
+    let serving = Serving { membership, secrets, directory: args.data, sin, me, address };
+    let Some(origin) = args.origin else { return runtime()?.block_on(serve(serving, KeyValue::default())) };
+    if !origin.ip().is_loopback() {
+        return Err(output::usage(format!("{origin} is not on this machine")).hint(
+            "A replica vouches for what its own server says: run one beside each replica, on a loopback address.",
+        ));
+    }
+    let origin = Origin::new(origin).map_err(|error| broken("cannot start a thread", error))?;
+    runtime()?.block_on(serve(serving, origin))
+}
+
+struct Serving {
+    membership: Arc<Membership>,
+    secrets: ReplicaSecrets,
+    directory: PathBuf,
+    sin: Option<Sin>,
+    me: ReplicaId,
+    address: SocketAddr,
+}
+
+async fn serve<S: Durable>(serving: Serving, empty: S) -> Result<(), Error> {
+    let Serving { membership, secrets, directory, sin, me, address } = serving;
+    let mut signals = Signals::listen()?;
+    let starting = Replica::start(Options { membership, secrets, directory, empty, sin });
+    let mut replica = tokio::select! {
+        started = starting => started?,
+        _ = signals.next() => return Ok(()),
+    };
+    let door = Server::start(address, replica.seat.clone()).await;
+    let door = door.map_err(|error| broken(format_args!("cannot listen on {address}"), error))?;
+    output::line(format_args!("replica {} serves clients on {}", me.0, door.address()));
+    tokio::select! {
+        _ = signals.next() => {}
+        failed = replica.ended() => return Err(failed),
+    }
+    drop(door);
+    replica.stop().await;
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! `tidings bft status`: how far each replica is.
 
-use crate::cli::bft::Status;
+use crate::cli::bft::Asks;
 use crate::commands::runtime;
 use crate::output;
 use serde_json::json;
@@ -16,7 +16,7 @@ use tidings_sketch::ReplicaId;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks each, and prints.
-pub fn run(args: &Status) -> Result<(), Error> {
+pub fn run(args: &Asks) -> Result<(), Error> {
     let membership = Arc::new(super::group(&args.group)?);
     let secrets = ClientSecrets::parse(&super::text(&args.client)?)?;
     let statuses = runtime()?.block_on(ask(membership.clone(), secrets))?;

@@ -68,7 +68,7 @@ fn spoilt_states_requests_and_files_are_refused() {
     for _ in 0..1_000 {
         let state = Snapshot::from_bytes(5, spoilt(&mut rng, &snapshot.bytes));
         assert!(state == snapshot || state.hash != snapshot.hash);
-        let _ = state.replica::<KeyValue>(Incarnation(1));
+        let _ = state.replica(Incarnation(1), &KeyValue::default());
         let _ = Response::read(spoilt(&mut rng, &request()));
         replica.execute(&Block {
             height: replica.height() + 1,

@@ -65,7 +65,7 @@ pub struct Net {
     lose_one_in: Mutex<u64>,
     /// How much longer a piece of a snapshot takes, and to put it in place.
     snapshots_take: Mutex<(Duration, Duration)>,
-    /// Who is at that, and hears nothing else.
+    /// Who is at that, and neither hears nor says anything else.
     installing: Mutex<BTreeSet<NodeId>>,
     /// What happens to messages on the way.
     spoil: Mutex<Option<Spoil>>,
@@ -105,7 +105,9 @@ impl Transport for Line {
                     self.net.installing.lock().remove(&to);
                 }
             }
-            _ if self.net.installing.lock().contains(&to) => std::future::pending().await,
+            _ if [self.from, to].iter().any(|node| self.net.installing.lock().contains(node)) => {
+                std::future::pending().await
+            }
             _ => {}
         }
         let there = self.net.stand_ins.lock().get(&to).copied().unwrap_or(to);

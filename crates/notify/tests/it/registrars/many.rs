@@ -369,3 +369,23 @@ fn whoever_else_uses_a_worn_id_is_told() {
     assert_eq!(desk.notify(&key, b"x", 9, true), None);
     assert_eq!(desk.downs(), [], "nobody is there");
 }
+
+/// The same handshake twice, while the row of the worn id is read: one id comes of it.
+#[test]
+fn a_handshake_that_is_repeated_while_a_worn_id_is_read_has_one_answer() {
+    let mut desk = Desk::registrar(Options { max_ended: 100, ..Default::default() });
+    let grant = worn(&mut desk, true);
+    desk.give(Input::Closed(channel(2)));
+    // Nobody else has granted anything lately, and the principal's ids are counted.
+    desk.pass(7 * 60_000);
+    desk.hello(9, 99, &none()).unwrap();
+    assert_eq!(desk.machine.clients(), 1);
+    desk.hold = true;
+    (0..2).for_each(|_| assert_eq!(desk.hello(3, 33, &grant.token), None));
+    desk.release_all();
+    let granted: BTreeSet<Bytes> = desk.downs().into_iter().filter_map(|down| Some(down.grant?.salt)).collect();
+    assert_eq!(granted.len(), 1, "one id");
+    assert!(desk.confirm(true), "the old one goes");
+    desk.match_all(7);
+    assert_eq!(desk.machine.clients(), 2);
+}

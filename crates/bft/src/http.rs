@@ -1,0 +1,337 @@
+//! A web server beside each replica as the service: what is asked is fetched from there.
+//!
+//! ```text
+//!   execute, read ─▶ Origin ─ queue ─▶ one thread: hyper ─▶ the server, on this machine
+//!                 ◀─ status, headers, body, or why there is none
+//! ```
+//! Pages are fetched and never sent: they change outside the order (rule E), so that a group of honest servers gives answers
+//! that at least one of them gave, and not delay-once reads. There is no state, and a replica that has lost its disk has lost
+//! nothing here.
+
+use crate::codec::{Malformed, Reader, put_bytes};
+use crate::frame::LONGEST_RESULT;
+use crate::seat::Durable;
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Request as HttpRequest, Response as HttpResponse, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+use tidings_sketch::replica::Service;
+use tidings_sketch::sigma::Sigma;
+use tokio::sync::mpsc;
+
+/// The longest path with its query.
+pub const LONGEST_PATH: usize = 8 << 10;
+/// The most headers of a request or an answer.
+pub const MOST_HEADERS: usize = 128;
+/// The longest answer, with its headers: with what is around it, it is a result.
+pub const LONGEST_PAGE: usize = LONGEST_RESULT - (1 << 10);
+/// How long a server may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Requests that wait for the thread.
+const MOST_WAITING: usize = 1_024;
+
+/// What belongs to a connection, or to the moment, and is not passed on.
+const NOT_PASSED_ON: [&str; 13] = [
+    "age",
+    "connection",
+    "content-length",
+    "date",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+];
+
+/// A page that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its path, with the query.
+    pub path: String,
+    /// Headers, with names in lower case.
+    pub headers: Vec<(String, Bytes)>,
+}
+
+/// What the server says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// A page.
+    Page {
+        /// Its status.
+        status: u16,
+        /// Headers in the order of their names.
+        headers: Vec<(String, Bytes)>,
+        /// What it holds.
+        body: Bytes,
+    },
+    /// There is none.
+    Refused(Refusal),
+}
+
+/// Why there is no page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The request cannot be understood.
+    #[error("the request is none for a web server")]
+    Malformed = 1,
+    /// The server cannot be reached, or takes too long.
+    #[error("the server beside the replica does not answer")]
+    Unreachable = 2,
+    /// The page is too long.
+    #[error("the page is longer than an answer may be")]
+    TooLong = 3,
+}
+
+impl Request {
+    /// As bytes.
+    pub fn encoded(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        put_bytes(&mut out, self.path.as_bytes());
+        put_headers(&mut out, &self.headers);
+        out.freeze()
+    }
+
+    fn read(bytes: &Bytes) -> Result<Request, Malformed> {
+        let mut reader = Reader::new(bytes.clone());
+        let path = text(&reader.bytes(LONGEST_PATH)?)?;
+        let headers = read_headers(&mut reader, bytes.len())?;
+        reader.end()?;
+        if !path.starts_with('/') || headers.iter().any(|(name, _)| NOT_PASSED_ON.contains(&name.as_str())) {
+            return Err(Malformed::Unknown);
+        }
+        Ok(Request { path, headers })
+    }
+}
+
+impl Response {
+    fn encoded(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        match self {
+            Response::Page { status, headers, body } => {
+                out.put_u8(0);
+                out.put_u32(u32::from(*status));
+                put_headers(&mut out, headers);
+                put_bytes(&mut out, body);
+            }
+            Response::Refused(refusal) => out.put_u8(*refusal as u8),
+        }
+        out.freeze()
+    }
+
+    /// Reads what the group answered.
+    pub fn read(bytes: Bytes) -> Result<Response, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let response = match reader.byte()? {
+            0 => Response::Page {
+                status: u16::try_from(reader.number32()?).map_err(|_| Malformed::Unknown)?,
+                headers: read_headers(&mut reader, LONGEST_RESULT)?,
+                body: reader.bytes(LONGEST_RESULT)?,
+            },
+            1 => Response::Refused(Refusal::Malformed),
+            2 => Response::Refused(Refusal::Unreachable),
+            3 => Response::Refused(Refusal::TooLong),
+            _ => return Err(Malformed::Unknown),
+        };
+        reader.end()?;
+        Ok(response)
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<String, Malformed> {
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed::Unknown)
+}
+
+fn put_headers(out: &mut BytesMut, headers: &[(String, Bytes)]) {
+    out.put_u32(headers.len() as u32);
+    for (name, value) in headers {
+        put_bytes(out, name.as_bytes());
+        put_bytes(out, value);
+    }
+}
+
+fn read_headers(reader: &mut Reader, longest: usize) -> Result<Vec<(String, Bytes)>, Malformed> {
+    let count = reader.number32()? as usize;
+    if count > MOST_HEADERS {
+        return Err(Malformed::Long);
+    }
+    (0..count).map(|_| Ok((text(&reader.bytes(longest)?)?, reader.bytes(longest)?))).collect()
+}
+
+type Job = (HttpRequest<Empty<Bytes>>, SyncSender<Response>);
+
+/// The server beside a replica. Copies share their connections.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    address: SocketAddr,
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Origin {
+    /// A server that listens there.
+    pub fn new(address: SocketAddr) -> io::Result<Origin> {
+        let (jobs, queue) = mpsc::channel(MOST_WAITING);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("origin".to_owned()).spawn(move || runtime.block_on(fetch_all(queue)))?;
+        Ok(Origin { address, jobs })
+    }
+
+    fn fetch(&self, request: &Bytes) -> Response {
+        let Some(request) = Request::read(request).ok().and_then(|request| self.asked(&request)) else {
+            return Response::Refused(Refusal::Malformed);
+        };
+        let (sender, receiver) = sync_channel(1);
+        let sent = self.jobs.try_send((request, sender)).is_ok();
+        // The thread answers within its patience; a little more is for the way there.
+        let answer = sent.then(|| receiver.recv_timeout(2 * PATIENCE).ok()).flatten();
+        answer.unwrap_or(Response::Refused(Refusal::Unreachable))
+    }
+
+    fn asked(&self, request: &Request) -> Option<HttpRequest<Empty<Bytes>>> {
+        let uri: Uri = format!("http://{}{}", self.address, request.path).parse().ok()?;
+        let mut asked = HttpRequest::get(uri).body(Empty::new()).ok()?;
+        for (name, value) in &request.headers {
+            let name = HeaderName::from_lowercase(name.as_bytes()).ok()?;
+            asked.headers_mut().append(name, HeaderValue::from_bytes(value).ok()?);
+        }
+        Some(asked)
+    }
+}
+
+async fn fetch_all(mut queue: mpsc::Receiver<Job>) {
+    let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
+    while let Some((request, sender)) = queue.recv().await {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let fetched = tokio::time::timeout(PATIENCE, fetch(&client, request)).await;
+            // Who has given up has no use for it.
+            let _ = sender.send(fetched.unwrap_or(Response::Refused(Refusal::Unreachable)));
+        });
+    }
+}
+
+async fn fetch(client: &Client<HttpConnector, Empty<Bytes>>, request: HttpRequest<Empty<Bytes>>) -> Response {
+    let Ok(answer) = client.request(request).await else { return Response::Refused(Refusal::Unreachable) };
+    let (parts, body) = answer.into_parts();
+    match Limited::new(body, LONGEST_PAGE).collect().await {
+        Ok(body) => page(&HttpResponse::from_parts(parts, ()), body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Response::Refused(Refusal::TooLong),
+        Err(_) => Response::Refused(Refusal::Unreachable),
+    }
+}
+
+fn page(answer: &HttpResponse<()>, body: Bytes) -> Response {
+    let kept = answer.headers().iter().filter(|(name, _)| !NOT_PASSED_ON.contains(&name.as_str()));
+    let mut headers: Vec<(String, Bytes)> =
+        kept.map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect();
+    headers.sort();
+    let size: usize = headers.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+    if headers.len() > MOST_HEADERS || size + body.len() > LONGEST_PAGE {
+        return Response::Refused(Refusal::TooLong);
+    }
+    Response::Page { status: answer.status().as_u16(), headers, body }
+}
+
+impl Service for Origin {
+    fn execute(&mut self, _: Sigma, request: &Bytes) -> Bytes {
+        self.fetch(request).encoded()
+    }
+}
+
+impl Durable for Origin {
+    const SLOW: bool = true;
+
+    fn read(&self, request: &Bytes) -> Option<Bytes> {
+        Some(self.fetch(request).encoded())
+    }
+
+    fn save(&self, _: &mut BytesMut) {}
+
+    fn load(&self, _: &mut Reader) -> Result<Origin, Malformed> {
+        Ok(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener};
+
+    /// A server that gives every request this answer, and tells what it was asked.
+    fn server(answer: Vec<u8>) -> (Origin, std::sync::mpsc::Receiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (told, asked) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, mut request, mut piece) = (stream.unwrap(), Vec::new(), [0; 4_096]);
+                while !request.ends_with(b"\r\n\r\n") {
+                    let read = stream.read(&mut piece).unwrap();
+                    request.extend_from_slice(&piece[..read]);
+                }
+                let _ = told.send(String::from_utf8(request).unwrap());
+                let _ = stream.write_all(&answer);
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        });
+        (Origin::new(address).unwrap(), asked)
+    }
+
+    fn ask(origin: &Origin, path: &str, headers: &[(&str, &str)]) -> Response {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), Bytes::from((*value).to_owned())));
+        let request = Request { path: path.to_owned(), headers: headers.collect() };
+        Response::read(origin.read(&request.encoded()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_page_is_what_the_server_says_without_what_is_of_the_moment() {
+        let answer =
+            "HTTP/1.1 200 OK\r\nDate: now\r\nX-B: 2\r\nContent-Length: 5\r\nConnection: close\r\nX-A: 1\r\n\r\nhello";
+        let (origin, asked) = server(answer.into());
+        let page = ask(&origin, "/page?x=1", &[("accept", "text/plain")]);
+        let header = |name: &str, value: &'static str| (name.to_owned(), Bytes::from_static(value.as_bytes()));
+        let headers = vec![header("x-a", "1"), header("x-b", "2")];
+        assert_eq!(page, Response::Page { status: 200, headers, body: Bytes::from_static(b"hello") });
+        let asked = asked.recv().unwrap();
+        assert!(asked.starts_with("GET /page?x=1 HTTP/1.1\r\n") && asked.contains("accept: text/plain"), "{asked}");
+    }
+
+    #[test]
+    fn what_is_no_request_reaches_no_server() {
+        let (origin, asked) = server(Vec::new());
+        let refused = Response::Refused(Refusal::Malformed);
+        assert_eq!(ask(&origin, "page", &[]), refused);
+        assert_eq!(ask(&origin, "/a b", &[]), refused);
+        assert_eq!(ask(&origin, "/page", &[("connection", "upgrade")]), refused);
+        assert_eq!(ask(&origin, "/page", &[("host", "elsewhere")]), refused);
+        assert_eq!(ask(&origin, "/page", &[("x-a", "1\r\nx-b: 2")]), refused);
+        assert_eq!(ask(&origin, "/page", &[("X-A", "1")]), refused);
+        for nonsense in [&b""[..], b"\0\0\0\x09/", b"\0\0\0\x01/\0\0\x01\0"] {
+            let answer = origin.read(&Bytes::copy_from_slice(nonsense)).unwrap();
+            assert_eq!(Response::read(answer), Ok(refused.clone()));
+        }
+        assert!(asked.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_server_that_is_away_or_says_too_much_has_no_page() {
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(ask(&Origin::new(gone).unwrap(), "/", &[]), Response::Refused(Refusal::Unreachable));
+        let (nonsense, _asked) = server(b"nonsense\r\n\r\n".to_vec());
+        assert_eq!(ask(&nonsense, "/", &[]), Response::Refused(Refusal::Unreachable));
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", LONGEST_PAGE + 1);
+        let (long, _asked) = server([head.into_bytes(), vec![b'x'; LONGEST_PAGE + 1]].concat());
+        assert_eq!(ask(&long, "/", &[]), Response::Refused(Refusal::TooLong));
+    }
+}

@@ -435,6 +435,7 @@ pub enum BenchPart {
     Tables,
     Notify,
     Sketch,
+    Bft,
 }
 
 /// Programs that `bench` knows how to put under its load.
@@ -454,6 +455,7 @@ impl BenchPart {
             BenchPart::Tables => "tables",
             BenchPart::Notify => "notify",
             BenchPart::Sketch => "sketch",
+            BenchPart::Bft => "bft",
         }
     }
 }

@@ -12,6 +12,9 @@ pub enum Bft {
     /// Run one replica of a group, with a key-value service or a web server beside it
     #[command(after_help = RUN_HELP)]
     Run(Run),
+    /// Give a replica that lost its journal of votes another key, in the next life of the group
+    #[command(after_help = REKEY_HELP)]
+    Rekey(Rekey),
     /// Show how far each replica is, and whether it votes; exit code 5 if too few answer
     #[command(after_help = "Example:\n  tidings bft status --group town/group.toml --client town/client-1.toml")]
     Status(Status),
@@ -42,6 +45,30 @@ const RUN_HELP: &str = "A replica whose folder was lost starts in an empty one t
 takes a state over from the others, answers clients, and does not vote.\n\n\
 Example:\n  tidings bft run --group town/group.toml --data town/replica-0";
 
+const REKEY_HELP: &str = "A replica that lost its journal counts as a liar until it has another key. First all replicas are run with \
+--closing, until `bft status` shows one height for all: then nothing is written any more, and all hold the same. This \
+makes a group.toml for the next life, which begins with that, and a folder for the replica. Everybody is stopped, and \
+started with the new file; the other folders, and clients' files, stay what they are.\n\n\
+Example:\n  tidings bft rekey town-2 --replica 3 --secret backup/secret.toml --from town/replica-0 \
+--group town/group.toml --client town/client-1.toml";
+
+#[derive(Args)]
+pub struct Rekey {
+    /// The folder to make
+    pub dir: PathBuf,
+    /// Which replica
+    #[arg(long, value_name = "N")]
+    pub replica: u16,
+    /// Its `secret.toml`: it goes on answering clients by what it shares with them
+    #[arg(long, value_name = "FILE")]
+    pub secret: PathBuf,
+    /// The folder of a replica that runs with --closing
+    #[arg(long, value_name = "DIR")]
+    pub from: PathBuf,
+    #[command(flatten)]
+    pub asks: Asks,
+}
+
 #[derive(Args)]
 pub struct Keygen {
     /// The folder to make; its name is the group's
@@ -68,6 +95,13 @@ pub struct Run {
     /// A web server on this machine whose pages are the service, in place of keys and values
     #[arg(long, value_name = "IP:PORT")]
     pub origin: Option<SocketAddr>,
+    /// Batches that are kept behind the latest snapshot, for replicas that were away; 768 at least. Whoever was away for longer
+    /// takes a state over
+    #[arg(long, default_value_t = 32_768, value_name = "N", value_parser = clap::value_parser!(u64).range(768..))]
+    pub keep_batches: u64,
+    /// Have no part in commands any more, and come to rest at the next snapshot: for `bft rekey`
+    #[arg(long)]
+    pub closing: bool,
     /// What to log
     #[arg(long, default_value = "info", value_name = "FILTER", env = "TIDINGS_LOG")]
     pub log: String,
@@ -97,13 +131,23 @@ pub struct Asks {
     pub json: bool,
 }
 
+/// How something is read.
+#[derive(Args)]
+pub struct Way {
+    /// In the order of writes, even if enough replicas agree without that
+    #[arg(long)]
+    pub ordered: bool,
+    /// By what replicas remember of earlier reads, so that one of them executes it (D-Prophecy); in the order if they do not
+    #[arg(long, conflicts_with = "ordered")]
+    pub remembered: bool,
+}
+
 #[derive(Args)]
 pub struct Get {
     /// The key
     pub key: String,
-    /// Read in the order of writes, even if enough replicas agree without that
-    #[arg(long)]
-    pub ordered: bool,
+    #[command(flatten)]
+    pub way: Way,
     #[command(flatten)]
     pub asks: Asks,
 }
@@ -122,9 +166,8 @@ pub struct Put {
 pub struct Fetch {
     /// The path, with its query
     pub path: String,
-    /// Fetch in the order of all requests, even if enough replicas agree without that
-    #[arg(long)]
-    pub ordered: bool,
+    #[command(flatten)]
+    pub way: Way,
     #[command(flatten)]
     pub asks: Asks,
 }

@@ -1,6 +1,6 @@
 //! What can be typed after `tidings sketch`.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
 
@@ -55,8 +55,38 @@ pub struct Stats {
 #[derive(Args)]
 pub struct Run {
     /// A server behind it, once for each
-    #[arg(long = "origin", value_name = "URL", required = true)]
+    #[arg(long = "origin", value_name = "URL", required_unless_present_any = ["group", "cell"])]
     pub origins: Vec<String>,
+    /// A BFT group behind it in place of servers: the file of its members; with --client
+    #[arg(long, value_name = "FILE", requires = "client", conflicts_with_all = [
+        "origins", "origin_ca", "health_path", "faults", "quorum", "writes_to_one", "unverified_rather_than_none",
+        "unverified_above",
+    ])]
+    pub group: Option<PathBuf>,
+    /// A cell behind it in place of servers: nodes of Tidings, separated by commas, from which its files are read
+    #[arg(long, value_delimiter = ',', value_name = "URL", conflicts_with_all = [
+        "origins", "group", "origin_ca", "health_path", "faults", "quorum", "writes_to_one", "unverified_rather_than_none",
+        "unverified_above", "unverified_paths",
+    ])]
+    pub cell: Vec<String>,
+    /// The API key or token for the cell: whoever reaches the proxy reads what it may read
+    #[arg(long, env = "TIDINGS_KEY", hide_env_values = true, value_name = "KEY")]
+    pub cell_key: Option<String>,
+    /// The certificate authority to trust for the nodes of --cell, as a PEM file
+    #[arg(long, env = "TIDINGS_CA", value_name = "FILE")]
+    pub cell_ca: Option<PathBuf>,
+    /// Let clients write the cell's files by PUT and DELETE, too, as far as the key may
+    #[arg(long, requires = "cell")]
+    pub cell_writes: bool,
+    /// The secrets of the group's client that the proxy is; nobody else may use them meanwhile
+    #[arg(long, value_name = "FILE", requires = "group")]
+    pub client: Option<PathBuf>,
+    /// What the group's replicas serve: keys and values, or pages of the web servers beside them
+    #[arg(long, value_name = "SERVICE", default_value = "keys", requires = "group")]
+    pub service: Behind,
+    /// Give clients a cookie with each write, by which they read what they have written
+    #[arg(long, conflicts_with = "origins")]
+    pub read_your_writes: bool,
     /// The address to listen on; without a host, all of this machine's
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR", value_parser = parse_listen)]
     pub listen: SocketAddr,
@@ -164,11 +194,26 @@ pub struct Run {
 
 const RUN_HELP: &str = "A page is served once a quorum of origins has agreed on it, and from then on from any one of them \
 whose page is the same. The header Tidings-Verified says how: agreed, fast, or no.\n\n\
+Before a BFT group (`tidings bft`) reads of a key never go back: none is older than one that ended before it began. Writes are \
+ordered, and --read-your-writes lets clients see their own.\n\n\
+Before a cell its files are pages: a remembered one is read from any member, and everything else from the master. Reads of one file \
+never go back here, either.\n\n\
 With --core several proxies before the same origins remember as one: each page at one of them, whichever is asked. Make their \
 secret with `head -c 32 /dev/urandom > core.secret`.\n\n\
 Examples:\n  tidings sketch run --origin http://10.0.0.1 --origin http://10.0.0.2 --origin http://10.0.0.3 --listen :8080\n  \
+tidings sketch run --group town/group.toml --client town/client-1.toml --read-your-writes --listen :8080\n  \
+tidings sketch run --cell http://10.0.0.1:7400,http://10.0.0.2:7400,http://10.0.0.3:7400 --listen :8080\n  \
 tidings sketch run --origin http://10.0.0.1 --listen :8080 --core http://10.0.0.9:7400 --core-secret core.secret \
 --core-listen 10.0.1.1:7500";
+
+/// What a group's replicas serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Behind {
+    /// Keys and values: /KEY by GET, PUT and DELETE
+    Keys,
+    /// Pages of a web server beside each replica (`bft run --origin`)
+    Pages,
+}
 
 /// What one client address may cause in pages that nothing is remembered of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,13 +13,16 @@ pub enum Table {
         table: String,
         #[command(flatten)]
         properties: Properties,
-        /// Cut it into partitions before this key; may be given several times
+        /// The column by whose value records are placed, for good: it holds text, or whole numbers with `:int`
+        #[arg(long, value_name = "COLUMN[:KIND]")]
+        partition_by: Option<String>,
+        /// Cut it into partitions before this key, or before this value of its partition column; may be given several times
         #[arg(long, value_name = "KEY")]
         cut: Vec<String>,
         #[command(flatten)]
         remote: Remote,
     },
-    /// Replace a table's properties: what is not given is the default again
+    /// Change a table's properties: what is not said stays as it is
     #[command(after_help = "Example:\n  tidings table alter prices --max-records 100000 --if-generation 2")]
     Alter {
         /// The table
@@ -76,6 +79,8 @@ pub enum Table {
         #[arg(id = "at", value_name = "KEY")]
         key: String,
         #[command(flatten)]
+        within: Within,
+        #[command(flatten)]
         remote: Remote,
     },
     /// Join the partition that holds a key with the one behind it
@@ -86,6 +91,8 @@ pub enum Table {
         /// The key
         #[arg(id = "at", value_name = "KEY")]
         key: String,
+        #[command(flatten)]
+        within: Within,
         #[command(flatten)]
         remote: Remote,
     },
@@ -132,7 +139,7 @@ pub enum Table {
         remote: Remote,
     },
     /// Print a record
-    #[command(after_help = "Example:\n  tidings table get prices apple")]
+    #[command(after_help = "Examples:\n  tidings table get prices apple\n  tidings table get visits ann --in Rome")]
     Get {
         #[command(flatten)]
         record: Keyed,
@@ -157,6 +164,8 @@ pub enum Table {
         /// Which records
         #[arg(default_value = "")]
         predicate: String,
+        #[command(flatten)]
+        within: Within,
         /// How to print them
         #[arg(long, value_enum, default_value_t = Format::Ndjson)]
         format: Format,
@@ -187,19 +196,22 @@ pub enum Table {
 
 const CREATE_HELP: &str = "A column is declared as NAME:KIND, or NAME:KIND! if every record has it; kinds are null, bool, \
 int, double, string, bytes, list and map.\n\n\
-Examples:\n  tidings table create prices\n  tidings table create notes --level user --column text:string!";
+A table that is partitioned by a column has a key for each value of it: `--in VALUE` says which is meant.\n\n\
+Examples:\n  tidings table create prices\n  tidings table create notes --level user --column text:string!\n  \
+tidings table create visits --partition-by city --cut M";
 
 const ACL_HELP: &str = "WHO is `*`, app:APPLICATION/KEY or user:APPLICATION/SUBJECT, with `*` in the last place for all of \
-them; RIGHTS are read, write and administer, separated by commas, or all. The first change makes a list: what it does not allow \
+them, or `nobody`, callers without a credential, whom `*` does not mean; RIGHTS are read, write and administer, separated by commas, or all. The first change makes a list: what it does not allow \
 is denied, but to the table's own application and to operators. A denial counts more than any permission.\n\n\
 Examples:\n  tidings table acl notes --allow 'user:shop/*=read' --allow user:shop/ann=read,write\n  \
 tidings table acl notes --deny user:shop/bob=all\n  tidings table acl notes --off";
 
 const PUT_HELP: &str = "Examples:\n  tidings table put prices apple '{\"price\": 3, \"fresh\": true}'\n  \
-tidings table put notes n1 @note.json --audience 'user.sub == \"ann\"' --if-version 0";
+tidings table put notes n1 @note.json --audience 'user.sub == \"ann\"' --if-version 0\n  \
+tidings table put visits ann '{\"city\": \"Rome\", \"days\": 3}'";
 
 const READ_HELP: &str = "Examples:\n  tidings table read prices 'price < 5'\n  \
-tidings table read prices --order -price --limit 3\n  tidings table read prices --group-by fresh --aggregate n=count";
+tidings table read prices --order -price --limit 3\n  tidings table read prices --from a --before c\n  tidings table read prices --group-by fresh --aggregate n=count";
 
 const WATCH_HELP: &str = "With --json, one object a line: {\"event\": \"reset\" | \"put\" | \"leave\" | \"rows\" | \
 \"settling\", …}. Servers may restart meanwhile.\n\n\
@@ -222,12 +234,18 @@ pub struct Properties {
     /// Clients may leave writes unsent
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub lossy: Option<bool>,
+    /// How many copies there are of its records: `cluster`, all members have them
+    #[arg(long, value_name = "COPIES")]
+    pub replication: Option<String>,
     /// The most records of a partition; 0 = no bound
     #[arg(long)]
     pub max_records: Option<u64>,
     /// The most bytes of a partition; 0 = no bound
     #[arg(long)]
     pub max_bytes: Option<u64>,
+    /// How long a deleted record's version is kept, in seconds; 0 = a day
+    #[arg(long, value_name = "SECONDS")]
+    pub tombstones: Option<u64>,
 }
 
 #[derive(Args)]
@@ -269,6 +287,15 @@ pub struct Keyed {
     /// The key is bytes, in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    #[command(flatten)]
+    pub within: Within,
+}
+
+#[derive(Args)]
+pub struct Within {
+    /// The value of the table's partition column, if it has one
+    #[arg(long = "in", value_name = "VALUE", allow_hyphen_values = true)]
+    pub value: Option<String>,
 }
 
 #[derive(Args)]
@@ -289,6 +316,14 @@ pub struct Read {
     /// Which records; all that are visible if left out
     #[arg(default_value = "")]
     pub predicate: String,
+    #[command(flatten)]
+    pub within: Within,
+    /// Only keys from here on
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<String>,
+    /// Only keys before this one
+    #[arg(long, value_name = "KEY")]
+    pub before: Option<String>,
     /// What writers' predicates see as `reader`: a JSON object
     #[arg(long, value_name = "JSON")]
     pub context: Option<String>,
@@ -307,6 +342,9 @@ pub struct Read {
     /// An aggregate: NAME=count, or NAME=sum|min|max|avg:EXPRESSION
     #[arg(long, value_name = "NAME=HOW[:EXPRESSION]")]
     pub aggregate: Vec<String>,
+    /// A record of another table for each, by its key: other expressions name it NAME, as in `NAME.price`
+    #[arg(long, value_name = "NAME=TABLE:EXPRESSION")]
+    pub lookup: Option<String>,
     /// Any committed state that is not older than what was read before, rather than the latest
     #[arg(long)]
     pub committed: bool,
@@ -324,6 +362,8 @@ pub struct Watch {
     /// Which records; all that are visible if left out
     #[arg(default_value = "")]
     pub predicate: String,
+    #[command(flatten)]
+    pub within: Within,
     /// What writers' predicates see as `reader`: a JSON object
     #[arg(long, value_name = "JSON")]
     pub context: Option<String>,

@@ -5,102 +5,21 @@ mod ports;
 #[allow(dead_code)]
 #[path = "../it/process.rs"]
 mod process;
+#[allow(dead_code)]
+#[path = "../shared/town.rs"]
+mod town;
 
 use bytes::Bytes;
-use process::{Running, Said, free_port, run, tidings, turn, until};
+use process::{Running, free_port, http, http_get, run, tidings, turn, until, until_within};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use tempfile::TempDir;
-use tidings_bft::client::{Client, Options};
+use tidings_bft::client::Client;
 use tidings_bft::kv::{Request, Response};
-use tidings_bft::membership::{ClientSecrets, Membership};
-
-/// A group whose replicas are processes.
-struct Town {
-    dir: TempDir,
-    replicas: Vec<Option<Running>>,
-    sins: Vec<Option<&'static str>>,
-    /// The web servers beside the replicas; where there are none, they have keys and values.
-    origins: Vec<SocketAddr>,
-}
-
-impl Town {
-    /// So many replicas, of which the last ones have these sins.
-    fn start(size: usize, sins: &[&'static str]) -> Town {
-        Town::beside(size, sins, Vec::new())
-    }
-
-    /// The same, each beside a web server.
-    fn beside(size: usize, sins: &[&'static str], origins: Vec<SocketAddr>) -> Town {
-        let dir = tempfile::tempdir().unwrap();
-        let pairs: Vec<String> =
-            (0..size).map(|_| format!("127.0.0.1:{},127.0.0.1:{}", free_port(), free_port())).collect();
-        let town = dir.path().join("town").display().to_string();
-        let mut args = vec!["bft", "keygen", &town, "--clients", "3"];
-        pairs.iter().for_each(|pair| args.extend(["--replica", pair]));
-        assert_eq!(run(&args).code, 0);
-        let honest = std::iter::repeat_n(None, size - sins.len());
-        let sins = honest.chain(sins.iter().map(|sin| Some(*sin))).collect();
-        let mut town = Town { dir, replicas: (0..size).map(|_| None).collect(), sins, origins };
-        (0..size).for_each(|number| town.begin(number));
-        town.replicas.iter().flatten().for_each(|replica| drop(replica.line(1)));
-        town
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.dir.path().join("town").join(name)
-    }
-
-    /// Starts a replica, and does not wait for it.
-    fn begin(&mut self, number: usize) {
-        let mut command = tidings();
-        command.args(["bft", "run", "--log", "warn", "--group"]).arg(self.at("group.toml"));
-        command.arg("--data").arg(self.at(&format!("replica-{number}")));
-        if let Some(sin) = self.sins[number] {
-            command.args(["--sin", sin]);
-        }
-        if let Some(origin) = self.origins.get(number) {
-            command.args(["--origin", &origin.to_string()]);
-        }
-        self.replicas[number] = Some(Running::start(&mut command));
-    }
-
-    fn kill(&mut self, number: usize) {
-        let replica = self.replicas[number].take().unwrap();
-        replica.signal(Signal::KILL);
-        replica.ended();
-    }
-
-    fn ask(&self, args: &[&str]) -> Said {
-        let (group, client) = (self.at("group.toml"), self.at("client-1.toml"));
-        let named = ["--group", text(&group), "--client", text(&client)];
-        run(&[&["bft"], args, &named].concat())
-    }
-
-    /// The heights of those that answer.
-    fn heights(&self) -> Vec<Option<u64>> {
-        let said = self.ask(&["status", "--json"]);
-        let rows: serde_json::Value = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
-        rows.as_array().unwrap().iter().map(|row| row["height"].as_u64()).collect()
-    }
-
-    /// The second client, in this process.
-    async fn client(&self) -> Client {
-        let read = |name: &str| std::fs::read_to_string(self.at(name)).unwrap();
-        let membership = Arc::new(Membership::parse(&read("group.toml")).unwrap());
-        let secrets = ClientSecrets::parse(&read("client-2.toml")).unwrap();
-        let options = Options { resend: Duration::from_millis(300), ..Options::after(0) };
-        Client::start(membership, secrets, &options).unwrap()
-    }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
+use tidings_bft::snapshot::EVERY;
+use town::{Town, text};
 
 const KEY: Bytes = Bytes::from_static(b"count");
 
@@ -165,6 +84,99 @@ async fn replicas_are_killed_and_stopped_one_after_the_other() {
     assert_eq!(read(&client).await, last);
 }
 
+/// Batches far behind the snapshot are removed. Whoever was away for longer takes a state over, and votes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_was_away_for_longer_than_others_keep_batches_takes_a_state_over() {
+    const KEPT: u64 = 768;
+    let _turn = turn();
+    let mut town = Town::beside(4, &[], Vec::new(), &["--keep-batches", "768"]);
+    let client = town.client().await;
+    write(&client, 1).await;
+    town.kill(3);
+    // The first file of batches goes with a snapshot that is so far behind its end.
+    let (mut written, reach) = (1, 512 + KEPT + 10);
+    // A batch for each write, since none begins before the last one has ended.
+    while town.heights()[0].unwrap() < reach {
+        for _ in 0..100 {
+            written += 1;
+            write(&client, written).await;
+        }
+    }
+    let batches = town.at("replica-0").join("engine");
+    let values = std::fs::read_dir(&batches).unwrap().map(|entry| entry.unwrap().path());
+    let values = values.filter(|path| text(path).ends_with("-batches-values"));
+    let files = values.flat_map(|path| std::fs::read_dir(path).unwrap().map(|file| file.unwrap().file_name()));
+    let files: Vec<_> = files.collect();
+    assert!(files.len() >= 2 && !files.iter().any(|name| name == "0000000000000000"), "{files:?}");
+
+    town.begin(3);
+    let away = town.replicas[3].as_ref().unwrap();
+    assert!(away.line(2).contains("it takes a state over"), "{}", away.line(2));
+    assert!(away.line(3).contains("serves clients"), "{}", away.line(3));
+    let reached = town.heights()[0].unwrap();
+    until("it has caught up", || town.heights()[3].filter(|height| *height >= reached));
+    // Its vote is needed from now on.
+    town.kill(2);
+    written += 1;
+    write(&client, written).await;
+    assert_eq!(read(&client).await, written);
+}
+
+/// A replica loses its folder, and with it its vote. In the next life of the group it has another key, and votes; everything
+/// that was written is there.
+#[test]
+fn who_lost_its_vote_has_one_again_in_the_next_life() {
+    let _turn = turn();
+    let mut town = Town::start(4, &[]);
+    assert_eq!(town.ask(&["put", "colour", "red"]).code, 0);
+    town.kill(3);
+    let (folder, secret) = (town.at("replica-3"), town.at("replica-3/secret.toml"));
+    let kept = std::fs::read(&secret).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(&secret, kept).unwrap();
+    town.begin(3);
+    town.replicas[3].as_ref().unwrap().line(1);
+    assert_eq!(town.ask(&["put", "colour", "green"]).code, 0);
+
+    let (next, from) = (town.at("next"), town.at("replica-0"));
+    let rekey = ["rekey", text(&next), "--replica", "3", "--secret", text(&secret), "--from", text(&from)];
+    town.ask(&rekey).failed(3, "holds no snapshot");
+    town.args = &["--closing"];
+    for number in 0..4 {
+        town.kill(number);
+        town.begin(number);
+        town.replicas[number].as_ref().unwrap().line(1);
+    }
+    let rests = || {
+        let heights = town.heights();
+        (heights.iter().flatten().count() == 4 && heights.iter().all(|height| height.unwrap() == EVERY)).then_some(())
+    };
+    // The view of one that does not vote takes a second.
+    until_within(Duration::from_secs(300), "all rest at the first snapshot", rests);
+    let said = town.ask(&rekey);
+    assert!(said.code == 0 && said.out.contains("life 2"), "{said:?}");
+    town.ask(&rekey).failed(1, "cannot make");
+
+    (0..4).for_each(|number| town.kill(number));
+    town.args = &[];
+    std::fs::copy(next.join("group.toml"), town.at("group.toml")).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::rename(next.join("replica-3"), &folder).unwrap();
+    (0..4).for_each(|number| town.begin(number));
+    town.replicas.iter().flatten().for_each(|replica| drop(replica.line(1)));
+    assert_eq!(town.ask(&["get", "colour", "--ordered"]).out, "green\n");
+    // Its vote is needed.
+    town.kill(1);
+    assert_eq!(town.ask(&["put", "colour", "white"]).code, 0);
+    assert_eq!(town.ask(&["get", "colour"]).out, "white\n");
+    // Killed before the first snapshot of this life, it begins with the last one's state again.
+    town.kill(0);
+    town.begin(0);
+    town.replicas[0].as_ref().unwrap().line(1);
+    assert_eq!(town.ask(&["get", "colour", "--ordered"]).out, "white\n");
+}
+
 #[test]
 fn who_lies_changes_nothing() {
     let _turn = turn();
@@ -174,6 +186,8 @@ fn who_lies_changes_nothing() {
             assert_eq!(town.ask(&["put", "colour", value]).code, 0, "{sin}");
             assert_eq!(town.ask(&["get", "colour"]).out, format!("{value}\n"), "{sin}");
             assert_eq!(town.ask(&["get", "colour", "--ordered"]).out, format!("{value}\n"), "{sin}");
+            // What it remembers is what was read last in the order.
+            assert_eq!(town.ask(&["get", "colour", "--remembered"]).out, format!("{value}\n"), "{sin}");
         }
         assert_eq!(town.ask(&["delete", "colour", "--json"]).json()["existed"], true, "{sin}");
         let gone = town.ask(&["get", "colour"]);
@@ -206,7 +220,7 @@ fn origin(page: &'static str) -> SocketAddr {
 #[test]
 fn pages_are_what_enough_of_the_servers_say() {
     let _turn = turn();
-    let mut town = Town::beside(4, &[], ["right", "wrong", "right", "right"].map(origin).to_vec());
+    let mut town = Town::beside(4, &[], ["right", "wrong", "right", "right"].map(origin).to_vec(), &[]);
     for ordered in [&[][..], &["--ordered"]] {
         let said = town.ask(&[&["fetch", "/page"], ordered].concat());
         assert_eq!((said.code, said.out.as_str()), (0, "right\n"), "{said:?}");
@@ -250,6 +264,94 @@ fn groups_of_seven_ten_and_thirteen_bear_two_three_and_four() {
         assert_eq!(town.ask(&["get", "colour"]).out, "blue\n", "{size}");
         assert_eq!(town.heights().into_iter().flatten().count(), size - 1);
     }
+}
+
+#[allow(clippy::disallowed_methods)] // between two writes of a real process
+fn pause() {
+    std::thread::sleep(Duration::from_millis(50));
+}
+
+/// Tells others that it is over, when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// A sketcher before the group: somebody writes ever larger numbers, others read them, one replica lies, and another one is killed
+/// and comes back meanwhile. No read is below one that ended before it began, and most of them cost one execution.
+#[test]
+fn reads_through_a_sketcher_never_go_back() {
+    let _turn = turn();
+    let mut town = Town::start(7, &["stale"]);
+    let (group, client) = (town.at("group.toml"), town.at("client-3.toml"));
+    let mut command = tidings();
+    command.args(["sketch", "run", "--log", "warn", "--listen", "127.0.0.1:0", "--new-pages", "any"]);
+    let sketcher = Running::start(command.args(["--group", text(&group), "--client", text(&client)]));
+    let line = sketcher.line(1);
+    assert!(line.contains("5 of 7 replicas must agree"), "{line}");
+    let at: SocketAddr = line.split(['/', ';']).nth(2).unwrap().parse().unwrap();
+    let (highest, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    assert_eq!(http("PUT", at, "/count", "0").map(|(status, _)| status), Some(201));
+    let reads = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut reads = 0;
+                    while !over.load(SeqCst) {
+                        let floor = highest.load(SeqCst);
+                        let (_, body) = http_get(at, "/count").unwrap();
+                        let number: u64 = body.parse().unwrap_or_else(|_| panic!("{body}"));
+                        assert!(number >= floor, "{number} after {floor}");
+                        highest.fetch_max(number, SeqCst);
+                        reads += 1;
+                    }
+                    reads
+                })
+            })
+            .collect();
+        // Whatever happens, the readers end.
+        let over = Over(&over);
+        for number in 1..=40 {
+            let written = http("PUT", at, "/count", &number.to_string());
+            assert!(matches!(written, Some((204, _))), "{written:?}");
+            match number {
+                10 => town.kill(0),
+                25 => town.begin(0),
+                _ => pause(),
+            }
+        }
+        drop(over);
+        readers.into_iter().map(|reader| reader.join().unwrap()).sum::<u64>()
+    });
+    until("the last value is read", || http_get(at, "/count").filter(|(_, body)| body == "40"));
+    sketcher.signal(Signal::TERM);
+    let said = sketcher.ended();
+    let fast: u64 = said.out.split(" requests: ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(fast > reads / 2, "{reads} reads: {said:?}");
+}
+
+/// D-Prophecy: what was read in the order is read fast from then on, and executed by one; after a restart, too, in time.
+#[test]
+fn what_replicas_remember_is_read_without_the_order() {
+    let _turn = turn();
+    let mut town = Town::start(4, &[]);
+    assert_eq!(town.ask(&["put", "colour", "red"]).code, 0);
+    let ordered = |town: &Town| {
+        let said = town.ask(&["get", "colour", "--remembered", "--json"]).json();
+        assert_eq!(said["value"], "red");
+        said["ordered"].as_bool().unwrap()
+    };
+    until("replicas remember it", || (!ordered(&town)).then_some(()));
+    // Who was killed remembers nothing yet, and the three others are enough.
+    town.kill(1);
+    town.begin(1);
+    town.replicas[1].as_ref().unwrap().line(1);
+    until("the others remember it", || (!ordered(&town)).then_some(()));
+    assert_eq!(town.ask(&["put", "colour", "blue"]).code, 0);
+    until("the change is read", || (town.ask(&["get", "colour", "--remembered"]).out == "blue\n").then_some(()));
 }
 
 /// Fewer than the quorum: nothing is guessed.

@@ -1,7 +1,11 @@
-//! `bft keygen` and `bft status`: the keys of a group, and what is said of one that does not run.
+//! `tidings bft`: the keys of a group, what is said of one that does not run, and one that does. `tests/bft` has more of it.
 
 use crate::ports::free_port;
 use crate::process::run;
+#[cfg(feature = "bft")]
+use crate::process::{turn, until};
+#[cfg(feature = "bft")]
+use crate::town::Town;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::tempdir;
@@ -58,4 +62,23 @@ fn what_cannot_be_a_group_is_refused_and_nothing_is_made() {
     assert!(!at.path().join("three").exists());
     let said = run(&["bft", "keygen", &dir, "--replica", "127.0.0.1:1"]);
     assert!(said.code == 2 && said.err.contains("two addresses"), "{said:?}");
+}
+
+/// Four processes; one is killed, and comes back.
+#[cfg(feature = "bft")]
+#[test]
+fn a_group_of_four_serves_without_one_of_them() {
+    let _turn = turn();
+    let mut town = Town::start(4, &[]);
+    assert_eq!(town.ask(&["put", "colour", "red"]).code, 0);
+    town.kill(1);
+    assert_eq!(town.ask(&["put", "colour", "blue"]).code, 0);
+    let said = town.ask(&["get", "colour", "--ordered", "--json"]).json();
+    assert_eq!((&said["value"], &said["ordered"]), (&"blue".into(), &true.into()));
+    let reached = town.heights()[0].unwrap();
+    town.begin(1);
+    until("it has caught up", || town.heights()[1].filter(|height| *height >= reached));
+    assert_eq!(town.ask(&["get", "colour"]).out, "blue\n");
+    assert_eq!(town.ask(&["delete", "colour"]).code, 0);
+    town.ask(&["get", "colour"]).failed(3, "has no value");
 }

@@ -23,6 +23,10 @@ mod security;
 mod serving;
 mod simulation;
 mod sketch;
+mod sketch_cell;
 mod sketching_core;
 mod tables;
 mod tombstones;
+#[allow(dead_code)]
+#[path = "../shared/town.rs"]
+mod town;

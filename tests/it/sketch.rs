@@ -1,9 +1,13 @@
-//! `sketch run`: the binary before three small web servers, of which one is wrong.
+//! `sketch run`: the binary before three small web servers, of which one is wrong; and before a BFT group.
 
+use crate::ports::free_address;
 use crate::process::{Running, http_get, run, tidings, turn, until};
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use tidings_bft::kv::KeyValue;
+use tidings_bft::sin::Sin;
+use tidings_bft::testing::{Modelled, Part};
 
 /// A web server of one page, for as long as the test runs.
 fn origin(page: &'static str) -> SocketAddr {
@@ -71,6 +75,65 @@ fn what_cannot_be_is_refused_by_name() {
     let misfit =
         ["sketch", "run", "--listen", "127.0.0.1:0", "--origin", "http://a", "--origin", "http://b", "--quorum", "3"];
     run(&misfit).failed(2, "2 origins");
+}
+
+/// The answer to a request, whole.
+fn asked(address: SocketAddr, head: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(stream, "{head}Host: a\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Four replicas within this process, of which one says what was first; the binary before them.
+#[test]
+fn a_group_is_written_and_read() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let part = |sin| Part { addresses: (free_address(), free_address()), service: KeyValue::default(), sin };
+    let parts = [None, Some(Sin::Stale), None, None].map(part).into();
+    let town = runtime.block_on(Modelled::start(dir.path(), 1, 1, parts)).unwrap();
+    let (group, client) = (dir.path().join("group.toml"), dir.path().join("client-1.toml"));
+    std::fs::write(&group, town.founded.membership.to_text().unwrap()).unwrap();
+    std::fs::write(&client, town.founded.clients[0].to_text().unwrap()).unwrap();
+    let named = ["--group", group.to_str().unwrap(), "--client", client.to_str().unwrap()];
+
+    let mut command = tidings();
+    command.args(["sketch", "run", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--read-your-writes"]);
+    let proxy = Running::start(command.args(named));
+    let line = proxy.line(1);
+    assert!(line.contains("3 of 4 replicas must agree"), "{line}");
+    let at = address(&line);
+    let mut session = String::new();
+    for value in ["red", "green", "blue"] {
+        let written = asked(at, "PUT /colour HTTP/1.1\r\n", value);
+        assert!(written.starts_with("HTTP/1.1 20"), "{written}");
+        let cookie = written.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap_or_default();
+        session = cookie.split(';').next().unwrap_or_default().to_owned();
+        for _ in 0..10 {
+            let read = asked(at, &format!("GET /colour HTTP/1.1\r\nCookie: {session}\r\n"), "");
+            assert!(read.starts_with("HTTP/1.1 200") && read.ends_with(value), "{read}");
+        }
+    }
+    assert!(session.starts_with("tidings-session="), "{session}");
+    let admin = address(&proxy.line(2)).to_string();
+    let stats = run(&["sketch", "stats", "--admin", &admin, "--json"]).json();
+    assert!(stats["fast"].as_u64() > Some(10), "{stats}");
+    assert!(stats["origins"][1]["origin"].as_str().unwrap_or_default().starts_with("replica-1 "), "{stats}");
+    proxy.signal(Signal::TERM);
+    let said = proxy.ended();
+    assert!(said.code == 0 && said.out.contains("asked of all replicas"), "{said:?}");
+
+    run(&["sketch", "run", "--group", "nowhere.toml", "--client", named[3]]).failed(1, "cannot read nowhere.toml");
+    let other = ["sketch", "run", "--group", named[1]];
+    assert!(run(&other).err.contains("--client"), "a group is asked by one of its clients");
+    let pages = [&["sketch", "run", "--service", "pages", "--read-your-writes"], &named[..]].concat();
+    run(&pages).failed(2, "pages are not written here");
+    let both = [&["sketch", "run", "--origin", "http://a"], &named[..]].concat();
+    assert!(run(&both).err.contains("cannot be used with"), "servers or a group");
 }
 
 /// The value of a header of an answer, or that it is not there yet.

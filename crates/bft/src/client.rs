@@ -2,32 +2,28 @@
 //!
 //! Ordered commands need 2f + 1 equal replies, because reads may pass the order by: with f + 1, a read could come back older
 //! than a write that had ended. A read asks everybody for what they hold now; 2f + 1 equal answers are taken, otherwise the
-//! read is ordered.
+//! read is ordered. Whoever remembers the sketch of the right answer, as a sketcher does, may ask one replica alone.
 
-use crate::command::{LONGEST_REQUEST, Signed};
-use crate::frame::{Answer as Frame, LONGEST_ANSWER, Question, Status, framed, next_frame};
+use crate::alarm::Alarm;
+use crate::command::{ALONE, LONGEST_REQUEST, Signed};
+use crate::frame::{Answer as Frame, Question, Reply, Status, framed};
 use crate::keys::Purpose;
+use crate::lines::{self, Line};
 use crate::membership::{ClientSecrets, Membership};
 use crate::seat::Verdict;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Wall};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tidings_base::{Class, Error, Machine, Now, Outbox};
 use tidings_sketch::group::{self, Group, Kind, Output, Refusal};
 use tidings_sketch::replica::Command;
 use tidings_sketch::sigma::Sigma;
 use tidings_sketch::{Answer, CallId, ReplicaId};
-use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-
-/// Questions that wait to be written to one replica. More are dropped, and asked again later.
-const MOST_QUESTIONS: usize = 4_096;
-/// The longest sleep of the alarm; a spurious wake is harmless.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// How a group is asked.
 #[derive(Clone, Debug)]
@@ -82,18 +78,34 @@ struct Shared {
     membership: Arc<Membership>,
     secrets: ClientSecrets,
     ways: Mutex<[Way; 2]>,
-    replicas: Vec<mpsc::Sender<Bytes>>,
+    replicas: Vec<Line>,
     /// By replica: the nonce of the question, and who waits.
     statuses: Mutex<BTreeMap<u16, (u64, oneshot::Sender<Status>)>>,
-    alarm: Notify,
-    start: Instant,
+    /// By nonce: questions to one replica alone.
+    alone: Mutex<BTreeMap<u64, Alone>>,
+    last_alone: AtomicU64,
+    alarm: Alarm,
+}
+
+/// A question to one replica.
+struct Alone {
+    to: ReplicaId,
+    signed: Signed,
+    waiting: oneshot::Sender<Bytes>,
+}
+
+/// Whoever asks one replica; what it asked is forgotten with it.
+struct Asking<'a>(&'a Shared, u64);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.alone.lock().remove(&self.1);
+    }
 }
 
 /// A client of a group, until it is dropped.
 pub struct Client {
     shared: Arc<Shared>,
-    /// Of each replica, whether it is connected.
-    connected: Vec<watch::Receiver<bool>>,
     _tasks: JoinSet<()>,
 }
 
@@ -123,51 +135,33 @@ impl Client {
         // A read past the order is a vote among servers that answer for themselves.
         let voted = Kind::Origins { faults, quorum: 2 * faults + 1 };
         let ways = [way(Purpose::Order, ordered, options.give_up)?, way(Purpose::Read, voted, options.read_give_up)?];
-        let (replicas, queues): (Vec<_>, Vec<_>) =
-            membership.replicas().iter().map(|_| mpsc::channel(MOST_QUESTIONS)).unzip();
+        let (replicas, endings) = lines::draw(&membership);
         let shared = Arc::new(Shared {
-            membership: membership.clone(),
+            membership,
             secrets,
             ways: Mutex::new(ways),
             replicas,
             statuses: Mutex::default(),
-            alarm: Notify::new(),
-            start: Instant::now(),
+            alone: Mutex::default(),
+            last_alone: AtomicU64::new(options.last_nonce),
+            alarm: Alarm::new(),
         });
-        let (mut tasks, mut connected) = (JoinSet::new(), Vec::new());
-        for (number, queue) in (0u16..).zip(queues) {
-            let (told, is_connected) = watch::channel(false);
-            connected.push(is_connected);
-            tasks.spawn(stay_connected(shared.clone(), ReplicaId(number), queue, told, options.reconnect));
-        }
+        let at = shared.clone();
+        let mut tasks = lines::keep(endings, options.reconnect, move |from, frame| at.heard(from, frame));
         tasks.spawn(keep_time(shared.clone()));
-        Ok(Client { shared, connected, _tasks: tasks })
+        Ok(Client { shared, _tasks: tasks })
     }
 
     /// Waits until so many replicas are connected.
     pub async fn connected(&mut self, replicas: usize) {
-        while self.connected.iter().filter(|connected| *connected.borrow()).count() < replicas {
-            let changes = self.connected.iter_mut().map(|connected| Box::pin(connected.changed()));
-            let _ = futures::future::select_all(changes).await;
-        }
+        lines::connected(&self.shared.replicas, replicas).await;
     }
 
     /// Has a request ordered and executed.
     pub async fn call(&self, request: Bytes) -> Result<Answered, Error> {
         let ended = self.ask(ORDER, request).await?;
-        let (bytes, sigma) = ended.map_err(|refusal| {
-            let class = if refusal == Refusal::Unreachable { Class::OutcomeUnknown } else { Class::Failed };
-            Error::new("bft.no_answer", class, refusal.to_string())
-                .hint("it may have been executed; `tidings bft status` shows who is there")
-        })?;
-        match Verdict::read(bytes) {
-            Ok(Verdict::Done(result)) => Ok(Answered { result, sigma }),
-            Ok(Verdict::TooOld) => {
-                Err(Error::new("bft.too_old", Class::OutcomeUnknown, "the nonce is below the window")
-                    .hint("nonces must rise; is this client's key used in two places?"))
-            }
-            Err(malformed) => Err(Error::new("bft.malformed", Class::Failed, malformed.to_string())),
-        }
+        let (bytes, sigma) = ended.map_err(no_answer)?;
+        Ok(Answered { result: agreed(bytes)?, sigma })
     }
 
     /// Reads past the order if 2f + 1 replicas say the same, otherwise in its order. Must change nothing.
@@ -178,6 +172,26 @@ impl Client {
             return Ok(Answered { result, sigma });
         }
         self.call(request).await
+    }
+
+    /// What one replica answers to a read as things stand there; `None` if it cannot be asked, or says nothing that it could have
+    /// said. It may be stale or made up: it is for whoever knows the sketch of the right answer. Waits until it is dropped.
+    pub async fn one(&self, of: ReplicaId, request: Bytes) -> Option<Bytes> {
+        let shared = &self.shared;
+        let line = shared.replicas.get(usize::from(of.0)).filter(|line| line.is_connected())?;
+        check_length(&request).ok()?;
+        let nonce = ALONE | (shared.last_alone.fetch_add(1, Relaxed) + 1);
+        let command = Command { client: shared.secrets.id, nonce, request };
+        let signed = Signed::new(&shared.membership, &shared.secrets.secret, Purpose::Read, command);
+        let question = Question::Ask { purpose: Purpose::Read, whole: true, signed: signed.clone() };
+        let (sender, receiver) = oneshot::channel();
+        shared.alone.lock().insert(nonce, Alone { to: of, signed, waiting: sender });
+        let _asking = Asking(shared, nonce);
+        line.try_send(framed(&question.encoded())).ok()?;
+        match Verdict::read(receiver.await.ok()?) {
+            Ok(Verdict::Done(result)) => Some(result),
+            _ => None,
+        }
     }
 
     /// How one replica is, if it says so in time.
@@ -197,13 +211,7 @@ impl Client {
     }
 
     async fn ask(&self, way: usize, request: Bytes) -> Result<Ended, Error> {
-        if request.len() > LONGEST_REQUEST {
-            return Err(Error::new(
-                "bft.too_large",
-                Class::Invalid,
-                format!("a request has at most {LONGEST_REQUEST} bytes"),
-            ));
-        }
+        check_length(&request)?;
         let (sender, receiver) = oneshot::channel();
         self.shared.step(way, |way| {
             way.calls += 1;
@@ -218,8 +226,7 @@ impl Client {
 
 impl Shared {
     fn now(&self) -> Now {
-        let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Now { mono: Mono(nanos), wall: Wall(0) }
+        self.alarm.now()
     }
 
     /// Feeds one machine and performs what it wants.
@@ -245,7 +252,7 @@ impl Shared {
             });
         }
         drop(ways);
-        self.alarm.notify_one();
+        self.alarm.set_again();
     }
 
     /// Does one thing; says who could not be asked.
@@ -286,6 +293,9 @@ impl Shared {
             }
             other => return tracing::debug!(replica = from.0, ?other, "no proper answer"),
         };
+        if reply.sigma.is_none() && reply.nonce & ALONE != 0 {
+            return self.heard_alone(from, reply);
+        }
         // Ordered replies have a place and reads have none, so that neither passes for the other.
         let way = if reply.sigma.is_some() { ORDER } else { READ };
         self.step(way, |way| {
@@ -303,6 +313,19 @@ impl Shared {
             Some(group::Input::Reply(*call, reply))
         });
     }
+
+    /// What one replica answered that was asked alone. Somebody else's word for it is none.
+    fn heard_alone(&self, from: ReplicaId, reply: Reply) {
+        let ours = reply.group == self.membership.number() && reply.client == self.secrets.id;
+        let Some(whole) = reply.whole.filter(|_| ours) else { return };
+        let mut alone = self.alone.lock();
+        let fits = |asked: &Alone| asked.to == from && asked.signed.sketch(&whole) == reply.result;
+        if alone.get(&reply.nonce).is_some_and(fits)
+            && let Some(asked) = alone.remove(&reply.nonce)
+        {
+            let _ = asked.waiting.send(whole);
+        }
+    }
 }
 
 fn end(way: &mut Way, call: CallId, ended: Ended) {
@@ -314,55 +337,31 @@ fn end(way: &mut Way, call: CallId, ended: Ended) {
 
 /// Wakes the machines at their deadlines.
 async fn keep_time(shared: Arc<Shared>) {
-    loop {
-        let deadlines = shared.ways.lock().each_ref().map(|way| way.group.deadline());
-        let pause = deadlines.into_iter().flatten().min().map_or(LONGEST_SLEEP, |at| at.since(shared.now().mono));
-        tokio::select! {
-            () = tokio::time::sleep(pause.max(Duration::from_millis(1))) => {
-                [ORDER, READ].into_iter().for_each(|way| shared.step(way, |_| None));
-            }
-            () = shared.alarm.notified() => {}
-        }
-    }
+    let deadline = || shared.ways.lock().each_ref().map(|way| way.group.deadline()).into_iter().flatten().min();
+    let wake = || [ORDER, READ].into_iter().for_each(|way| shared.step(way, |_| None));
+    shared.alarm.keep(deadline, wake).await;
 }
 
-/// One replica's connection, made again whenever it breaks.
-async fn stay_connected(
-    shared: Arc<Shared>,
-    to: ReplicaId,
-    mut queue: mpsc::Receiver<Bytes>,
-    told: watch::Sender<bool>,
-    pause: Duration,
-) {
-    let Some(address) = shared.membership.replicas().get(usize::from(to.0)).map(|member| member.clients) else {
-        return;
-    };
-    loop {
-        if let Ok(stream) = TcpStream::connect(address).await {
-            let _ = stream.set_nodelay(true);
-            told.send_replace(true);
-            let (read, mut write) = stream.into_split();
-            let speaking = async {
-                while let Some(question) = queue.recv().await {
-                    if write.write_all(&question).await.is_err() {
-                        return;
-                    }
-                }
-            };
-            let hearing = async {
-                let mut read = BufReader::new(read);
-                while let Some(frame) = next_frame(&mut read, LONGEST_ANSWER).await {
-                    shared.heard(to, frame);
-                }
-            };
-            tokio::select! {
-                () = speaking => {}
-                () = hearing => {}
-            }
-            told.send_replace(false);
-        }
-        // What was asked meanwhile is asked again by its timer; a full queue would be told as a failure.
-        while queue.try_recv().is_ok() {}
-        tokio::time::sleep(pause).await;
+/// A request that is too long is refused where it is made.
+pub(crate) fn check_length(request: &Bytes) -> Result<(), Error> {
+    let message = || format!("a request has at most {LONGEST_REQUEST} bytes");
+    if request.len() > LONGEST_REQUEST { Err(Error::new("bft.too_large", Class::Invalid, message())) } else { Ok(()) }
+}
+
+/// The group did not answer an ordered command.
+pub(crate) fn no_answer(refusal: Refusal) -> Error {
+    let class = if refusal == Refusal::Unreachable { Class::OutcomeUnknown } else { Class::Failed };
+    Error::new("bft.no_answer", class, refusal.to_string())
+        .hint("it may have been executed; `tidings bft status` shows who is there")
+}
+
+/// The service's result in what the group said of an ordered command.
+pub(crate) fn agreed(said: Bytes) -> Result<Bytes, Error> {
+    match Verdict::read(said) {
+        Ok(Verdict::Done(result)) => Ok(result),
+        Ok(Verdict::TooOld) => Err(Error::new("bft.too_old", Class::OutcomeUnknown, "the nonce is below the window")
+            .hint("nonces must rise; is this client's key used in two places?")),
+        Ok(Verdict::Behind) => Err(Error::new("bft.malformed", Class::Failed, "a command cannot be behind")),
+        Err(malformed) => Err(Error::new("bft.malformed", Class::Failed, malformed.to_string())),
     }
 }

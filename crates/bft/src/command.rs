@@ -12,6 +12,9 @@ pub const LONGEST_REQUEST: usize = 64 << 10;
 /// What a signed command has beside its request, encoded.
 pub const OVERHEAD: usize = 8 + 8 + 4 + 64;
 
+/// Set in the nonces of questions to one replica, which are no votes.
+pub const ALONE: u64 = 1 << 63;
+
 /// What names a command: its client, and its nonce among those of that client.
 pub type Name = (u64, u64);
 
@@ -35,6 +38,11 @@ impl Signed {
     pub fn verify(&self, group: &Membership, purpose: Purpose) -> bool {
         let key = group.client(self.command.client);
         key.is_some_and(|key| key.verify(purpose, &signed_bytes(group, &self.command), &self.signature))
+    }
+
+    /// Whether one replica is asked, and not all of them.
+    pub fn is_alone(&self) -> bool {
+        self.command.nonce & ALONE != 0
     }
 
     /// What names it.

@@ -5,6 +5,7 @@ use crate::command::{LONGEST_REQUEST, OVERHEAD, Signed};
 use crate::keys::{MacKey, Purpose};
 use bytes::{BufMut, Bytes, BytesMut};
 use tidings_base::Incarnation;
+use tidings_sketch::direct::{Digest, Remembered};
 use tidings_sketch::sigma::Sigma;
 use tidings_sketch::sketch::Sketch;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -26,6 +27,13 @@ pub enum Question {
         /// Whether the result is wanted, or its hash is enough (rule F).
         whole: bool,
         /// The command.
+        signed: Signed,
+    },
+    /// What do you remember of this (D-Prophecy)?
+    Fast {
+        /// Whether to execute it too.
+        execute: bool,
+        /// The read, signed for [`Purpose::Fast`].
         signed: Signed,
     },
     /// How are you?
@@ -54,6 +62,21 @@ pub struct Reply {
     pub whole: Option<Bytes>,
 }
 
+/// What a replica says to a fast read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// The group's number.
+    pub group: u64,
+    /// The client it is for.
+    pub client: u64,
+    /// The nonce of its question.
+    pub nonce: u64,
+    /// What it remembers, if it does.
+    pub remembered: Option<Remembered>,
+    /// From the one that executes: the answer.
+    pub response: Option<Bytes>,
+}
+
 /// How a replica is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
@@ -65,6 +88,10 @@ pub struct Status {
     pub height: u64,
     /// The height of its latest snapshot; zero if there is none.
     pub snapshot: u64,
+    /// Its hash.
+    pub hash: [u8; 32],
+    /// Whether it has no part in batches of commands any more (`bft run --closing`).
+    pub closed: bool,
     /// Whether it votes; one that lost its journal does not (rule G).
     pub votes: bool,
     /// How many commands wait there.
@@ -76,14 +103,16 @@ pub struct Status {
 pub enum Answer {
     /// A reply, with its MAC verified.
     Reply(Reply),
+    /// A word, with its MAC verified.
+    Word(Word),
     /// How it is.
     Status(Status),
 }
 
 impl Question {
-    /// Whether it is a read past the order.
-    pub fn is_read(&self) -> bool {
-        matches!(self, Question::Ask { purpose: Purpose::Read, .. })
+    /// Whether the service is asked at once, and may take long.
+    pub fn may_take_long(&self) -> bool {
+        matches!(self, Question::Ask { purpose: Purpose::Read, .. } | Question::Fast { execute: true, .. })
     }
 
     /// The frame, without its length.
@@ -93,6 +122,11 @@ impl Question {
             Question::Ask { purpose, whole, signed } => {
                 out.put_u8(*purpose as u8);
                 out.put_u8(u8::from(*whole));
+                signed.put(&mut out);
+            }
+            Question::Fast { execute, signed } => {
+                out.put_u8(Purpose::Fast as u8);
+                out.put_u8(u8::from(*execute));
                 signed.put(&mut out);
             }
             Question::Status { client, nonce } => {
@@ -109,6 +143,7 @@ impl Question {
         let mut reader = Reader::new(bytes);
         let question = match reader.byte()? {
             STATUS => Question::Status { client: reader.number()?, nonce: reader.number()? },
+            FAST => Question::Fast { execute: read_bool(&mut reader)?, signed: Signed::read(&mut reader)? },
             kind => {
                 let purpose = [Purpose::Order, Purpose::Read].into_iter().find(|purpose| *purpose as u8 == kind);
                 let purpose = purpose.ok_or(Malformed::Unknown)?;
@@ -121,11 +156,14 @@ impl Question {
     }
 }
 
+const FAST: u8 = Purpose::Fast as u8;
 const REPLY: u8 = 11;
 const STATUS: u8 = 12;
+const WORD: u8 = 13;
 
 impl Answer {
-    /// The frame, without its length, with its MAC. The result itself is not under the MAC: its hash is.
+    /// The frame, without its length, with its MAC. The result itself is not under the MAC: its hash is. Nor is the response of a
+    /// word, whose sketch must be what 2f + 1 replicas remember; but whether there is one is.
     pub fn encoded(&self, key: &MacKey) -> Bytes {
         let mut out = BytesMut::new();
         match self {
@@ -138,17 +176,20 @@ impl Answer {
                 }
                 out.put_slice(&reply.result.0);
             }
+            Answer::Word(word) => put_word(&mut out, word),
             Answer::Status(status) => {
                 out.put_u8(STATUS);
                 let numbers = [status.group, status.nonce, status.height, status.snapshot, status.waiting];
                 numbers.into_iter().for_each(|number| out.put_u64(number));
-                out.put_u8(u8::from(status.votes));
+                out.put_slice(&status.hash);
+                [status.votes, status.closed].into_iter().for_each(|whether| out.put_u8(u8::from(whether)));
             }
         }
         let tag = key.tag(&out);
         out.put_slice(&tag);
-        if let Answer::Reply(Reply { whole: Some(whole), .. }) = self {
-            put_bytes(&mut out, whole);
+        if let Answer::Reply(Reply { whole: Some(bytes), .. }) | Answer::Word(Word { response: Some(bytes), .. }) = self
+        {
+            put_bytes(&mut out, bytes);
         }
         out.freeze()
     }
@@ -162,10 +203,13 @@ impl Answer {
                 let sigma = if read_bool(&mut reader)? { Some(read_sigma(&mut reader)?) } else { None };
                 Answer::Reply(Reply { group, client, nonce, sigma, result: Sketch(reader.array()?), whole: None })
             }
+            WORD => Answer::Word(read_word(&mut reader)?),
             STATUS => {
                 let (group, nonce) = (reader.number()?, reader.number()?);
                 let (height, snapshot, waiting) = (reader.number()?, reader.number()?, reader.number()?);
-                Answer::Status(Status { group, nonce, height, snapshot, waiting, votes: read_bool(&mut reader)? })
+                let hash = reader.array()?;
+                let (votes, closed) = (read_bool(&mut reader)?, read_bool(&mut reader)?);
+                Answer::Status(Status { group, nonce, height, snapshot, hash, closed, votes, waiting })
             }
             _ => return Err(Malformed::Unknown),
         };
@@ -173,14 +217,37 @@ impl Answer {
         if !key.verify(&bytes[..covered], reader.array()?) {
             return Ok(None);
         }
-        if let Answer::Reply(reply) = &mut answer
-            && reader.left() > 0
-        {
-            reply.whole = Some(reader.bytes(LONGEST_RESULT)?);
+        match &mut answer {
+            Answer::Reply(reply) if reader.left() > 0 => reply.whole = Some(reader.bytes(LONGEST_RESULT)?),
+            Answer::Word(Word { response: Some(response), .. }) => *response = reader.bytes(LONGEST_RESULT)?,
+            _ => {}
         }
         reader.end()?;
         Ok(Some(answer))
     }
+}
+
+/// Writes what of a word is under its MAC.
+fn put_word(out: &mut BytesMut, word: &Word) {
+    out.put_u8(WORD);
+    [word.group, word.client, word.nonce].into_iter().for_each(|number| out.put_u64(number));
+    out.put_u8(u8::from(word.remembered.is_some()));
+    if let Some(remembered) = word.remembered {
+        out.put_slice(&remembered.sketch.0);
+        put_sigma(out, remembered.sigma);
+    }
+    out.put_u8(u8::from(word.response.is_some()));
+}
+
+/// Reads that; a response is empty until it is read too.
+fn read_word(reader: &mut Reader) -> Result<Word, Malformed> {
+    let (group, client, nonce) = (reader.number()?, reader.number()?, reader.number()?);
+    let remembered = match read_bool(reader)? {
+        true => Some(Remembered { sketch: Digest(reader.array()?), sigma: read_sigma(reader)? }),
+        false => None,
+    };
+    let response = read_bool(reader)?.then(Bytes::new);
+    Ok(Word { group, client, nonce, remembered, response })
 }
 
 /// Writes a place in the order.
@@ -232,20 +299,36 @@ mod tests {
         Answer::Reply(Reply { group: 1, client: 2, nonce: 3, sigma, result: Sketch([4; 16]), whole })
     }
 
+    fn word(sigma: Option<Sigma>, response: Option<&'static [u8]>) -> Answer {
+        let remembered = sigma.map(|sigma| Remembered { sketch: Digest([4; 32]), sigma });
+        Answer::Word(Word { group: 1, client: 2, nonce: 3, remembered, response: response.map(Bytes::from_static) })
+    }
+
     #[test]
     fn questions_and_answers_come_back() {
         let command = Command { client: 1, nonce: 2, request: Bytes::from_static(b"get") };
         let signed = Signed { command, signature: Signature([3; 64]) };
         for question in [
             Question::Ask { purpose: Purpose::Order, whole: true, signed: signed.clone() },
-            Question::Ask { purpose: Purpose::Read, whole: false, signed },
+            Question::Ask { purpose: Purpose::Read, whole: false, signed: signed.clone() },
+            Question::Fast { execute: true, signed: signed.clone() },
+            Question::Fast { execute: false, signed },
             Question::Status { client: 7, nonce: 8 },
         ] {
             assert_eq!(Question::read(question.encoded()), Ok(question));
         }
         let (key, sigma) = (MacKey([5; 32]), Sigma::new(Incarnation(1), 9, 3));
-        let status = Status { group: 1, nonce: 2, height: 3, snapshot: 4, votes: true, waiting: 5 };
-        for answer in [reply(sigma, None), reply(None, Some(Bytes::from_static(b"value"))), Answer::Status(status)] {
+        let (hash, closed) = ([6; 32], false);
+        let status = Status { group: 1, nonce: 2, height: 3, snapshot: 4, hash, closed, votes: true, waiting: 5 };
+        for answer in [
+            reply(sigma, None),
+            reply(None, Some(Bytes::from_static(b"value"))),
+            word(sigma, None),
+            word(sigma, Some(b"value")),
+            word(None, Some(b"")),
+            word(None, None),
+            Answer::Status(status),
+        ] {
             assert_eq!(Answer::read(answer.encoded(&key), &key), Ok(Some(answer.clone())));
             assert_eq!(Answer::read(answer.encoded(&key), &MacKey([6; 32])), Ok(None), "under another key");
         }
@@ -254,11 +337,31 @@ mod tests {
     #[test]
     fn a_changed_byte_is_noticed() {
         let key = MacKey([5; 32]);
-        let frame = reply(Sigma::new(Incarnation(1), 9, 3), None).encoded(&key);
-        for at in 0..frame.len() {
-            let mut changed = frame.to_vec();
-            changed[at] ^= 1;
-            assert!(!matches!(Answer::read(Bytes::from(changed), &key), Ok(Some(_))), "byte {at}");
+        let sigma = Sigma::new(Incarnation(1), 9, 3);
+        for answer in [reply(sigma, None), word(sigma, None), word(None, None), word(sigma, Some(b""))] {
+            let frame = answer.encoded(&key);
+            for at in 0..frame.len() {
+                let mut changed = frame.to_vec();
+                changed[at] ^= 1;
+                assert!(!matches!(Answer::read(Bytes::from(changed), &key), Ok(Some(_))), "byte {at} of {answer:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_response_can_be_neither_taken_from_a_word_nor_added() {
+        let (key, sigma) = (MacKey([5; 32]), Sigma::new(Incarnation(1), 9, 3));
+        let (with, without) = (word(sigma, Some(b"value")).encoded(&key), word(sigma, None).encoded(&key));
+        let response = with.slice(without.len()..);
+        assert_eq!(Answer::read(with.slice(..without.len()), &key), Err(Malformed::Short));
+        let added = Bytes::from([without.as_ref(), &response].concat());
+        assert_eq!(Answer::read(added, &key), Err(Malformed::Rest));
+        // Nor if the frame says that it was so from the beginning.
+        let flag = without.len() - 33;
+        for (frame, response) in [(&without, response.as_ref()), (&with.slice(..without.len()), b"")] {
+            let mut changed = [frame.as_ref(), response].concat();
+            changed[flag] ^= 1;
+            assert_eq!(Answer::read(Bytes::from(changed), &key), Ok(None));
         }
     }
 }

@@ -22,6 +22,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
+use tidings_sketch::direct::Reads;
+use tidings_sketch::http::says_how_long;
 use tidings_sketch::replica::Service;
 use tidings_sketch::sigma::Sigma;
 use tokio::sync::mpsc;
@@ -38,12 +40,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_WAITING: usize = 1_024;
 
 /// What belongs to a connection, or to the moment, and is not passed on.
-const NOT_PASSED_ON: [&str; 13] = [
+const NOT_PASSED_ON: [&str; 12] = [
     "age",
     "connection",
     "content-length",
     "date",
-    "host",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",
@@ -54,12 +55,15 @@ const NOT_PASSED_ON: [&str; 13] = [
     "via",
 ];
 
+/// What each server says of itself: interchangeable ones differ in it. Whoever serves the page has an ETag of his own (rule D).
+const OF_ITS_OWN: [&str; 2] = ["etag", "server"];
+
 /// A page that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Its path, with the query.
     pub path: String,
-    /// Headers, with names in lower case.
+    /// Headers, with names in lower case. `host` names one of several sites of the server.
     pub headers: Vec<(String, Bytes)>,
 }
 
@@ -231,7 +235,12 @@ async fn fetch(client: &Client<HttpConnector, Empty<Bytes>>, request: HttpReques
 }
 
 fn page(answer: &HttpResponse<()>, body: Bytes) -> Response {
-    let kept = answer.headers().iter().filter(|(name, _)| !NOT_PASSED_ON.contains(&name.as_str()));
+    let lasts = answer.headers().iter().any(|(name, value)| says_how_long(name, value));
+    let kept = answer.headers().iter().filter(|(name, _)| {
+        let name = name.as_str();
+        let means_nothing = lasts && name == "expires";
+        !NOT_PASSED_ON.contains(&name) && !OF_ITS_OWN.contains(&name) && !means_nothing
+    });
     let mut headers: Vec<(String, Bytes)> =
         kept.map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect();
     headers.sort();
@@ -248,12 +257,33 @@ impl Service for Origin {
     }
 }
 
+impl Reads for Origin {
+    /// Everything is: pages are fetched and never sent.
+    fn is_read(&self, _: &Bytes) -> bool {
+        true
+    }
+
+    fn read(&self, request: &Bytes) -> Bytes {
+        self.fetch(request).encoded()
+    }
+
+    /// Rule D: no errors. Rule C: nothing that is for one visitor.
+    fn keeps(&self, request: &Bytes, response: &Bytes) -> bool {
+        let personal = |(name, _): &(String, Bytes)| ["authorization", "cookie"].contains(&name.as_str());
+        if Request::read(request).map_or(true, |request| request.headers.iter().any(personal)) {
+            return false;
+        }
+        match Response::read(response.clone()) {
+            Ok(Response::Page { status, headers, .. }) => {
+                status < 500 && !headers.iter().any(|(name, _)| name == "set-cookie")
+            }
+            Ok(Response::Refused(_)) | Err(_) => false,
+        }
+    }
+}
+
 impl Durable for Origin {
     const SLOW: bool = true;
-
-    fn read(&self, request: &Bytes) -> Option<Bytes> {
-        Some(self.fetch(request).encoded())
-    }
 
     fn save(&self, _: &mut BytesMut) {}
 
@@ -291,20 +321,21 @@ mod tests {
     fn ask(origin: &Origin, path: &str, headers: &[(&str, &str)]) -> Response {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), Bytes::from((*value).to_owned())));
         let request = Request { path: path.to_owned(), headers: headers.collect() };
-        Response::read(origin.read(&request.encoded()).unwrap()).unwrap()
+        Response::read(origin.read(&request.encoded())).unwrap()
     }
 
     #[test]
     fn a_page_is_what_the_server_says_without_what_is_of_the_moment() {
-        let answer =
-            "HTTP/1.1 200 OK\r\nDate: now\r\nX-B: 2\r\nContent-Length: 5\r\nConnection: close\r\nX-A: 1\r\n\r\nhello";
+        let answer = "HTTP/1.1 200 OK\r\nDate: now\r\nServer: s\r\nETag: \"7\"\r\nX-B: 2\r\nContent-Length: 5\r\nExpires: soon\r\n\
+             Connection: close\r\nCache-Control: max-age=9\r\nX-A: 1\r\n\r\nhello";
         let (origin, asked) = server(answer.into());
-        let page = ask(&origin, "/page?x=1", &[("accept", "text/plain")]);
+        let page = ask(&origin, "/page?x=1", &[("accept", "text/plain"), ("host", "a.org")]);
         let header = |name: &str, value: &'static str| (name.to_owned(), Bytes::from_static(value.as_bytes()));
-        let headers = vec![header("x-a", "1"), header("x-b", "2")];
+        let headers = vec![header("cache-control", "max-age=9"), header("x-a", "1"), header("x-b", "2")];
         assert_eq!(page, Response::Page { status: 200, headers, body: Bytes::from_static(b"hello") });
         let asked = asked.recv().unwrap();
         assert!(asked.starts_with("GET /page?x=1 HTTP/1.1\r\n") && asked.contains("accept: text/plain"), "{asked}");
+        assert!(asked.matches("host: ").count() == 1 && asked.contains("host: a.org"), "{asked}");
     }
 
     #[test]
@@ -314,14 +345,32 @@ mod tests {
         assert_eq!(ask(&origin, "page", &[]), refused);
         assert_eq!(ask(&origin, "/a b", &[]), refused);
         assert_eq!(ask(&origin, "/page", &[("connection", "upgrade")]), refused);
-        assert_eq!(ask(&origin, "/page", &[("host", "elsewhere")]), refused);
         assert_eq!(ask(&origin, "/page", &[("x-a", "1\r\nx-b: 2")]), refused);
         assert_eq!(ask(&origin, "/page", &[("X-A", "1")]), refused);
         for nonsense in [&b""[..], b"\0\0\0\x09/", b"\0\0\0\x01/\0\0\x01\0"] {
-            let answer = origin.read(&Bytes::copy_from_slice(nonsense)).unwrap();
+            let answer = origin.read(&Bytes::copy_from_slice(nonsense));
             assert_eq!(Response::read(answer), Ok(refused.clone()));
         }
         assert!(asked.try_recv().is_err());
+    }
+
+    #[test]
+    fn errors_and_cookies_are_not_remembered() {
+        let origin = Origin::new(([127, 0, 0, 1], 1).into()).unwrap();
+        let page = |status, name: &str| {
+            let headers = vec![(name.to_owned(), Bytes::from_static(b"1"))];
+            Response::Page { status, headers, body: Bytes::new() }.encoded()
+        };
+        let keeps = |header: &str, response: &Bytes| {
+            let headers = vec![(header.to_owned(), Bytes::from_static(b"1"))];
+            origin.keeps(&Request { path: "/".to_owned(), headers }.encoded(), response)
+        };
+        assert!(keeps("accept", &page(200, "x-a")) && keeps("accept", &page(404, "x-a")));
+        assert!(!keeps("accept", &page(500, "x-a")) && !keeps("accept", &page(200, "set-cookie")));
+        assert!(!keeps("cookie", &page(200, "x-a")) && !keeps("authorization", &page(200, "x-a")));
+        let refusals = [Refusal::Malformed, Refusal::Unreachable, Refusal::TooLong];
+        assert!(!refusals.into_iter().any(|refusal| keeps("accept", &Response::Refused(refusal).encoded())));
+        assert!(!keeps("accept", &Bytes::from_static(b"nonsense")));
     }
 
     #[test]

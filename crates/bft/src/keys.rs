@@ -15,6 +15,8 @@ pub enum Purpose {
     Read = 2,
     /// The hash of a replica's state at a height.
     Snapshot = 3,
+    /// A fast read of D-Prophecy.
+    Fast = 4,
 }
 
 /// A signature of Ed25519.

@@ -5,6 +5,7 @@ use crate::frame::LONGEST_RESULT;
 use crate::seat::Durable;
 use bytes::{BufMut, Bytes, BytesMut};
 use std::collections::BTreeMap;
+use tidings_sketch::direct::Reads;
 use tidings_sketch::replica::Service;
 use tidings_sketch::sigma::Sigma;
 
@@ -147,14 +148,25 @@ impl Service for KeyValue {
     }
 }
 
-impl Durable for KeyValue {
-    fn read(&self, request: &Bytes) -> Option<Bytes> {
-        match Request::read(request) {
-            Ok(Request::Get(key)) => Some(Response::Value(self.rows.get(&key).cloned()).encoded()),
-            _ => None,
-        }
+impl Reads for KeyValue {
+    fn is_read(&self, request: &Bytes) -> bool {
+        matches!(Request::read(request), Ok(Request::Get(_)))
     }
 
+    fn read(&self, request: &Bytes) -> Bytes {
+        let response = match Request::read(request) {
+            Ok(Request::Get(key)) => Response::Value(self.rows.get(&key).cloned()),
+            _ => Response::Refused(Refusal::Malformed),
+        };
+        response.encoded()
+    }
+
+    fn keeps(&self, _: &Bytes, response: &Bytes) -> bool {
+        matches!(Response::read(response.clone()), Ok(Response::Value(_) | Response::Done(_)))
+    }
+}
+
+impl Durable for KeyValue {
     fn save(&self, out: &mut BytesMut) {
         out.put_u64(self.rows.len() as u64);
         for (key, value) in &self.rows {
@@ -190,9 +202,10 @@ mod tests {
         assert_eq!(ask(&mut service, Request::Get(key.clone())), Response::Value(None));
         assert_eq!(ask(&mut service, Request::Put(key.clone(), value.clone())), Response::Done(false));
         assert_eq!(ask(&mut service, Request::Get(key.clone())), Response::Value(Some(value.clone())));
-        let read = service.read(&Request::Get(key.clone()).encoded()).map(Response::read);
-        assert_eq!(read, Some(Ok(Response::Value(Some(value)))));
-        assert_eq!(service.read(&Request::Delete(key.clone()).encoded()), None, "a write is no read");
+        let get = Request::Get(key.clone()).encoded();
+        assert!(service.is_read(&get) && service.keeps(&get, &service.read(&get)));
+        assert_eq!(Response::read(service.read(&get)), Ok(Response::Value(Some(value))));
+        assert!(!service.is_read(&Request::Delete(key.clone()).encoded()), "a write is no read");
         assert_eq!(ask(&mut service, Request::Delete(key.clone())), Response::Done(true));
         assert_eq!((service.bytes, ask(&mut service, Request::Get(key))), (0, Response::Value(None)));
     }
@@ -216,6 +229,8 @@ mod tests {
         for nonsense in [b"".as_slice(), b"\x09\0\0\0\x01k", b"\x01\0\0\0\x09k", b"\x01\0\0\0\x01kk"] {
             let sigma = Sigma::new(Incarnation(1), 1, 0).unwrap();
             let answer = service.execute(sigma, &Bytes::copy_from_slice(nonsense));
+            let nonsense = Bytes::copy_from_slice(nonsense);
+            assert!(!service.is_read(&nonsense) && !service.keeps(&nonsense, &answer));
             assert_eq!(Response::read(answer), Ok(Response::Refused(Refusal::Malformed)));
         }
         assert_eq!(service, KeyValue::default());

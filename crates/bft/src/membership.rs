@@ -30,6 +30,7 @@ pub struct Membership {
     life: Incarnation,
     replicas: Vec<Member>,
     clients: BTreeMap<u64, Public>,
+    begins: Option<[u8; 32]>,
     identity: [u8; 32],
 }
 
@@ -38,6 +39,9 @@ pub struct Membership {
 struct File {
     name: String,
     life: u64,
+    /// In a later life: the hash of the state with which it begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    begins: Option<String>,
     replica: Vec<ReplicaRow>,
     client: Vec<ClientRow>,
 }
@@ -86,8 +90,24 @@ impl Membership {
         if addresses.collect::<BTreeSet<_>>().len() != 2 * replicas.len() {
             return Err(wrong("an address stands in the file twice"));
         }
-        let identity = identity(name, life, &replicas, &clients);
-        Ok(Membership { name: name.to_owned(), life, replicas, clients, identity })
+        let identity = identity(name, life, &replicas, &clients, None);
+        Ok(Membership { name: name.to_owned(), life, replicas, clients, begins: None, identity })
+    }
+
+    /// The same group in a life that begins with the state of this hash.
+    pub fn beginning_with(self, begins: [u8; 32]) -> Membership {
+        let begins = Some(begins);
+        let identity = identity(&self.name, self.life, &self.replicas, &self.clients, begins.as_ref());
+        Membership { begins, identity, ..self }
+    }
+
+    /// The group's next life (rule G): this replica has another key, and everybody begins with the state of this hash.
+    pub fn rekeyed(&self, replica: ReplicaId, key: Public, begins: [u8; 32]) -> Result<Membership, Error> {
+        let mut replicas = self.replicas.clone();
+        let member = replicas.get_mut(usize::from(replica.0));
+        member.ok_or_else(|| wrong(format!("there is no replica {}", replica.0)))?.key = key;
+        let next = Membership::new(&self.name, Incarnation(self.life.0 + 1), replicas, self.clients.clone())?;
+        Ok(next.beginning_with(begins))
     }
 
     /// Reads a group from the text of its file.
@@ -101,7 +121,11 @@ impl Membership {
                 return Err(wrong(format!("client {} stands in the file twice", row.id)));
             }
         }
-        Membership::new(&file.name, Incarnation(file.life), replicas, clients)
+        let group = Membership::new(&file.name, Incarnation(file.life), replicas, clients)?;
+        Ok(match file.begins {
+            Some(begins) => group.beginning_with(unhex(&begins)?),
+            None => group,
+        })
     }
 
     /// The text of its file.
@@ -113,7 +137,8 @@ impl Membership {
         });
         let client = self.clients.iter().map(|(id, key)| ClientRow { id: *id, key: key.to_string() });
         let (replica, client) = (replica.collect(), client.collect());
-        toml::to_string(&File { name: self.name.clone(), life: self.life.0, replica, client })
+        let begins = self.begins.map(|begins| hex(&begins));
+        toml::to_string(&File { name: self.name.clone(), life: self.life.0, begins, replica, client })
             .map_err(|error| wrong(error.to_string()))
     }
 
@@ -125,6 +150,11 @@ impl Membership {
     /// Which of its lives it is in: another one has another order.
     pub fn life(&self) -> Incarnation {
         self.life
+    }
+
+    /// The hash of the state with which this life begins, if there was one before.
+    pub fn begins(&self) -> Option<&[u8; 32]> {
+        self.begins.as_ref()
     }
 
     /// Its replicas, in the order of their numbers.
@@ -170,7 +200,13 @@ impl Membership {
 }
 
 /// Addresses are not part of it: they may change.
-fn identity(name: &str, life: Incarnation, replicas: &[Member], clients: &BTreeMap<u64, Public>) -> [u8; 32] {
+fn identity(
+    name: &str,
+    life: Incarnation,
+    replicas: &[Member],
+    clients: &BTreeMap<u64, Public>,
+    begins: Option<&[u8; 32]>,
+) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"tidings bft group 1");
     hasher.update(&(name.len() as u64).to_be_bytes()).update(name.as_bytes());
@@ -181,6 +217,9 @@ fn identity(name: &str, life: Incarnation, replicas: &[Member], clients: &BTreeM
     clients.iter().for_each(|(id, key)| {
         hasher.update(&id.to_be_bytes()).update(&key.0);
     });
+    if let Some(begins) = begins {
+        hasher.update(b"begins").update(begins);
+    }
     *hasher.finalize().as_bytes()
 }
 
@@ -334,6 +373,13 @@ pub(crate) mod tests {
         let clients = one.clients.clone();
         let later = Membership::new("one", Incarnation(2), one.replicas.clone(), clients.clone()).unwrap();
         assert_ne!(later.number(), one.number());
+        let (secret, begins) = (Secret::of([77; 32]).unwrap(), [7; 32]);
+        let rekeyed = one.rekeyed(ReplicaId(3), secret.public(), begins).unwrap();
+        assert_eq!((rekeyed.life(), rekeyed.begins()), (Incarnation(2), Some(&begins)));
+        assert_eq!(rekeyed.replica(&secret.public()), Some(ReplicaId(3)));
+        assert_ne!(rekeyed.clone().beginning_with([8; 32]).number(), rekeyed.number(), "another beginning");
+        assert_eq!(Membership::parse(&rekeyed.to_text().unwrap()).unwrap().number(), rekeyed.number());
+        assert!(one.rekeyed(ReplicaId(4), secret.public(), begins).is_err());
         let mut moved = one.replicas.clone();
         moved[0].peers.set_port(1);
         assert_eq!(Membership::new("one", Incarnation(1), moved, clients).unwrap().number(), one.number());

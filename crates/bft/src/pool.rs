@@ -6,6 +6,7 @@
 use crate::command::{Name, Signed};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tidings_sketch::replica::WINDOW;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -20,7 +21,7 @@ pub enum Added {
     New,
     /// It waited already.
     Known,
-    /// Too many wait, of this client or altogether; it may be handed in again later.
+    /// Too many wait, of this client or altogether, or the pool is closed; it may be handed in again later.
     Full,
 }
 
@@ -47,11 +48,25 @@ struct Inner {
 pub struct Pool {
     inner: Mutex<Inner>,
     arrived: Notify,
+    closed: AtomicBool,
 }
 
 impl Pool {
+    /// Takes no command in from now on: this life of the group comes to rest.
+    pub fn close(&self) {
+        self.closed.store(true, Relaxed);
+    }
+
+    /// Whether it takes none in.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+
     /// Takes a command in. Its signature was verified.
     pub fn add(&self, signed: Signed) -> Added {
+        if self.is_closed() {
+            return Added::Full;
+        }
         let mut inner = self.inner.lock();
         let (name, length) = (signed.name(), signed.length());
         if inner.commands.contains_key(&name) {

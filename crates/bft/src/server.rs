@@ -77,8 +77,8 @@ async fn serve<S: Durable>(stream: TcpStream, seat: Arc<Seat<S>>, slow: Arc<Sema
         let mut read = BufReader::new(read);
         while let Some(frame) = next_frame(&mut read, LONGEST_QUESTION).await {
             match Question::read(frame) {
-                Ok(question) if S::SLOW && question.is_read() => {
-                    // More than there is room for are dropped: the client asks again.
+                Ok(question) if S::SLOW && question.may_take_long() => {
+                    // More than there is room for are dropped: the client orders the read, or asks somebody else.
                     if let Ok(permit) = slow.clone().try_acquire_owned() {
                         let (seat, sink) = (seat.clone(), sink.clone());
                         tokio::task::spawn_blocking(move || {

@@ -1,5 +1,13 @@
 //! Replicas that lie on purpose, for tests; named by their sin.
 
+use crate::frame::Word;
+use crate::seat::Verdict;
+use bytes::Bytes;
+use tidings_base::Incarnation;
+use tidings_base::bounded::BoundedMap;
+use tidings_sketch::direct::{Digest, Remembered};
+use tidings_sketch::sigma::Sigma;
+
 /// What a replica does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sin {
@@ -7,10 +15,38 @@ pub enum Sin {
     Forger,
     /// Executes, and answers nobody.
     Mute,
-    /// Answers what it first answered, whatever was written since.
+    /// Answers as it would have before the last change; and fast reads as it first did.
     Stale,
     /// Answers every client, and every question, with something else.
     Equivocator,
+}
+
+/// Requests of which a liar keeps what it might have said.
+const MOST_KEPT: usize = 1_024;
+
+/// By s(q): what a liar said when it first remembered something, and its last two answers that differ.
+#[derive(Debug)]
+pub(crate) struct Past {
+    words: BoundedMap<Digest, Word>,
+    answers: BoundedMap<Digest, [Verdict; 2]>,
+}
+
+impl Default for Past {
+    fn default() -> Past {
+        Past { words: BoundedMap::new(MOST_KEPT), answers: BoundedMap::new(MOST_KEPT) }
+    }
+}
+
+impl Past {
+    /// What was true of a request before this.
+    pub(crate) fn before(&mut self, request: &[u8], now: Verdict) -> Verdict {
+        let key = Digest::of_request(request);
+        let [before, last] = self.answers.get(&key).cloned().unwrap_or([now.clone(), now.clone()]);
+        let kept = if last == now { [before, last] } else { [last, now] };
+        let before = kept[0].clone();
+        self.answers.insert(key, kept);
+        before
+    }
 }
 
 impl Sin {
@@ -22,6 +58,39 @@ impl Sin {
             "stale" => Ok(Sin::Stale),
             "equivocator" => Ok(Sin::Equivocator),
             _ => Err(format!("`{name}` is no sin")),
+        }
+    }
+
+    /// What a liar says instead of a word to a fast read. The honest word has an answer if that is needed for lying.
+    pub(crate) fn word(
+        self,
+        life: Incarnation,
+        request: &[u8],
+        execute: bool,
+        honest: Word,
+        past: &mut Past,
+    ) -> Option<Word> {
+        let key = Digest::of_request(request);
+        let own = |response: Bytes| {
+            // At the place where others may remember something, so that only the sketch tells the lie.
+            let place = honest.remembered.map(|remembered| remembered.sigma).or(Sigma::new(life, 1, 0));
+            let sketch = Digest::of_response(key, &response);
+            let remembered = place.map(|sigma| Remembered { sketch, sigma });
+            Word { remembered, response: execute.then_some(response), ..honest.clone() }
+        };
+        match self {
+            Sin::Mute => None,
+            Sin::Forger => Some(own(Bytes::from_static(b"forged"))),
+            Sin::Equivocator => Some(own(format!("for client {} and nonce {}", honest.client, honest.nonce).into())),
+            Sin::Stale => {
+                let nonce = honest.nonce;
+                if past.words.get(&key).is_none() && honest.remembered.is_some() {
+                    past.words.insert(key, honest.clone());
+                }
+                let first = past.words.get(&key).map_or(honest.clone(), |first| first.clone());
+                let response = first.response.clone().filter(|_| execute);
+                Some(Word { client: honest.client, nonce, response, ..first })
+            }
         }
     }
 }

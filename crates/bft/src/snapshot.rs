@@ -44,7 +44,7 @@ impl Snapshot {
         out.put_u64(replica.height());
         out.put_u64(replica.windows().len() as u64);
         for (client, window) in replica.windows() {
-            out.put_u64(*client);
+            out.put_u64(client);
             out.put_u64(window.floor);
             out.put_u64(window.replies.len() as u64);
             for (nonce, (sigma, result)) in &window.replies {
@@ -64,9 +64,20 @@ impl Snapshot {
 
     /// The replica that it is of, in this life of the group, which began with this service.
     pub fn replica<S: Durable>(&self, life: Incarnation, empty: &S) -> Result<Replica<S>, Malformed> {
+        let replica = self.whole(empty)?;
+        if replica.incarnation() == life { Ok(replica) } else { Err(Malformed::Unknown) }
+    }
+
+    /// The replica that begins this life of the group with what was left of an earlier one.
+    pub fn reborn<S: Durable>(&self, life: Incarnation, empty: &S) -> Result<Replica<S>, Malformed> {
+        let replica = self.whole(empty)?;
+        if replica.incarnation() < life { Ok(replica.reborn(life)) } else { Err(Malformed::Unknown) }
+    }
+
+    fn whole<S: Durable>(&self, empty: &S) -> Result<Replica<S>, Malformed> {
         let mut reader = Reader::new(self.bytes.clone());
-        let (format, of, height) = (reader.byte()?, reader.number()?, reader.number()?);
-        if format != FORMAT || of != life.0 || height != self.height {
+        let (format, life, height) = (reader.byte()?, Incarnation(reader.number()?), reader.number()?);
+        if format != FORMAT || height != self.height {
             return Err(Malformed::Unknown);
         }
         let mut clients = BTreeMap::new();
@@ -153,6 +164,15 @@ impl Tally {
     }
 }
 
+/// What a replica has kept.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The last state of an earlier life, with which this one begins.
+    pub first: Option<Snapshot>,
+    /// A state of this life.
+    pub latest: Option<Snapshot>,
+}
+
 /// Where a replica keeps its latest snapshot.
 #[derive(Debug)]
 pub struct Shelf {
@@ -176,6 +196,13 @@ impl Shelf {
         file.sync_all()?;
         fs::rename(half, whole)?;
         File::open(&self.directory)?.sync_all()
+    }
+
+    /// The one that was kept, as what it is in this life of the group.
+    pub fn kept(&self, group: &Membership) -> io::Result<Kept> {
+        let latest = self.latest()?;
+        let is_first = latest.as_ref().is_some_and(|snapshot| group.begins() == Some(&snapshot.hash));
+        Ok(if is_first { Kept { first: latest, latest: None } } else { Kept { first: None, latest } })
     }
 
     /// The one that was kept, if there is one. A damaged one is an error, not none.
@@ -218,6 +245,8 @@ mod tests {
         let again: Replica<KeyValue> = snapshot.replica(Incarnation(1), &KeyValue::default()).unwrap();
         assert_eq!(again.replied(1, 2), replica.replied(1, 2));
         assert!(snapshot.replica(Incarnation(2), &KeyValue::default()).is_err(), "of another life");
+        assert_eq!(snapshot.reborn(Incarnation(2), &KeyValue::default()), Ok(replica.clone().reborn(Incarnation(2))));
+        assert!(snapshot.reborn(Incarnation(1), &KeyValue::default()).is_err(), "of the same life");
         for short in 0..snapshot.bytes.len() {
             let cut = Snapshot::from_bytes(3, snapshot.bytes.slice(..short));
             assert!(cut.replica(Incarnation(1), &KeyValue::default()).is_err());

@@ -118,6 +118,19 @@ impl Authenticator {
         identity.map(|identity| identity.acting_in(app)).transpose()
     }
 
+    /// Whoever shows nothing at all, in the application that the request names: for routes that are open to everybody, where
+    /// the server would know callers. A wrong credential is never taken for none.
+    pub fn nobody(&self, uri: &Uri, headers: &HeaderMap) -> Option<Identity> {
+        if self.trust.trusts_everyone || credential(headers).ok()?.is_some() {
+            return None;
+        }
+        let app = match named_app(headers).ok()? {
+            Some(app) => app.to_owned(),
+            None => app_in_path(uri.path())?,
+        };
+        Some(Identity { principal: Principal::Nobody { app: AppName::parse(&app).ok()? }, until: None })
+    }
+
     /// Who shows this credential (from a header or a `Hello`).
     pub async fn verify(&self, peer: &Peer, credential: &str) -> Result<Identity, Error> {
         let address = peer.counted_as();
@@ -284,6 +297,13 @@ pub(crate) fn named_app(headers: &HeaderMap) -> Result<Option<&str>, Error> {
         (Some(app), None) if app.to_str().is_ok() => Ok(app.to_str().ok()),
         _ => Err(Error::new("control.bad_header", Class::Invalid, format!("`{APP_HEADER}` is not one application"))),
     }
+}
+
+/// The application of a table that a path names as `/v1/tables/APPLICATION%2FTABLE`.
+fn app_in_path(path: &str) -> Option<String> {
+    let table = path.strip_prefix("/v1/tables/")?.split('/').next()?;
+    let at = table.to_ascii_lowercase().find("%2f")?;
+    Some(table[..at].to_owned())
 }
 
 /// The host that a request is addressed to: HTTP/2's authority, else the `Host` header.

@@ -6,7 +6,7 @@
 //!   node          yes      yes    read         yes, in any application (it forwards what it has checked)
 //!   app           yes      no     no           read and write, in its own application
 //!   user          yes      no     no           what its issuer's grants say, in the issuer's application
-//!   nobody        no       no     no           no
+//!   nobody        no       no     no           tables of the application that it names: what these open to everybody
 //! ```
 //! Whatever a request contains is checked piece by piece by [`Gate`](crate::gate::Gate), which alone holds the
 //! services; there is no way around it.
@@ -55,6 +55,8 @@ pub fn authorize(principal: &Principal, part: Part, action: Action, resource: &R
             Part::Admin => action == Action::Read,
             _ => true,
         },
+        // Which tables, and what of them, their levels and lists say.
+        Principal::Nobody { app } => part == Part::Tables && *resource == Resource::App(app.clone()),
         Principal::App { app, .. } => match part {
             Part::Control => true,
             Part::Raft | Part::Admin => false,
@@ -74,6 +76,7 @@ fn forbidden(principal: &Principal, part: Part, action: Action) -> Error {
     let hint = match (principal, part) {
         (_, Part::Raft) => "Only nodes of the cluster may, each by its certificate.",
         (_, Part::Admin) => "Only the operator may: use the operator key.",
+        (Principal::Nobody { .. }, _) => "Pass a key, or a token of an issuer.",
         (Principal::User { .. }, _) => "Let the operator add a grant to the token's issuer, or use an application key.",
         _ => "A key opens only its own application.",
     };
@@ -131,6 +134,11 @@ mod tests {
         assert_eq!(allowed(&user(&[])), Vec::<String>::new());
         let grant = Grant { part: Part::Store, action: Action::Read };
         assert_eq!(allowed(&user(&[grant])), ["store.read@a"]);
+    }
+
+    #[test]
+    fn nobody_may_use_tables_of_the_application_that_is_named_and_nothing_else() {
+        assert_eq!(allowed(&Principal::Nobody { app: app("a") }), ["tables.read@a", "tables.write@a"]);
     }
 
     #[test]

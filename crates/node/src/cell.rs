@@ -31,7 +31,7 @@ use tidings_base::agreed::{Heard, Role};
 use tidings_base::{Class, Error, NodeId, OpId};
 use tidings_cell::master::{Input, Master, Mastering, Options, Output};
 use tidings_cell::namespace::{CellState, SharedNamespace, backup};
-use tidings_consensus::{Group, GroupConfig, Transport};
+use tidings_consensus::{ClusterId, Group, GroupConfig, Transport};
 use tidings_wire::v1::cell_message::Message;
 use tidings_wire::{Body, v1};
 use tokio::sync::mpsc;
@@ -77,6 +77,14 @@ impl Drop for Shared {
             tasks.pump.abort();
         }
     }
+}
+
+/// Where a request's answer comes from.
+enum Asked<S> {
+    /// From here, at once.
+    Here(Result<Box<Message>, Box<Error>>),
+    /// From the master, once it has taken the request.
+    Master(Wait<Answer, Input>, Option<S>),
 }
 
 /// What a request gets from the master. Boxed: many wait, few are answered at a time.
@@ -129,11 +137,22 @@ impl CellGroup {
         let shared = self.shared.clone();
         let refused = |message: &Message| screen::refused(&shared.state, message).or_else(|| shared.hopeless(message));
         let asked = match request.message.as_ref().and_then(refused) {
-            Some(refused) => Err(refused),
-            None => Ok(shared.ask(request)),
+            Some(refused) => Asked::Here(Err(refused)),
+            None => match shared.applied(&request) {
+                Some(answer) => Asked::Here(answer.map(Box::new).map_err(Box::new)),
+                None => {
+                    let (wait, unsent) = shared.ask(request);
+                    Asked::Master(wait, unsent)
+                }
+            },
         };
         async move {
-            let (wait, unsent) = asked.map_err(|refused| *refused)?;
+            let (wait, unsent) = match asked {
+                Asked::Here(answer) => {
+                    return answer.map(|message| shared.said(*message)).map_err(|refused| (*refused).into());
+                }
+                Asked::Master(wait, unsent) => (wait, unsent),
+            };
             if let Some(sending) = unsent
                 && !sending.await
             {
@@ -251,9 +270,27 @@ impl Shared {
         (wait, unsent)
     }
 
+    /// What this node itself answers, without the master: what it has applied, for whoever says that it may be old.
+    fn applied(&self, request: &v1::CellMessage) -> Option<Result<Message, Error>> {
+        let Some(Message::Read(read)) = &request.message else { return None };
+        (read.place() == v1::ReadPlace::Applied).then(|| {
+            let nobody = || Error::new("cell.malformed", Class::Failed, "it does not say who calls");
+            let caller = request.caller.as_ref().ok_or_else(nobody)?;
+            self.state.read().look_applied(caller, read).map(Message::PlacedRead)
+        })
+    }
+
+    /// An answer as it leaves: a place says of which cell it is.
+    fn said(&self, mut message: Message) -> v1::CellMessage {
+        if let Message::PlacedRead(v1::PlacedRead { place: Some(place), .. }) = &mut message {
+            place.cluster = self.group.cluster().map_or(0, ClusterId::get);
+        }
+        v1::CellMessage { message: Some(message), ..Default::default() }
+    }
+
     async fn answered(&self, wait: Wait<Answer, Input>) -> Result<v1::CellMessage, Refused> {
         match wait.await.map(|answer| *answer) {
-            Some(Ok(message)) => Ok(v1::CellMessage { message: Some(message), ..Default::default() }),
+            Some(Ok(message)) => Ok(self.said(message)),
             Some(Err(refused)) => {
                 // Only what certainly did not happen may be asked elsewhere as if it were new.
                 let leader = refused.leader.filter(|_| refused.error.class == Class::Unreachable);

@@ -9,11 +9,13 @@ mod human;
 mod notify;
 mod placement;
 mod read;
+mod tables;
 
 pub use cell::Cell;
 pub use human::Time;
 pub use notify::{Gather, Notify};
 pub use placement::Placement;
+pub use tables::Tables;
 
 use crate::authorize::Action;
 use crate::principal::AppName;
@@ -77,6 +79,8 @@ pub struct Config {
     pub placement: Placement,
     /// Who is told of what.
     pub notify: Notify,
+    /// Shared tables.
+    pub tables: Tables,
     /// What is written about what happens.
     pub log: Log,
 }
@@ -323,6 +327,7 @@ impl Default for Config {
             cell: Cell::default(),
             placement: Placement::default(),
             notify: Notify::default(),
+            tables: Tables::default(),
             log: Log::default(),
         }
     }

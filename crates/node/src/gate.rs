@@ -13,6 +13,7 @@ mod placement;
 mod tables;
 
 pub(crate) use cell::caller as cell_caller;
+pub(crate) use tables::veiled;
 
 use crate::authorize::{Action, Resource, authorize};
 use crate::connection::{Requests, Responder};

@@ -372,6 +372,7 @@ async fn start_services(
         renew_ms: millis(config.notify.renew.into()),
         // A write is late in all groups of the store alike.
         keep_tombstones: config.notify.keep_tombstones.into(),
+        copy_reads: config.tables.copy_reads,
         functions,
     };
     let services = NodeServices::new(cell, store, peers, clock.clone()).hindered(hindrance);

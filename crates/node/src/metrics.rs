@@ -59,8 +59,11 @@ const NOTIFY_STAGE: &str = "tidings_notify_stage_seconds";
 const TABLES_PARTITIONS: &str = "tidings_tables_partitions";
 const TABLES_WATCHERS: &str = "tidings_tables_live_queries";
 const TABLES_ANSWERS: &str = "tidings_tables_answers_total";
+const TABLES_COPIES: &str = "tidings_tables_copies";
+const TABLES_COPIED: &str = "tidings_tables_copied_reads_total";
 const TABLES_DROPPED: &str = "tidings_tables_dropped";
 const TABLES_ROWS_DELETED: &str = "tidings_tables_rows_deleted_total";
+const TABLES_REMAINS: &str = "tidings_tables_remains";
 const TABLES_TOMBSTONES: &str = "tidings_tables_tombstones_total";
 const CELL_REST_SESSIONS: &str = "tidings_cell_rest_sessions";
 
@@ -162,8 +165,11 @@ fn describe() {
     describe_gauge!(TABLES_PARTITIONS, "Partitions of tables that are served here.");
     describe_gauge!(TABLES_WATCHERS, "Live queries of clients that are connected to this node.");
     describe_counter!(TABLES_ANSWERS, "What partitions here answered, by kind; of reads each piece.");
+    describe_gauge!(TABLES_COPIES, "Partitions of other nodes that are copied here.");
+    describe_counter!(TABLES_COPIED, "Reads that copies here answered, or passed on to owners, by outcome.");
     describe_gauge!(TABLES_DROPPED, "Dropped tables of the cluster whose rows are not all deleted yet.");
     describe_counter!(TABLES_ROWS_DELETED, "Rows of dropped tables that this node has deleted.");
+    describe_gauge!(TABLES_REMAINS, "Dropped tables whose tombstones were still in the store at the last look.");
     describe_counter!(TABLES_TOMBSTONES, "Tombstones of tables' rows that have lived long enough and were removed.");
     describe_gauge!(CELL_REST_SESSIONS, "Sessions that this node holds for callers of REST.");
 }
@@ -192,6 +198,7 @@ fn begin() {
     }
     REFUSED_FOR.iter().for_each(|reason| counter!(CONNECTIONS_REFUSED, "reason" => *reason).increment(0));
     TABLES_KINDS.iter().for_each(|kind| counter!(TABLES_ANSWERS, "kind" => *kind).increment(0));
+    ["answered", "passed"].iter().for_each(|outcome| counter!(TABLES_COPIED, "outcome" => *outcome).increment(0));
     ["version", "unknown"].iter().for_each(|kind| counter!(NOTIFY_SENT, "kind" => *kind).increment(0));
     for name in [
         CONNECTIONS,
@@ -201,6 +208,8 @@ fn begin() {
         TABLES_PARTITIONS,
         TABLES_WATCHERS,
         TABLES_DROPPED,
+        TABLES_REMAINS,
+        TABLES_COPIES,
     ] {
         gauge!(name).increment(0.0);
     }
@@ -365,12 +374,24 @@ pub(crate) fn tables_answered(kind: &'static str) {
     counter!(TABLES_ANSWERS, "kind" => kind).increment(1);
 }
 
+pub(crate) fn tables_copies(count: usize) {
+    gauge!(TABLES_COPIES).set(count as f64);
+}
+
+pub(crate) fn tables_copied(answered: bool) {
+    counter!(TABLES_COPIED, "outcome" => if answered { "answered" } else { "passed" }).increment(1);
+}
+
 pub(crate) fn tables_dropped(count: usize) {
     gauge!(TABLES_DROPPED).set(count as f64);
 }
 
 pub(crate) fn tables_rows_deleted(count: usize) {
     counter!(TABLES_ROWS_DELETED).increment(count as u64);
+}
+
+pub(crate) fn tables_remains(count: usize) {
+    gauge!(TABLES_REMAINS).set(count as f64);
 }
 
 pub(crate) fn tables_tombstones(removed: u64) {

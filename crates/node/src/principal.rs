@@ -83,6 +83,12 @@ pub enum Principal {
         /// What the token says, for predicates of Tables.
         claims: Claims,
     },
+    /// Somebody who shows nothing, on a server that would know callers: what an application has opened to everybody is all
+    /// there is. Only routes that say so let it in.
+    Nobody {
+        /// The application that the request names.
+        app: AppName,
+    },
     /// Another node of this cluster, by its certificate.
     Node(NodeId),
     /// Who runs the cluster.
@@ -125,9 +131,10 @@ impl Principal {
     /// The application whose data this principal's requests are about; nodes speak for none.
     pub fn app(&self) -> Option<AppName> {
         match self {
-            Principal::App { app, .. } | Principal::User { app, .. } | Principal::Operator { app, .. } => {
-                Some(app.clone())
-            }
+            Principal::App { app, .. }
+            | Principal::User { app, .. }
+            | Principal::Nobody { app }
+            | Principal::Operator { app, .. } => Some(app.clone()),
             Principal::Node(_) => None,
         }
     }
@@ -158,6 +165,7 @@ impl fmt::Display for Principal {
         match self {
             Principal::App { app, key } => write!(f, "app:{app}/{key}"),
             Principal::User { app, subject, .. } => write!(f, "user:{app}/{}", clip(subject)),
+            Principal::Nobody { app } => write!(f, "nobody:{app}"),
             Principal::Node(node) => write!(f, "node:{node}"),
             Principal::Operator { by: OperatorBy::Key, .. } => f.write_str("operator:key"),
             Principal::Operator { by: OperatorBy::InProcess, .. } => f.write_str("operator:in-process"),

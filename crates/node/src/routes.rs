@@ -12,7 +12,7 @@ use crate::auth::Authenticator;
 use crate::carrier;
 use crate::connection::Connections;
 use crate::metrics;
-use crate::principal::Peer;
+use crate::principal::{Identity, Peer};
 use crate::rest::{self, error_response};
 use crate::shell::Shared;
 use axum::Router;
@@ -50,6 +50,10 @@ fn reflection() -> Result<Router, Error> {
     Ok(tonic::service::Routes::new(service).into_axum_router().reset_fallback())
 }
 
+/// Who sends a request that shows nothing, for what is open to everybody.
+#[derive(Clone)]
+pub(crate) struct Nobody(pub Identity);
+
 /// Finds out who sends a request.
 pub(crate) async fn identify(
     axum::extract::State(auth): axum::extract::State<Arc<Authenticator>>,
@@ -66,7 +70,13 @@ pub(crate) async fn identify(
             request.extensions_mut().insert(identity);
             next.run(request).await
         }
-        Ok(None) => next.run(request).await,
+        Ok(None) => {
+            // Not an identity: only those that ask for it see it.
+            if let Some(nobody) = auth.nobody(request.uri(), request.headers()) {
+                request.extensions_mut().insert(Nobody(nobody));
+            }
+            next.run(request).await
+        }
         Err(error) => error_response(request.headers(), error),
     }
 }

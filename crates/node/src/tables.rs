@@ -6,6 +6,7 @@
 //!   watcher ─▶ watching ─▶ Gateway ─ Install … ─▶ lines ─▶ Processor, here or elsewhere
 //!                 ▲            ▲                               │ Frame, Progress
 //!                 └── Event ───┴──────────── lines ◀───────────┘
+//!   copying: many reads of a partition of another node ─▶ Follow ─▶ Processor: a copy, fed by its owner through lines
 //!   dropping: marks of dropped tables (cell) ─▶ Deleter ─▶ store
 //!   owning: leases by placement ─▶ acquired in the directory (R1) ─▶ Gained, Lost ─▶ Processor ─▶ store, fenced (R2)
 //! ```
@@ -13,6 +14,8 @@
 //! may be lost: the machines say it again.
 
 mod convert;
+mod copying;
+mod cutting;
 mod directories;
 mod dropping;
 mod hub;
@@ -79,6 +82,8 @@ pub struct Told {
     pub renew_ms: u32,
     /// How long the store remembers rows that were deleted.
     pub keep_tombstones: Duration,
+    /// Reads a second of a partition of another node that are worth a copy here; 0 = none are.
+    pub copy_reads: u64,
     /// Functions that the program around this node has registered: predicates and queries may call them.
     pub functions: Functions,
 }

@@ -276,7 +276,8 @@ impl Raw {
     }
 
     pub async fn read(&self, at: &str) -> Result<v1::NodeRead, Error> {
-        let read = v1::ReadNode { target: path(at), contents: true, children: false, uncached: true };
+        let read =
+            v1::ReadNode { target: path(at), contents: true, children: false, uncached: true, ..Default::default() };
         match self.call(Message::Read(read)).await? {
             Message::NodeRead(read) => Ok(read),
             other => panic!("not read: {other:?}"),

@@ -49,8 +49,7 @@ async fn people(node: &Node) -> Table {
     let tables =
         Tables::connect(ClientConfig { deadline: PATIENCE, ..ClientConfig::in_process(node.door()) }).await.unwrap();
     let made = async {
-        let properties = || TableProperties { level: TableLevel::App.into(), ..Default::default() };
-        while let Err(error) = tables.create_cut("people", properties(), [Key::from("m")]).await {
+        while let Err(error) = tables.create_cut("people", rule_free(), [Key::from("m")]).await {
             if error.code == "tables.exists" {
                 return;
             }
@@ -59,6 +58,10 @@ async fn people(node: &Node) -> Table {
     };
     tokio::time::timeout(PATIENCE, made).await.expect("a table is made");
     tables.table("people")
+}
+
+fn rule_free() -> TableProperties {
+    TableProperties { level: TableLevel::App.into(), ..Default::default() }
 }
 
 fn named(name: &str) -> [(&'static str, Value); 1] {
@@ -131,6 +134,30 @@ async fn registered_functions_are_called_wherever_texts_are_evaluated() {
     assert_eq!(keys(&table, hopper, &reader("Ada Lovelace")).await, [Key::from("s")]);
     assert_eq!(keys(&table, hopper, &reader("Alan Turing")).await, Vec::<Key>::new());
 
+    // What guards the writes of a table.
+    let guarded = |rule: &str| TableProperties { may_write: rule.into(), ..rule_free() };
+    let tables = Tables::connect(ClientConfig { deadline: PATIENCE, ..ClientConfig::in_process(node.door()) }).await;
+    let tables = tables.unwrap();
+    tables.create("guarded", guarded("initials(new.name) == 'AL'")).await.unwrap();
+    let names = tables.table("guarded");
+    names.put("a", named("Ada Lovelace")).await.unwrap();
+    assert_eq!(names.put("b", named("Alan Turing")).await.unwrap_err().code, "tables.may_not_write");
+    tables.alter("guarded", guarded("initials(old.name) == 'AL'"), 0).await.unwrap();
+    names.put("a", named("Alan Turing")).await.unwrap();
+    assert_eq!(names.put("a", named("Ada Lovelace")).await.unwrap_err().code, "tables.may_not_write");
+    // One that panics denies. One that says something else each time is refused by its name, and so is one that nobody knows.
+    tables.alter("guarded", guarded("brittle(new.name) == ''"), 0).await.unwrap();
+    assert_eq!(names.put("c", named("Ada Lovelace")).await.unwrap_err().code, "tables.may_not_write");
+    let changing = tables.create("luck", guarded("coin(1) == 1")).await.unwrap_err();
+    assert_eq!(changing.code, "tables.predicate_not_pure");
+    assert!(changing.message.contains("`coin`"), "{changing}");
+    assert_eq!(
+        tables.alter("guarded", guarded("coin(1) == 1"), 0).await.unwrap_err().code,
+        "tables.predicate_not_pure"
+    );
+    assert_eq!(tables.create("luck", guarded("nope(1) == 1")).await.unwrap_err().code, "tables.predicate_name");
+    tables.alter("guarded", guarded("initials(new.name) == 'AL'"), 0).await.unwrap();
+
     // R9: what changes without a write can be read, and not watched.
     assert_eq!(keys(&table, "coin(1) == 1 && key == 'a'", &all).await, [Key::from("a")]);
     let ended = table.watch(&live("coin(1) == 1"), WatchOptions::default()).next().await;
@@ -150,5 +177,9 @@ async fn registered_functions_are_called_wherever_texts_are_evaluated() {
     let table = people(&node).await;
     assert_eq!(keys(&table, "", &reader("Ada Lovelace")).await, ["a", "b", "y", "z"].map(Key::from));
     assert_eq!(table.read(&live(hopper), &all).await.unwrap_err().code, "tables.predicate_name");
+    let tables = Tables::connect(ClientConfig { deadline: PATIENCE, ..ClientConfig::in_process(node.door()) }).await;
+    let names = tables.unwrap().table("guarded");
+    assert_eq!(names.put("d", named("Ada Lovelace")).await.unwrap_err().code, "tables.may_not_write");
+    assert_eq!(keys(&names, "", &all).await, [Key::from("a")]);
     node.shutdown().await.unwrap();
 }

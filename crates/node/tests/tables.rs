@@ -16,6 +16,7 @@ use tidings_node::authorize::Action;
 use tidings_node::config::{Grant, Time};
 use tidings_node::{Config, Node};
 use tidings_wire::Part;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 struct Town {
@@ -52,7 +53,30 @@ impl Town {
     async fn ask(&self, credential: &str, method: Method, path: &str, body: Value) -> Answer {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let body = (!body.is_null()).then_some(body);
-        send_http1(stream, request(method, &format!("/v1/{path}"), Some(credential), body)).await
+        send_http1(
+            stream,
+            request(method, &format!("/v1/{path}"), Some(credential).filter(|shown| !shown.is_empty()), body),
+        )
+        .await
+    }
+
+    /// What a stream of events without a credential begins with, up to its first reset.
+    async fn stream(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let ask = format!("GET /v1/{path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.address);
+        stream.write_all(ask.as_bytes()).await.unwrap();
+        let mut heard = String::new();
+        let hearing = async {
+            let mut piece = [0; 4_096];
+            while !heard.contains("event: reset") {
+                match stream.read(&mut piece).await.unwrap() {
+                    0 => break,
+                    read => heard.push_str(&String::from_utf8_lossy(&piece[..read])),
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), hearing).await.expect("a stream begins");
+        heard
     }
 
     /// The key of a new application.

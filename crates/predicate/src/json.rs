@@ -4,7 +4,7 @@
 //! object with one name that begins with `$`: `{"$int": "…"}`, `{"$float": "NaN"}`, and `{"$map": {…}}` for a map that would
 //! otherwise be taken for one of these. R12: whole numbers beyond 2⁵³ are strings, since readers of JSON round them.
 
-use crate::value::{Key, Value};
+use crate::value::{Key, PartitionValue, Value};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value as Json, json};
@@ -18,6 +18,10 @@ const BYTES: &str = "base64";
 const INT: &str = "$int";
 const FLOAT: &str = "$float";
 const MAP: &str = "$map";
+
+/// The names of a key that is within a value of its table's partition column.
+pub const IN: &str = "in";
+const OWN: &str = "key";
 
 /// How whole numbers beyond 2⁵³ are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +48,7 @@ impl fmt::Display for BadJson {
         f.write_str(match self {
             BadJson::TooLarge => "a whole number is larger than 2^63-1: write it with a fraction, or as a string",
             BadJson::NoObject => "columns and reader data are a JSON object",
-            BadJson::NoKey => "a key is a string, or {\"base64\": \"…\"}",
+            BadJson::NoKey => "a key is a string, or {\"base64\": \"…\"}; within a value it is {\"in\": …, \"key\": …}",
         })
     }
 }
@@ -71,11 +75,33 @@ pub fn read_columns(json: &Json) -> Result<BTreeMap<String, Value>, BadJson> {
     json.as_object().ok_or(BadJson::NoObject).and_then(entries)
 }
 
-/// Reads a key.
+/// Reads a key. One that has a value and nothing else is where the value begins.
 pub fn read_key(json: &Json) -> Result<Key, BadJson> {
     match read(json)? {
         Value::String(text) => Ok(Key::String(text)),
         Value::Bytes(bytes) => Ok(Key::Bytes(bytes)),
+        Value::Map(mut within) => {
+            let value = match within.remove(IN) {
+                Some(Value::Int(number)) => PartitionValue::Int(number),
+                Some(Value::String(text)) => PartitionValue::String(text),
+                _ => return Err(BadJson::NoKey),
+            };
+            match (within.remove(OWN), within.is_empty()) {
+                (Some(Value::String(text)), true) => Ok(Key::within(value, Key::String(text))),
+                (Some(Value::Bytes(bytes)), true) => Ok(Key::within(value, Key::Bytes(bytes))),
+                (None, true) => Ok(Key::first_within(value)),
+                _ => Err(BadJson::NoKey),
+            }
+        }
+        _ => Err(BadJson::NoKey),
+    }
+}
+
+/// Reads a value of a partition column.
+pub fn read_partition_value(json: &Json) -> Result<PartitionValue, BadJson> {
+    match read(json)? {
+        Value::Int(number) => Ok(PartitionValue::Int(number)),
+        Value::String(text) => Ok(PartitionValue::String(text)),
         _ => Err(BadJson::NoKey),
     }
 }
@@ -118,7 +144,19 @@ pub fn write_key(key: &Key) -> Json {
     match key {
         Key::String(text) => Json::from(text.as_str()),
         Key::Bytes(bytes) => json!({ BYTES: STANDARD.encode(bytes) }),
+        Key::Within(_) => {
+            let value = key.partition_value().map(write_partition_value);
+            match key.own() {
+                Key::Bytes(bytes) if bytes.is_empty() => json!({ IN: value }),
+                own => json!({ IN: value, OWN: write_key(own) }),
+            }
+        }
     }
+}
+
+/// Writes a value of a partition column. A number that readers of JSON would round is text, which a table takes for the number again.
+pub fn write_partition_value(value: &PartitionValue) -> Json {
+    write(&Value::from(value.clone()), Form::Plain)
 }
 
 fn number(number: &Number) -> Result<Value, BadJson> {
@@ -190,6 +228,12 @@ mod tests {
         assert_eq!(columns["base64"], Value::from("AA=="), "a column may have any name");
         assert_eq!(read_key(&json!("ä")), Ok(Key::from("ä")));
         assert_eq!(read_key(&json!({ "base64": "AA==" })), Ok(Key::Bytes(vec![0])));
+        for key in [Key::within("Rome", "a"), Key::within(-3, &[0, 255][..]), Key::first_within("Rome")] {
+            assert_eq!(read_key(&write_key(&key)), Ok(key));
+        }
+        for bad in [json!({ "in": 1.5, "key": "a" }), json!({ "in": "x", "key": "a", "b": 1 }), json!({ "key": "a" })] {
+            assert_eq!(read_key(&bad), Err(BadJson::NoKey), "{bad}");
+        }
         assert_eq!(read_key(&json!(3)), Err(BadJson::NoKey));
     }
 }

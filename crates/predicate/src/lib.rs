@@ -50,4 +50,4 @@ pub use parser::{MAX_DEPTH, MAX_TEXT};
 pub use predicate::{Expression, Predicate};
 pub use refusal::{Place, Refusal, Wrong};
 pub use udf::{BadFunction, Body, Functions, Udf};
-pub use value::{Key, Value, is_reserved};
+pub use value::{Key, PartitionValue, Value, Within, is_reserved};

@@ -19,6 +19,8 @@ pub struct Expression {
     kinds: Kinds,
     /// What of it cannot be watched (R9).
     not_live: Option<Refusal>,
+    /// A function that it calls and that may give something else each time.
+    impure: Option<Box<str>>,
 }
 
 impl Expression {
@@ -26,16 +28,19 @@ impl Expression {
     pub fn compile(text: &str, dialect: &Dialect) -> Result<Expression, Refusal> {
         let expr = parse(text, dialect)?;
         let kinds = check(&expr, text, dialect)?;
-        let mut changing = None;
+        let (mut changing, mut impure) = (None, None);
         expr.any(&mut |node| {
             let why = match node {
                 Node::Now => "`now()`",
                 Node::Path(crate::ast::Root::Joined, _) => "a record of another table",
-                Node::Udf(udf, _) if !udf.pure => "a function whose result changes",
+                Node::Udf(udf, _) if !udf.pure => {
+                    impure.get_or_insert_with(|| udf.name.as_str().into());
+                    "a function whose result changes"
+                }
                 _ => return false,
             };
             changing.get_or_insert(why);
-            true
+            impure.is_some()
         });
         let not_live = changing.map(|why| {
             Refusal::new(
@@ -44,7 +49,7 @@ impl Expression {
             )
         });
         let (template, constants) = compile(expr, text)?;
-        Ok(Expression { template: Arc::new(template), constants, kinds, not_live })
+        Ok(Expression { template: Arc::new(template), constants, kinds, not_live, impure })
     }
 
     /// The kinds that its value may have.
@@ -84,6 +89,12 @@ impl Predicate {
     /// Refuses what cannot be watched (R9): the time, look-ups, functions that are not pure.
     pub fn check_live(&self) -> Result<(), Refusal> {
         self.0.check_live()
+    }
+
+    /// Refuses functions that are not pure: what stands on such an answer could be decided otherwise by the next who looks.
+    pub fn check_pure(&self) -> Result<(), Refusal> {
+        let refused = |name| Refusal::new(Wrong::NotPure, format!("`{name}` may give something else each time"));
+        self.0.impure.as_ref().map_or(Ok(()), |name| Err(refused(name)))
     }
 
     /// Whether it is true, within `steps`, which are counted down.

@@ -19,6 +19,8 @@ pub enum Wrong {
     TooLarge,
     /// R9: it cannot be watched.
     NotLive,
+    /// It calls a function that is not pure, where an answer has to last.
+    NotPure,
     /// The index has no room for another predicate of this kind.
     Full,
 }
@@ -32,6 +34,7 @@ impl Wrong {
             Wrong::Type => "tables.predicate_type",
             Wrong::TooLarge => "tables.predicate_too_large",
             Wrong::NotLive => "tables.predicate_not_live",
+            Wrong::NotPure => "tables.predicate_not_pure",
             Wrong::Full => "tables.predicate_full",
         }
     }
@@ -48,6 +51,7 @@ impl Wrong {
             Wrong::NotLive => {
                 "Leave out `now()`, look-ups and functions that are not pure; a query can be read instead of watched."
             }
+            Wrong::NotPure => "Leave the function out, or register it as pure if the same values always give the same.",
             Wrong::Full => {
                 "Compare a column with a value (`==`, `<`, `startsWith`) so that the index can find it, or end other queries."
             }

@@ -1,14 +1,17 @@
-//! Metrics and statistics, told to this machine alone: `/metrics`, `/stats`, `/survey`, `/survey.svg`, `/healthz`.
+//! Metrics and statistics, told to this machine alone: the console's page at `/`, `/metrics`, `/stats`, `/survey`, `/survey.svg`,
+//! `/healthz`.
 
+use crate::console::{self, Console};
 use crate::engine::Engine;
 use crate::metrics::{self, Metrics};
 use crate::sketching_core::Core;
 use crate::survey::{LEAST_REQUESTS, svg};
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,12 +24,32 @@ use tidings_base::{Class, Error};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// Connections at a time; whoever scrapes needs one.
-const MOST: usize = 16;
+/// Connections at a time; whoever scrapes needs one, and so does whoever watches the console.
+const MOST: usize = 32;
 /// How long a request's head may take.
 const SLOW: Duration = Duration::from_secs(10);
-const WHAT: &str = "there are /metrics, /stats, /survey, /survey.svg and /healthz here, to GET\n";
+const WHAT: &str = "there are /, /metrics, /stats, /survey, /survey.svg and /healthz here, to GET\n";
 const UNSURVEYED: &str = "this proxy does not note how static its pages are\n";
+/// What the console's page may load and run.
+const OWN_ALONE: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'";
+const TOO_MANY: &str = "too many listen already\n";
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+/// What is told of.
+#[derive(Clone)]
+pub(crate) struct Told {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) core: Option<Arc<Core>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) console: Arc<Console>,
+}
+
+impl Told {
+    fn proxy(&self) -> console::Proxy<'_> {
+        console::Proxy { engine: &self.engine, core: self.core.as_deref(), metrics: &self.metrics }
+    }
+}
 
 /// Listens, on this machine alone: nobody is asked who he is.
 pub(crate) async fn listen(at: SocketAddr) -> Result<TcpListener, Error> {
@@ -42,7 +65,7 @@ pub(crate) async fn listen(at: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// Answers until it is dropped.
-pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, core: Option<Arc<Core>>, metrics: Arc<Metrics>) {
+pub(crate) async fn serve(listener: TcpListener, told: Told) {
     let seats = Arc::new(Semaphore::new(MOST));
     loop {
         let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
@@ -50,9 +73,9 @@ pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, core: Opti
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (engine, core, metrics) = (Arc::clone(&engine), core.clone(), Arc::clone(&metrics));
+        let told = told.clone();
         let service = service_fn(move |request| {
-            let answer = answer(&request, &engine, core.as_deref(), &metrics);
+            let answer = answer(&request, &told);
             async move { Ok::<_, Infallible>(answer) }
         });
         tokio::spawn(async move {
@@ -65,15 +88,18 @@ pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, core: Opti
     }
 }
 
-fn answer(
-    request: &Request<Incoming>,
-    engine: &Engine,
-    core: Option<&Core>,
-    metrics: &Metrics,
-) -> Response<Full<Bytes>> {
-    let (path, least) = (request.uri().path(), least(request.uri()));
+fn answer(request: &Request<Incoming>, told: &Told) -> Answer {
+    let Told { engine, core, metrics, console } = told;
+    let (path, least, core) = (request.uri().path(), least(request.uri()), core.as_deref());
     match (request.method() == Method::GET, path, &engine.survey) {
         (false, ..) => page(StatusCode::METHOD_NOT_ALLOWED, "text/plain", WHAT.to_owned()),
+        (_, "/", _) => {
+            let mut answer = page(StatusCode::OK, "text/html; charset=utf-8", console.page(&told.proxy()));
+            answer.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(OWN_ALONE));
+            answer
+        }
+        (_, "/console.js", _) => page(StatusCode::OK, "text/javascript", console::SCRIPT.to_owned()),
+        (_, "/live", _) => live(told),
         (_, "/metrics", _) => page(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(engine, core, metrics)),
         (_, "/stats", _) => json(&metrics::stats(engine, core, metrics)),
         (_, "/survey" | "/survey.svg", None) => page(StatusCode::NOT_FOUND, "text/plain", UNSURVEYED.to_owned()),
@@ -84,21 +110,39 @@ fn answer(
     }
 }
 
+/// What changes on the console's page, as events, for as long as somebody listens.
+fn live(told: &Told) -> Answer {
+    let Ok(listener) = Arc::clone(&told.console.listeners).try_acquire_owned() else {
+        return page(StatusCode::SERVICE_UNAVAILABLE, "text/plain", TOO_MANY.to_owned());
+    };
+    let told = told.clone();
+    let events = futures::stream::unfold((told, listener), |(told, listener)| async move {
+        tokio::time::sleep(console::LOOK).await;
+        let news = told.console.live(&told.proxy()).into_string();
+        let event: String = news.lines().map(|line| format!("data: {line}\n")).collect();
+        Some((Ok(Frame::data(Bytes::from(event + "\n"))), (told, listener)))
+    });
+    let mut answer = Response::new(StreamBody::new(events).boxed());
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
 /// From how many requests on a URL is counted: `?least=N`.
 fn least(uri: &Uri) -> u64 {
     let said = uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("least=")));
     said.and_then(|number| number.parse().ok()).unwrap_or(LEAST_REQUESTS).max(2)
 }
 
-fn json(told: &impl Serialize) -> Response<Full<Bytes>> {
+fn json(told: &impl Serialize) -> Answer {
     match serde_json::to_string(told) {
         Ok(text) => page(StatusCode::OK, "application/json", text),
         Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
     }
 }
 
-fn page(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
-    let mut page = Response::new(Full::new(Bytes::from(text)));
+fn page(status: StatusCode, kind: &'static str, text: String) -> Answer {
+    let mut page = Response::new(Full::new(Bytes::from(text)).boxed());
     *page.status_mut() = status;
     page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     page

@@ -1,5 +1,6 @@
 //! Which origins, which quorum, which rules; every field with its default and why.
 
+use crate::ordered::{BftGroup, CellGroup, Group, Ordered};
 use crate::tls::Identity;
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -120,6 +121,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The servers behind it, which serve the same.
     pub origins: Vec<Origin>,
+    /// A group with an order behind it, in place of origins.
+    pub group: Option<Group>,
     /// The authorities that origins' certificates must be of. By default those that the system trusts.
     pub origin_ca: Option<PathBuf>,
     /// What clients are shown, if they come by TLS.
@@ -133,6 +136,9 @@ pub struct Config {
     pub checks: Option<Checks>,
     /// Whether it is noted how static pages are, for `sketch survey`. Not by default: it takes up to 64 MiB.
     pub survey: bool,
+    /// Whether a client reads what it has written itself, by a cookie (rule K). Not by default: its reads wait for the order until
+    /// they have caught up with its writes. Only before a group.
+    pub read_your_writes: bool,
     /// How many of them may be wrong. By default as many as a quorum of more than half bears: (N − 1) / 2.
     pub faults: u16,
     /// How many must say the same. By default f + 1.
@@ -173,18 +179,21 @@ pub struct Config {
 impl Config {
     /// The defaults for these origins, such as `http://10.0.0.1:8080`.
     pub fn of(listen: SocketAddr, origins: &[String]) -> Result<Config, Error> {
-        let origins = origins.iter().map(|text| origin(text)).collect::<Result<Vec<Origin>, Error>>()?;
+        let origins = origins.iter().map(|text| origin(text, "sketch.bad_origin", "origin", "http://10.0.0.1:8080"));
+        let origins = origins.collect::<Result<Vec<Origin>, Error>>()?;
         let count = u16::try_from(origins.len()).unwrap_or(u16::MAX);
         let faults = count.saturating_sub(1) / 2;
         Ok(Config {
             listen,
             origins,
+            group: None,
             origin_ca: None,
             tls: None,
             admin: None,
             core: None,
             checks: None,
             survey: false,
+            read_your_writes: false,
             faults,
             quorum: faults + 1,
             writes: Writes::Refused,
@@ -205,19 +214,49 @@ impl Config {
         })
     }
 
-    pub(crate) fn kind(&self) -> Kind {
-        Kind::Origins { faults: self.faults, quorum: self.quorum }
+    /// The defaults before a BFT group.
+    pub fn of_group(listen: SocketAddr, group: BftGroup) -> Result<Config, Error> {
+        let faults = group.membership.faults();
+        let config = Config::of(listen, &[])?;
+        Ok(Config {
+            faults,
+            quorum: 2 * faults + 1,
+            writes: Writes::Replicated,
+            group: Some(Group::Bft(group)),
+            ..config
+        })
+    }
+
+    /// The defaults before a cell. Its members do not lie, so that one answer is enough, and all but one may be left out. Writes are
+    /// refused: whoever reaches the proxy may do what its key may.
+    pub fn of_cell(listen: SocketAddr, cell: CellGroup) -> Result<Config, Error> {
+        let config = Config::of(listen, &[])?;
+        let group = Group::Cell(cell);
+        Ok(Config { faults: group.size().saturating_sub(1), quorum: 1, group: Some(group), ..config })
+    }
+
+    /// How many there are behind it.
+    pub fn replicas(&self) -> u16 {
+        let origins = u16::try_from(self.origins.len()).unwrap_or(u16::MAX);
+        self.group.as_ref().map_or(origins, Group::size)
+    }
+
+    /// How the machine for votes asks what is behind, if that does not agree by itself.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        let origins = Some(Kind::Origins { faults: self.faults, quorum: self.quorum });
+        self.group.as_ref().map_or(origins, Ordered::asked_by_machine)
     }
 }
 
-fn origin(text: &str) -> Result<Origin, Error> {
+/// A server by its URL; `what` and `such` are for whoever mistypes one.
+pub(crate) fn origin(text: &str, code: &'static str, what: &str, such: &str) -> Result<Origin, Error> {
     let bad = |why: &str| {
-        Error::new("sketch.bad_origin", Class::Invalid, format!("`{text}` is not an origin: {why}"))
-            .hint("Name each origin like http://10.0.0.1:8080.")
+        Error::new(code, Class::Invalid, format!("`{text}` is not the URL of one {what}: {why}"))
+            .hint(format!("Name each {what} like {such}."))
     };
     let uri: Uri = text.parse().map_err(|_| bad("it is not a URL"))?;
     let known = |scheme: &&Scheme| [Scheme::HTTP, Scheme::HTTPS].contains(*scheme);
-    let scheme = uri.scheme().filter(known).ok_or_else(|| bad("only http:// and https:// are spoken to origins"))?;
+    let scheme = uri.scheme().filter(known).ok_or_else(|| bad("only http:// and https:// are spoken"))?;
     if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
         return Err(bad("it has a path"));
     }

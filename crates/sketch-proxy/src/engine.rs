@@ -2,8 +2,11 @@
 
 use crate::config::Config;
 use crate::held::Held;
+use crate::ordered::{Ordered, Unfit};
 use crate::survey::Live;
 use crate::upstream::Upstream;
+use bytes::Bytes;
+use http::Method;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +16,7 @@ use tidings_sketch::group::{self, Group};
 use tidings_sketch::health::{self, Checked, Found, Health};
 use tidings_sketch::history::{self, Carried, History};
 use tidings_sketch::http::{Forwarded, Page, Rules};
+use tidings_sketch::sigma::Sigma;
 use tidings_sketch::sketch::{Sketch, Sketching};
 use tidings_sketch::sketcher::{self, Ask, Counts, How, Kind, Ranges, Refusal, Sketcher, Standing};
 use tidings_sketch::{Answer, CallId, ReplicaId, RequestId};
@@ -23,13 +27,23 @@ pub(crate) struct Asked {
     pub(crate) forwarded: Forwarded,
     pub(crate) key: Sketch,
     pub(crate) rules: Arc<Rules>,
+    /// What a BFT group is asked; nothing otherwise.
+    pub(crate) command: Bytes,
 }
 
 pub(crate) type Question = Arc<Asked>;
 /// A page, shared by whoever waits for it.
 pub(crate) type Sheet = Arc<Page<Held>>;
+/// What a request is answered with.
+pub(crate) struct Served {
+    pub(crate) page: Sheet,
+    pub(crate) how: How,
+    /// Where it stands in the group's order, if it was agreed on and the group has one.
+    pub(crate) sigma: Option<Sigma>,
+}
+
 /// How a request ended.
-pub(crate) type End = Result<(Sheet, How), Refusal>;
+pub(crate) type End = Result<Served, Refusal>;
 
 /// The longest sleep of the alarm; a spurious wake is harmless.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -39,20 +53,22 @@ const ENTRIES_IN_A_SHARED_SHARD: usize = 256;
 
 struct Machines {
     sketcher: Sketcher<Question, Sheet>,
-    group: Group<Question, Sheet>,
+    /// Votes on what origins say, or asks members of a cell one after the other. A BFT group agrees by itself.
+    group: Option<Group<Question, Sheet>>,
     health: Option<Health>,
     waiting: BTreeMap<RequestId, oneshot::Sender<End>>,
     last_id: u64,
 }
 
-/// What the machines want of origins.
+/// What the machines want of origins, or of a group.
 #[derive(Default)]
 struct Errands {
     fetches: Vec<Fetch>,
+    orders: Vec<(CallId, Question)>,
     checks: Vec<ReplicaId>,
 }
 
-/// One origin is asked.
+/// One origin, or one member of a group, is asked.
 struct Fetch {
     from: ReplicaId,
     call: CallId,
@@ -64,6 +80,8 @@ struct Fetch {
 pub(crate) struct Engine {
     machines: Mutex<Machines>,
     pub(crate) upstream: Upstream,
+    /// A group with an order in place of origins.
+    ordered: Option<Ordered>,
     pub(crate) sketching: Sketching,
     history: Arc<History>,
     /// How static pages are, if that is noted.
@@ -78,21 +96,8 @@ pub(crate) struct Engine {
 impl Engine {
     /// Machines for these origins, which answer for these ranges and sketch so; or as nobody else does.
     pub(crate) fn new(config: &Config, ranges: Arc<dyn Ranges>, sketching: Option<Sketching>) -> Result<Engine, Error> {
-        let replicas = u16::try_from(config.origins.len()).unwrap_or(u16::MAX);
-        let group = group::Options {
-            group: 0,
-            client: 0,
-            last_nonce: 0,
-            replicas,
-            kind: config.kind(),
-            resend: config.give_up,
-            give_up: config.give_up,
-            mutant: None,
-        };
-        let group = Group::new(group).map_err(|misfit| {
-            let what = format!("{replicas} origins, f = {}, quorum {}", config.faults, config.quorum);
-            Error::new("sketch.misfit", Class::Invalid, what).hint(misfit.to_string())
-        })?;
+        let replicas = config.replicas();
+        let group = config.kind().map(|kind| votes(config, kind)).transpose()?;
         let options = sketcher::Options {
             writes: config.writes,
             unverified_rather_than_none: config.unverified_rather_than_none,
@@ -118,10 +123,13 @@ impl Engine {
         let history = Arc::new(History::new(&table));
         let sketcher = Sketcher::new(options, Arc::clone(&history), ranges);
         let sketching = sketching.map_or_else(|| secret().map(Sketching::new), Ok)?;
-        let rules = Rules { shared, ..config.rules.clone() };
+        let ordered = config.group.as_ref();
+        let ordered = ordered.map(|group| Ordered::start(group, sketching.clone(), config)).transpose()?;
+        let rules = Rules { shared, ..held_before(ordered.as_ref(), config.rules.clone()) };
         Ok(Engine {
             machines: Mutex::new(Machines { sketcher, group, health, waiting: BTreeMap::new(), last_id: 0 }),
             upstream: Upstream::new(config, sketching.clone())?,
+            ordered,
             sketching,
             history,
             survey: config.survey.then(Live::default),
@@ -145,6 +153,7 @@ impl Engine {
             self.lost(KeyRange::FULL);
         }
         let generation = current.generation + 1;
+        let rules = held_before(self.ordered.as_ref(), rules);
         *current = Arc::new(Rules { generation, shared: self.shared, ..rules });
         generation
     }
@@ -160,8 +169,32 @@ impl Engine {
 
     pub(crate) fn standing(&self) -> Vec<(Standing, u64)> {
         let (now, machines) = (self.now().mono, self.machines.lock());
-        let differed = machines.group.differed().iter().copied();
+        let differed = match (&machines.group, &self.ordered) {
+            (Some(group), _) => group.differed().to_vec(),
+            (None, Some(ordered)) => ordered.differed(),
+            (None, None) => Vec::new(),
+        };
         machines.sketcher.standing(now).into_iter().zip(differed).collect()
+    }
+
+    /// Origins as they were named, or the replicas of a group.
+    pub(crate) fn names(&self) -> Vec<String> {
+        match &self.ordered {
+            Some(ordered) => ordered.names().to_vec(),
+            None => self.upstream.origins().iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Whether answers have a place in an order. Then reads may not go back (rule A), whatever that costs.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.ordered.is_some()
+    }
+
+    /// What is asked, if it can be asked of what is behind.
+    pub(crate) fn question(&self, forwarded: Forwarded, key: Sketch, rules: Arc<Rules>) -> Result<Question, Unfit> {
+        let command = self.ordered.as_ref().map(|ordered| ordered.command(&forwarded));
+        let command = command.transpose()?.unwrap_or_default();
+        Ok(Arc::new(Asked { forwarded, key, rules, command }))
     }
 
     /// What health checks found of each origin; of none if there are no checks.
@@ -191,8 +224,7 @@ impl Engine {
 
     /// Remembers what came along with a range; how many pages it was.
     pub(crate) fn take_over(&self, range: KeyRange, carried: &Carried) -> u64 {
-        // Origins have no order.
-        self.history.take_over(range, carried, false) as u64
+        self.history.take_over(range, carried, self.is_ordered()) as u64
     }
 
     async fn put(
@@ -246,6 +278,9 @@ impl Engine {
         for fetch in errands.fetches {
             tokio::spawn(Arc::clone(self).fetch(fetch));
         }
+        for (call, question) in errands.orders {
+            tokio::spawn(Arc::clone(self).order(call, question));
+        }
         for origin in errands.checks {
             tokio::spawn(Arc::clone(self).check(origin));
         }
@@ -256,15 +291,36 @@ impl Engine {
 
     async fn fetch(self: Arc<Self>, fetch: Fetch) {
         let Fetch { from, call, vote, question } = fetch;
-        let answer = self.upstream.fetch(from, &question).await;
-        let answer = answer.inspect_err(|why| tracing::debug!(origin = from.0, %why, "an origin gave no answer")).ok();
+        let answer = match (&self.ordered, vote) {
+            (Some(ordered), None) => ordered.fast(from, &question).await.map(|answer| (answer, None)),
+            (Some(ordered), Some(_)) => {
+                ordered.newest(from, &question).await.map(|(answer, sigma)| (answer, Some(sigma)))
+            }
+            (None, _) => {
+                let answer = self.upstream.fetch(from, &question).await;
+                let answer =
+                    answer.inspect_err(|why| tracing::debug!(origin = from.0, %why, "an origin gave no answer")).ok();
+                answer.map(|answer| (answer, None))
+            }
+        };
         self.step(|_| {
             Some(match (vote, answer) {
-                (None, answer) => Turn::Sketcher(sketcher::Input::Fast(call, answer)),
-                (Some(nonce), Some(answer)) => Turn::Group(group::Input::Reply(call, reply(from, nonce, answer))),
+                (None, answer) => Turn::Sketcher(sketcher::Input::Fast(call, answer.map(|(answer, _)| answer))),
+                (Some(nonce), Some((answer, sigma))) => {
+                    Turn::Group(group::Input::Reply(call, reply(from, nonce, answer, sigma)))
+                }
                 (Some(_), None) => Turn::Group(group::Input::Failed(call, from)),
             })
         });
+    }
+
+    async fn order(self: Arc<Self>, call: CallId, question: Question) {
+        let Some(ordered) = &self.ordered else { return };
+        let input = match ordered.order(&question).await {
+            Ok((answer, sigma)) => sketcher::Input::Replicated(call, answer, sigma),
+            Err(why) => sketcher::Input::NotReplicated(call, why, None),
+        };
+        self.step(|_| Some(Turn::Sketcher(input)));
     }
 
     async fn check(self: Arc<Self>, origin: ReplicaId) {
@@ -275,6 +331,34 @@ impl Engine {
     }
 }
 
+/// Rules as they hold before what is behind.
+fn held_before(ordered: Option<&Ordered>, rules: Rules) -> Rules {
+    match ordered {
+        Some(ordered) => ordered.rules(rules),
+        None => rules,
+    }
+}
+
+/// The machine that votes on what origins say, or asks members of a group that does not lie one after the other.
+fn votes(config: &Config, kind: group::Kind) -> Result<Group<Question, Sheet>, Error> {
+    let replicas = config.replicas();
+    let options = group::Options {
+        group: 0,
+        client: 0,
+        last_nonce: 0,
+        replicas,
+        kind,
+        // Origins are asked once; whoever does not lie may be asked again, and another one too.
+        resend: if kind == group::Kind::CrashTolerant { config.patience } else { config.give_up },
+        give_up: config.give_up,
+        mutant: None,
+    };
+    Group::new(options).map_err(|misfit| {
+        let what = format!("{replicas} origins, f = {}, quorum {}", config.faults, config.quorum);
+        Error::new("sketch.misfit", Class::Invalid, what).hint(misfit.to_string())
+    })
+}
+
 fn told(origin: ReplicaId, up: bool) {
     match up {
         true => tracing::info!(origin = origin.0, "an origin is up"),
@@ -282,9 +366,9 @@ fn told(origin: ReplicaId, up: bool) {
     }
 }
 
-fn reply(from: ReplicaId, nonce: u64, answer: Answer<Sheet>) -> group::Reply<Sheet> {
+fn reply(from: ReplicaId, nonce: u64, answer: Answer<Sheet>, sigma: Option<Sigma>) -> group::Reply<Sheet> {
     let result = answer.sketch;
-    group::Reply { from, group: 0, client: 0, nonce, sigma: None, result, whole: Some(answer) }
+    group::Reply { from, group: 0, client: 0, nonce, sigma, result, whole: Some(answer) }
 }
 
 /// An input of one of the machines.
@@ -297,7 +381,8 @@ enum Turn {
 impl Machines {
     fn deadline(&self) -> Option<Mono> {
         let health = self.health.as_ref().and_then(Health::deadline);
-        [self.sketcher.deadline(), self.group.deadline(), health].into_iter().flatten().min()
+        let group = self.group.as_ref().and_then(Group::deadline);
+        [self.sketcher.deadline(), group, health].into_iter().flatten().min()
     }
 
     /// Gives the input to its machine, and each machine what the other one wants of it, until both are content.
@@ -305,7 +390,11 @@ impl Machines {
         let (mut asked, mut voted, mut checked) = (Outbox::new(), Outbox::new(), Outbox::new());
         match turn {
             Some(Turn::Sketcher(input)) => self.sketcher.handle(now, input, &mut asked),
-            Some(Turn::Group(input)) => self.group.handle(now, input, &mut voted),
+            Some(Turn::Group(input)) => {
+                if let Some(group) = &mut self.group {
+                    group.handle(now, input, &mut voted);
+                }
+            }
             Some(Turn::Health(input)) => {
                 if let Some(health) = &mut self.health {
                     health.handle(now, input, &mut checked);
@@ -313,7 +402,9 @@ impl Machines {
             }
             None => {
                 self.sketcher.wake(now, &mut asked);
-                self.group.wake(now, &mut voted);
+                if let Some(group) = &mut self.group {
+                    group.wake(now, &mut voted);
+                }
                 if let Some(health) = &mut self.health {
                     health.wake(now, &mut checked);
                 }
@@ -334,10 +425,16 @@ impl Machines {
                     sketcher::Output::Fast(call, from, question) => {
                         errands.fetches.push(Fetch { from, call, vote: None, question });
                     }
-                    sketcher::Output::Replicate(call, _, question) => {
-                        self.group.handle(now, group::Input::Ask(call, question), &mut voted);
+                    // A write is never put to several, nor again.
+                    sketcher::Output::Replicate(call, _, question) => match &mut self.group {
+                        Some(group) if question.forwarded.method == Method::GET => {
+                            group.handle(now, group::Input::Ask(call, question), &mut voted)
+                        }
+                        _ => errands.orders.push((call, question)),
+                    },
+                    sketcher::Output::Answer { id, response: page, how, sigma } => {
+                        self.end(id, Ok(Served { page, how, sigma }));
                     }
-                    sketcher::Output::Answer { id, response, how, .. } => self.end(id, Ok((response, how))),
                     sketcher::Output::Refuse(id, why) => self.end(id, Err(why)),
                 }
             }

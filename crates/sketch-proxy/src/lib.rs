@@ -1,4 +1,4 @@
-//! `tidings sketch run`: the sketcher in front of web servers that know nothing of it.
+//! `tidings sketch run`: the sketcher in front of web servers that know nothing of it, of a BFT group, or of a cell.
 //!
 //! ```text
 //!   browser ─ HTTP/1.1 or HTTP/2 ─▶ serve ─ Ask ─▶ engine { Sketcher, Group } ─ fetch ─▶ upstream: one origin, or all
@@ -6,25 +6,31 @@
 //!                                                      while anything is awaited
 //! ```
 //! - [`config`]: which origins, which quorum, which rules.
-//! - `serve`: connections, limits, what a client asked for of a verified page.
+//! - `connection`: who holds one, for how long; `serve`: requests, limits, what a client asked for of a verified page.
 //! - `engine`: the machines, and what they want done.
 //! - `upstream`: a pool of connections to the origins (`line`), and answers as the machines take them.
+//! - `ordered`: a group with an order in place of origins: a BFT group, or a cell.
 //! - `held`: bodies in memory, on disk, or on their way past (rule L); `multipart`: several ranges of one.
 //! - `sketching_core`: several proxies that remember as one, on leases of placement (rule J).
-//! - `rules_file`: rules as a file says them; `tls`; `metrics` and `admin`: what it tells of itself.
+//! - `rules_file`: rules as a file says them; `tls`; `metrics`, `admin` and `console` (with
+//!   `drawing`): what it tells of itself.
 //! - [`survey`]: how static traffic is, from recorded answers or from what it sees.
 //!
-//! What it promises: a verified answer was given by a quorum of origins, so by an honest one if at most f are wrong (rule E).
-//! What it deliberately does not do: promise delay-once (origins have no order), send a write to more than one origin, or cache
-//! bodies.
+//! What it promises: a verified answer was given by a quorum of origins, so by an honest one if at most f are wrong (rule E); before
+//! the keys of a BFT group and the files of a cell delay-once, too (rule A). What it deliberately does not do: promise delay-once before origins (they have no order),
+//! send a write to more than one origin, or cache bodies.
 
 mod admin;
 pub mod config;
+mod connection;
+mod console;
+mod drawing;
 mod engine;
 mod held;
 mod line;
 mod metrics;
 mod multipart;
+mod ordered;
 mod rules_file;
 mod serve;
 mod sketching_core;
@@ -34,10 +40,13 @@ mod upstream;
 
 pub use config::{Checks, Config, Core, Origin, Secret};
 pub use metrics::{OriginStats, Stats};
+pub use ordered::{BftGroup, CellGroup, Group, Service};
 pub use rules_file::parse as parse_rules;
 pub use sketching_core::CoreStats;
 pub use tls::Identity;
 
+use admin::Told;
+use console::Console;
 use engine::Engine;
 use metrics::Metrics;
 use std::net::SocketAddr;
@@ -109,11 +118,13 @@ impl Proxy {
         if let Some(at) = config.admin {
             let listener = admin::listen(at).await?;
             admin = listener.local_addr().ok();
-            let told = admin::serve(listener, Arc::clone(&engine), core.clone(), Arc::clone(&metrics));
-            tasks.0.push(tokio::spawn(told));
+            let console = Arc::new(Console::default());
+            tasks.0.push(tokio::spawn(Arc::clone(&console).look(Arc::clone(&engine))));
+            let told = Told { engine: Arc::clone(&engine), core: core.clone(), metrics: Arc::clone(&metrics), console };
+            tasks.0.push(tokio::spawn(admin::serve(listener, told)));
         }
-        let door = serve::accept(listener, Arc::clone(&engine), core.clone(), Arc::clone(&metrics), config, tls);
-        tasks.0.push(tokio::spawn(door));
+        let door = serve::Door::new(Arc::clone(&engine), core.clone(), Arc::clone(&metrics), config, tls);
+        tasks.0.push(tokio::spawn(connection::accept(listener, Arc::new(door))));
         Ok(Proxy { address, admin, engine, core, metrics, _tasks: tasks })
     }
 

@@ -118,7 +118,7 @@ pub struct OriginStats {
 
 pub(crate) fn stats(engine: &Engine, core: Option<&Core>, metrics: &Metrics) -> Stats {
     let counts = engine.counts();
-    let known = engine.upstream.origins().iter().zip(engine.standing());
+    let known = engine.names().into_iter().zip(engine.standing());
     let health = engine.health();
     Stats {
         // What moved was asked again, here or by another proxy.
@@ -136,7 +136,7 @@ pub(crate) fn stats(engine: &Engine, core: Option<&Core>, metrics: &Metrics) -> 
         origins: known
             .enumerate()
             .map(|(at, (origin, (standing, differed)))| OriginStats {
-                origin: origin.to_string(),
+                origin,
                 mismatches: standing.mismatches,
                 silences: standing.silences,
                 differed,

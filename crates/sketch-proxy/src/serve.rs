@@ -1,10 +1,11 @@
-//! Connections, limits, and what a client asked for of a verified page.
+//! Requests, limits, and what a client asked for of a verified page.
 
 use crate::config::Config;
-use crate::engine::{Asked, Engine};
+use crate::engine::{Engine, Served};
 use crate::held::{Held, Reading};
 use crate::metrics::Metrics;
 use crate::multipart::Multipart;
+use crate::ordered;
 use crate::sketching_core::Core;
 use crate::survey::{Live, Seen};
 use bytes::Bytes;
@@ -13,26 +14,20 @@ use flate2::write::GzEncoder;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
-use std::convert::Infallible;
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tidings_base::KeyHash;
 use tidings_sketch::group;
-use tidings_sketch::http::{BadRequest, Forwarded, Page, Reply, VERIFIED, Wanted, is_compressible};
-use tidings_sketch::sketcher::{How, Refusal};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tidings_sketch::http::{BadRequest, Forwarded, Page, Reply, SESSION_COOKIE, VERIFIED, Wanted, is_compressible};
+use tidings_sketch::session;
+use tidings_sketch::sketcher::{How, Kind, Refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
@@ -40,79 +35,30 @@ pub(crate) type Content = BoxBody<Bytes, io::Error>;
 type Answer = Response<Content>;
 
 /// What all connections share.
-struct Door {
+pub(crate) struct Door {
     engine: Arc<Engine>,
     core: Option<Arc<Core>>,
-    config: Config,
-    metrics: Arc<Metrics>,
-    tls: Option<TlsAcceptor>,
+    pub(crate) config: Config,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tls: Option<TlsAcceptor>,
     /// Bytes of answers that clients have not taken yet.
     room: Arc<Semaphore>,
 }
 
-/// After a failed accept (such as for want of descriptors) others get the time to go away.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// Takes connections until it is dropped.
-pub(crate) async fn accept(
-    listener: TcpListener,
-    engine: Arc<Engine>,
-    core: Option<Arc<Core>>,
-    metrics: Arc<Metrics>,
-    config: Config,
-    tls: Option<Arc<ServerConfig>>,
-) {
-    let seats = Arc::new(Semaphore::new(config.most_connections));
-    let room = Arc::new(Semaphore::new(config.most_untaken));
-    let door = Arc::new(Door { engine, core, config, metrics, tls: tls.map(TlsAcceptor::from), room });
-    loop {
-        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                let door = Arc::clone(&door);
-                tokio::spawn(async move {
-                    door.metrics.connections.fetch_add(1, Relaxed);
-                    connection(stream, peer, Arc::clone(&door)).await;
-                    door.metrics.connections.fetch_sub(1, Relaxed);
-                    drop(seat);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
+impl Door {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        core: Option<Arc<Core>>,
+        metrics: Arc<Metrics>,
+        config: Config,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> Door {
+        let room = Arc::new(Semaphore::new(config.most_untaken));
+        Door { engine, core, config, metrics, tls: tls.map(TlsAcceptor::from), room }
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, door: Arc<Door>) {
-    // Latency, not correctness.
-    let _ = stream.set_nodelay(true);
-    let Some(tls) = &door.tls else { return speak(stream, peer, door).await };
-    match tokio::time::timeout(door.config.slow_client, tls.accept(stream)).await {
-        Ok(Ok(stream)) => speak(stream, peer, door).await,
-        Ok(Err(_)) | Err(_) => {
-            door.metrics.handshakes_failed.fetch_add(1, Relaxed);
-            tracing::debug!(%peer, "a TLS handshake failed");
-        }
-    }
-}
-
-async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: SocketAddr, door: Arc<Door>) {
-    let slow = door.config.slow_client;
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(slow);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(slow)).max_concurrent_streams(128);
-    let service = service_fn(move |request| {
-        let door = Arc::clone(&door);
-        async move { Ok::<_, Infallible>(answer(request, peer.ip(), &door).await) }
-    });
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%peer, %error, "a connection ended");
-    }
-}
-
-async fn answer(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
+pub(crate) async fn answer(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
     let (method, path, begin) = (request.method().clone(), request.uri().path().to_owned(), Instant::now());
     let answer = dealt_with(request, peer, door).await;
     let verified = answer.headers().get(VERIFIED).and_then(|value| value.to_str().ok()).unwrap_or("-");
@@ -124,13 +70,9 @@ async fn answer(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer
 async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
     let Door { engine, config, room, .. } = door;
     let (parts, body) = request.into_parts();
-    let too_long = body.size_hint().lower() > config.longest_request as u64;
-    let collected = Limited::new(body, config.longest_request).collect();
-    let body = match tokio::time::timeout(config.slow_client, collected).await {
-        _ if too_long => return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long"),
-        Ok(Ok(collected)) => collected.to_bytes(),
-        Ok(Err(_)) => return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long or broken off"),
-        Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time"),
+    let body = match collected(body, config).await {
+        Ok(body) => body,
+        Err((status, why)) => return refusal(status, why),
     };
     let (rules, scheme) = (engine.rules(), if door.tls.is_some() { "https" } else { "http" });
     let admitted = match rules.admit(&engine.sketching, scheme, &parts, body) {
@@ -141,19 +83,54 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
         IpAddr::V4(peer) => KeyHash::of(&peer.octets()).0,
         IpAddr::V6(peer) => KeyHash::of(&peer.octets()).0,
     };
-    let question = Arc::new(Asked { forwarded: admitted.forwarded, key: admitted.key, rules });
+    let question = match engine.question(admitted.forwarded, admitted.key, rules) {
+        Ok(question) => question,
+        Err(unfit) => {
+            let mut answer = refusal(unfit.status, unfit.why);
+            ordered::allow(answer.headers_mut(), unfit.allow);
+            return answer;
+        }
+    };
     let end = match &door.core {
         None => engine.ask(Arc::clone(&question), admitted.kind, client).await,
         Some(core) => core.ask(engine, Arc::clone(&question), admitted.kind, client).await,
     };
     match end {
-        Ok((page, how)) => {
+        Ok(Served { page, how, sigma }) => {
             if let Some(survey) = engine.survey.as_ref().filter(|_| parts.method == Method::GET) {
                 note(survey, &question.forwarded, &parts.headers, &page);
             }
-            page_as_wanted(&page, how, &admitted.wanted, room).await
+            let mut answer = page_as_wanted(&page, how, &admitted.wanted, room).await;
+            if let Some(sigma) = sigma.filter(|_| config.read_your_writes && admitted.kind == Kind::Write) {
+                remind(answer.headers_mut(), &session::seal(&engine.sketching, sigma), scheme);
+            }
+            answer
         }
-        Err(why) => refused(why),
+        Err(why) => refused(why, admitted.kind == Kind::Write),
+    }
+}
+
+/// A request's body, whole. One that says that it is too long is not waited for.
+async fn collected(body: Incoming, config: &Config) -> Result<Bytes, (StatusCode, &'static str)> {
+    let too_long = (StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long");
+    if body.size_hint().lower() > config.longest_request as u64 {
+        return Err(too_long);
+    }
+    let collecting = Limited::new(body, config.longest_request).collect();
+    match tokio::time::timeout(config.slow_client, collecting).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long),
+        Ok(Err(_)) => Err((StatusCode::BAD_REQUEST, "the request's body is malformed or broken off")),
+        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time")),
+    }
+}
+
+/// Rule K: the client is given the place of its write, and brings it with its reads.
+fn remind(headers: &mut HeaderMap, token: &str, scheme: &str) {
+    let secure = if scheme == "https" { "; Secure" } else { "" };
+    let cookie = format!("{SESSION_COOKIE}={token}; Path=/; HttpOnly; SameSite=Lax{secure}");
+    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+        headers.append(header::SET_COOKIE, cookie);
     }
 }
 
@@ -173,11 +150,11 @@ fn bad_request(why: BadRequest) -> StatusCode {
     match why {
         BadRequest::Method => StatusCode::METHOD_NOT_ALLOWED,
         BadRequest::Upgrade => StatusCode::NOT_IMPLEMENTED,
-        BadRequest::Host | BadRequest::Length | BadRequest::Target => StatusCode::BAD_REQUEST,
+        BadRequest::Host | BadRequest::Length | BadRequest::Target | BadRequest::Body => StatusCode::BAD_REQUEST,
     }
 }
 
-fn refused(why: Refusal) -> Answer {
+fn refused(why: Refusal, write: bool) -> Answer {
     let status = match why {
         Refusal::Busy | Refusal::Moved => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::TooManyReplicated => StatusCode::TOO_MANY_REQUESTS,
@@ -186,7 +163,14 @@ fn refused(why: Refusal) -> Answer {
             StatusCode::BAD_GATEWAY
         }
     };
-    let mut answer = refusal(status, &why.to_string());
+    let mut told = match why {
+        Refusal::Moved => "nobody remembers this page at the moment; try again".to_owned(),
+        why => why.to_string(),
+    };
+    if write && matches!(why, Refusal::Group(_)) {
+        told.push_str("; it may have been executed all the same");
+    }
+    let mut answer = refusal(status, &told);
     if why == Refusal::WritesRefused {
         answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
@@ -237,9 +221,9 @@ async fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc
             Ok((trailed(content, page, whole), 2 * PIECE))
         }
     };
-    let Ok((content, in_memory)) = content else { return refused(Refusal::Busy) };
+    let Ok((content, in_memory)) = content else { return refused(Refusal::Busy, false) };
     let Ok(taken) = Arc::clone(room).try_acquire_many_owned(u32::try_from(in_memory).unwrap_or(u32::MAX)) else {
-        return refused(Refusal::Busy);
+        return refused(Refusal::Busy, false);
     };
     describe(&mut headers, page, &reply);
     let trailed = whole && !reply.gzip && !page.trailers.is_empty();

@@ -376,9 +376,9 @@ impl<Q: Clone, R: Clone> Group<Q, R> {
 
     /// Origins answer once: when those that are left cannot make a quorum, there will be none.
     fn give_up_if_hopeless(&mut self, id: CallId, best: usize, quorum: u16, out: &mut Outbox<Output<Q, R>>) {
-        let Some(call) = self.calls.get(&id) else { return };
+        let (Some(call), Kind::Origins { .. }) = (self.calls.get(&id), self.options.kind) else { return };
         let left = usize::from(self.options.replicas) - call.said.len() - call.failed.len();
-        if matches!(self.options.kind, Kind::Origins { .. }) && best + left < usize::from(quorum) {
+        if best + left < usize::from(quorum) {
             self.give_up(id, out);
         }
     }
@@ -404,6 +404,7 @@ impl<Q: Clone, R: Clone> Group<Q, R> {
         }
         call.turn = call.turn.wrapping_add(1);
         call.fetching = false;
+        call.failed.clear();
         self.send(now, id, out);
         self.conclude(now, id, out);
     }

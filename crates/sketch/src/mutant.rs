@@ -61,11 +61,13 @@ pub enum Mutant {
     ReplayRemembered,
     /// H: a replica that takes a state over keeps what it remembers.
     TransferKeepsTable,
+    /// A: a member of a crash-tolerant group says for the newest what it has applied. (Members do that; so does the tests' one.)
+    AppliedIsNewest,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 28] = [
+    pub const ALL: [Mutant; 29] = [
         Mutant::MismatchAccepted,
         Mutant::UpdateOfThen,
         Mutant::ComparedWithThen,
@@ -94,6 +96,7 @@ impl Mutant {
         Mutant::RepeatRemembered,
         Mutant::ReplayRemembered,
         Mutant::TransferKeepsTable,
+        Mutant::AppliedIsNewest,
     ];
 
     /// Its name on the command line; no other part's has the same.
@@ -127,6 +130,7 @@ impl Mutant {
             Mutant::RepeatRemembered => "repeat-remembered",
             Mutant::ReplayRemembered => "replay-remembered",
             Mutant::TransferKeepsTable => "transfer-keeps-table",
+            Mutant::AppliedIsNewest => "applied-is-newest",
         }
     }
 }

@@ -13,6 +13,9 @@ pub const MAX_ENTRIES: usize = 128;
 /// The longest name in a list, in bytes.
 pub const MAX_WHO: usize = 256;
 
+/// Whoever shows nothing. `*` means everybody who is known: nobody is named, or shut out.
+pub const NOBODY: &str = "nobody";
+
 /// What a list allows or denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -43,7 +46,7 @@ impl Right {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// `*`, `app:APPLICATION/KEY`, `user:APPLICATION/SUBJECT`; `*` in the last place stands for all of them.
+    /// `*`, `app:APPLICATION/KEY`, `user:APPLICATION/SUBJECT`, with `*` in the last place for all of them; or `nobody`.
     pub who: String,
     /// What it may do.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -121,6 +124,9 @@ impl Acl {
 
 /// Whether a name of a list stands for somebody. Names of principals have no stars of their own.
 fn means(who: &str, principal: &str) -> bool {
+    if principal == NOBODY {
+        return who == NOBODY;
+    }
     match who.strip_suffix('*') {
         Some(start) => principal.starts_with(start),
         None => who == principal,
@@ -136,12 +142,13 @@ fn check(who: &str) -> Result<(), Refusal> {
         let fits = |text: &str| !text.is_empty() && text.chars().all(plain);
         (matches!(kind, "app" | "user") && fits(app) && (last == "*" || fits(last))).then_some(())
     };
-    if who == "*" || who.len() <= MAX_WHO && named(who).is_some() {
+    if matches!(who, "*" | NOBODY) || who.len() <= MAX_WHO && named(who).is_some() {
         return Ok(());
     }
     let shown: String = who.chars().take(80).collect();
     Err(Refusal::Invalid(format!(
-        "`{shown}` names nobody: write *, app:APPLICATION/KEY or user:APPLICATION/SUBJECT, with * in the last place for all."
+        "`{shown}` names nobody: write *, app:APPLICATION/KEY or user:APPLICATION/SUBJECT, with * in the last place for all, or \
+         nobody for callers without a credential."
     )))
 }
 
@@ -178,6 +185,7 @@ mod tests {
         assert!(!Acl::default().allows("user:shop/ann", Read));
         let all = list(&[("*", &[Read], &[])]);
         assert!(all.allows("", Read) && all.allows("app:blog/k", Read) && !all.allows("user:shop/ann", Write));
+        assert!(!all.allows(NOBODY, Read) && list(&[(NOBODY, &[Read], &[])]).allows(NOBODY, Read));
     }
 
     #[test]

@@ -51,6 +51,11 @@ impl Caller {
         self.principal == "operator"
     }
 
+    /// Whether it shows nothing of who it is.
+    pub fn is_nobody(&self) -> bool {
+        self.principal == crate::acl::NOBODY
+    }
+
     /// Whether it speaks for an application: with a key of it, or as an operator.
     pub fn speaks_for(&self, app: &str) -> bool {
         let trusted = self.is_operator() || self.principal.starts_with("app:");
@@ -271,4 +276,6 @@ pub struct Stat {
     pub position: Position,
     /// Its live queries.
     pub queries: u64,
+    /// Whether it has long been small and had few requests: it may be joined with a neighbour that is so, too.
+    pub quiet: bool,
 }

@@ -12,12 +12,13 @@
 use crate::acl::{Acl, Change, Right};
 use crate::calls::{Access, Caller};
 use crate::names::{PartitionId, TableId, Term};
+pub use crate::partitioned::{PartitionBy, PartitionKind};
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::LeaseNumber;
-use tidings_predicate::{Dialect, Key, Kinds, Predicate};
+use tidings_predicate::{Dialect, Functions, Key, Kinds, Predicate};
 
 /// The most partitions of a table: its directory fits a file of the cell (256 KiB) with the longest keys.
 pub const MAX_PARTITIONS: usize = 100;
@@ -34,6 +35,9 @@ pub struct Properties {
     pub app: String,
     /// What columns hold; none = anything.
     pub schema: Option<Schema>,
+    /// R1: the column by whose value records are placed; for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition_by: Option<PartitionBy>,
     /// A predicate over `old`, `new` (columns, or null), `writer` (of the old record, or null), `key` and `user.` that guards
     /// every change. None: in tables of the level `user` only a record's writer may replace it.
     pub may_write: Option<String>,
@@ -53,6 +57,7 @@ impl Default for Properties {
             access: Access::default(),
             app: String::new(),
             schema: None,
+            partition_by: None,
             may_write: None,
             lossy: false,
             max_records: None,
@@ -72,14 +77,24 @@ impl Properties {
     /// What texts over this table's records may name.
     pub fn dialect(&self) -> Dialect {
         let columns = self.schema.iter().flat_map(|schema| &schema.columns);
-        let columns = columns.map(|(name, column)| (name.clone(), column.kinds())).collect();
-        Dialect { columns, ..Dialect::default() }
+        let columns = columns.map(|(name, column)| (name.clone(), column.kinds()));
+        let by = self.partition_by.iter().map(|by| (by.column.clone(), by.holds.column().kinds()));
+        Dialect { columns: columns.chain(by).collect(), ..Dialect::default() }
+    }
+
+    /// What guards its writes, if anything does: it may call functions that are pure, where whoever decides knows them.
+    pub fn guard(&self, functions: &Functions) -> Result<Option<Predicate>, Refusal> {
+        let Some(text) = &self.may_write else { return Ok(None) };
+        let guard = Predicate::compile(text, &Dialect { functions: functions.clone(), ..Dialect::default() })?;
+        guard.check_pure()?;
+        Ok(Some(guard))
     }
 
     /// Refuses what cannot be a table's properties.
-    pub fn check(&self) -> Result<(), Refusal> {
-        if let Some(text) = &self.may_write {
-            Predicate::compile(text, &Dialect::default())?;
+    pub fn check(&self, functions: &Functions) -> Result<(), Refusal> {
+        self.guard(functions)?;
+        if let Some(by) = &self.partition_by {
+            by.check(self.schema.as_ref())?;
         }
         let Some(schema) = &self.schema else { return Ok(()) };
         if schema.columns.len() > MAX_SCHEMA {
@@ -174,6 +189,9 @@ pub struct Partition {
     /// The partitions that its keys were in before.
     #[serde(default)]
     pub parents: Vec<u32>,
+    /// Whether it was cut off from the one before it for its size or load. What a person has cut, a person joins.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut_by_itself: bool,
 }
 
 impl Partition {
@@ -223,27 +241,51 @@ pub struct Opened {
     pub(crate) term: Term,
 }
 
+impl Opened {
+    /// What the processor of another node said of a partition that it has given up.
+    pub fn elsewhere(number: u32, lease: LeaseNumber, term: Term) -> Opened {
+        Opened { number, lease, term }
+    }
+
+    /// The lease that it was opened under.
+    pub fn lease(&self) -> LeaseNumber {
+        self.lease
+    }
+
+    /// The term that it was opened in.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+}
+
 impl Directory {
     const FORMAT: u32 = 1;
     /// With a list of access: a server that knows of none does not serve the table.
     const GUARDED: u32 = 2;
 
     /// A new table, cut at these keys (none = one partition).
-    pub fn create(
+    pub fn create(id: TableId, caller: &Caller, properties: Properties, cuts: Vec<Key>) -> Result<Directory, Refusal> {
+        Directory::create_with(&Functions::default(), id, caller, properties, cuts)
+    }
+
+    /// The same where these functions are registered.
+    pub fn create_with(
+        functions: &Functions,
         id: TableId,
         caller: &Caller,
         properties: Properties,
-        mut cuts: Vec<Key>,
+        cuts: Vec<Key>,
     ) -> Result<Directory, Refusal> {
         let properties = Properties { app: caller.app.clone(), ..properties };
-        properties.check()?;
+        properties.check(functions)?;
+        let mut cuts = cuts.into_iter().map(|cut| properties.bound(cut)).collect::<Result<Vec<Key>, Refusal>>()?;
         cuts.sort();
         cuts.dedup();
         if cuts.len() >= MAX_PARTITIONS {
             return Err(Refusal::Invalid(format!("A table has at most {MAX_PARTITIONS} partitions.")));
         }
         for cut in &cuts {
-            crate::record::check_key(cut)?;
+            crate::record::check_bound(cut)?;
         }
         let starts = std::iter::once(None).chain(cuts.iter().cloned().map(Some));
         let ends = cuts.iter().cloned().map(Some).chain([None]);
@@ -256,17 +298,38 @@ impl Directory {
                 term: Term::default(),
                 lease: 0,
                 parents: Vec::new(),
+                cut_by_itself: false,
             })
             .collect();
         let next = partitions.len() as u32;
         Ok(Directory { format: Self::FORMAT, id: id.0, properties, partitions, next, acl: None })
     }
 
-    /// Other properties, if the caller may give them. The application stays.
+    /// Other properties, if the caller may give them. The application and the partition column stay.
     pub fn alter(&mut self, caller: &Caller, properties: Properties) -> Result<(), Refusal> {
+        self.alter_with(&Functions::default(), caller, properties)
+    }
+
+    /// The same where these functions are registered.
+    pub fn alter_with(
+        &mut self,
+        functions: &Functions,
+        caller: &Caller,
+        properties: Properties,
+    ) -> Result<(), Refusal> {
         self.may(caller, Right::Administer)?;
-        properties.check()?;
-        self.properties = Properties { app: self.properties.app.clone(), ..properties };
+        let partition_by = self.properties.partition_by.clone();
+        // Who says nothing of it leaves it as it is.
+        if properties.partition_by.is_some() && properties.partition_by != partition_by {
+            return Err(Refusal::PartitionColumn(
+                "The column that a table is partitioned by cannot be changed: make another table, and export and import the \
+                 records."
+                    .to_owned(),
+            ));
+        }
+        let properties = Properties { app: self.properties.app.clone(), partition_by, ..properties };
+        properties.check(functions)?;
+        self.properties = properties;
         Ok(())
     }
 
@@ -293,7 +356,12 @@ impl Directory {
         if caller.access < self.properties.access {
             return Err(if right == Right::Administer { Refusal::NotYours } else { Refusal::Access });
         }
+        if caller.is_nobody() && right == Right::Administer {
+            return Err(Refusal::NotYours);
+        }
         match &self.acl {
+            // Everybody may look at what is public; who writes is known, or named by a list.
+            None if right == Right::Write && caller.is_nobody() => Err(Refusal::Access),
             None if right == Right::Administer => Err(Refusal::NotYours),
             None => Ok(()),
             Some(_) if owns || caller.is_operator() => Ok(()),
@@ -328,7 +396,7 @@ impl Directory {
 
     /// Cuts a partition before `at`, on behalf of its owner. The children's terms are above the parent's.
     pub fn split(&mut self, parent: Opened, at: &Key) -> Result<[u32; 2], Refusal> {
-        crate::record::check_key(at)?;
+        crate::record::check_bound(at)?;
         let place = self.owned(parent)?;
         let parent = &self.partitions[place];
         if !parent.contains(at) || parent.start.as_ref() == Some(at) {
@@ -337,23 +405,40 @@ impl Directory {
         if self.partitions.len() >= MAX_PARTITIONS {
             return Err(Refusal::Invalid(format!("A table has at most {MAX_PARTITIONS} partitions.")));
         }
-        let child = |number, start: Option<Key>, end: Option<Key>| Partition {
+        let child = |number, start: Option<Key>, end: Option<Key>, cut_by_itself| Partition {
             number,
             start,
             end,
             term: parent.term,
             lease: 0,
             parents: vec![parent.number],
+            cut_by_itself,
         };
         let numbers = [self.next, self.next + 1];
-        let left = child(numbers[0], parent.start.clone(), Some(at.clone()));
-        let right = child(numbers[1], Some(at.clone()), parent.end.clone());
+        let left = child(numbers[0], parent.start.clone(), Some(at.clone()), parent.cut_by_itself);
+        let right = child(numbers[1], Some(at.clone()), parent.end.clone(), false);
         self.partitions.splice(place..=place, [left, right]);
         self.next += 2;
         Ok(numbers)
     }
 
-    /// Joins a partition with the one behind it, on behalf of whoever owns both.
+    /// The same for its size or load: when it has been quiet for long the cut may be undone.
+    pub fn split_by_itself(&mut self, parent: Opened, at: &Key) -> Result<[u32; 2], Refusal> {
+        let children = self.split(parent, at)?;
+        if let Some(right) = self.partitions.iter_mut().find(|entry| entry.number == children[1]) {
+            right.cut_by_itself = true;
+        }
+        Ok(children)
+    }
+
+    /// The partition behind another, if nobody but the table itself has cut them apart.
+    pub fn joins_by_itself(&self, number: u32) -> Option<u32> {
+        let at = self.partitions.iter().position(|entry| entry.number == number)?;
+        self.partitions.get(at + 1).filter(|next| next.cut_by_itself).map(|next| next.number)
+    }
+
+    /// Joins a partition with the one behind it, once the owners of both have given them up: nobody answers for what is joined
+    /// under a lease of before.
     pub fn merge(&mut self, parents: [Opened; 2]) -> Result<u32, Refusal> {
         let [left, right] = parents.map(|parent| self.owned(parent));
         let (left, right) = (left?, right?);
@@ -367,6 +452,7 @@ impl Directory {
             term: self.partitions[left].term.max(self.partitions[right].term),
             lease: 0,
             parents: vec![self.partitions[left].number, self.partitions[right].number],
+            cut_by_itself: self.partitions[left].cut_by_itself,
         };
         self.partitions.splice(left..=right, [joined]);
         self.next += 1;
@@ -428,15 +514,20 @@ fn used_up() -> Refusal {
     Refusal::Store("The terms of this partition are used up: make the table anew.".to_owned())
 }
 
-/// Keys in JSON: `s` and the text, or `b` and hexadecimal digits.
+/// Keys in JSON: `s` and the text, `b` and hexadecimal digits, or `w` and those of a key that is within a value.
 mod keys {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use tidings_predicate::Key;
 
+    fn hex(kind: &str, bytes: &[u8]) -> String {
+        bytes.iter().fold(kind.to_owned(), |text, byte| text + &format!("{byte:02x}"))
+    }
+
     pub fn serialize<S: Serializer>(key: &Option<Key>, serializer: S) -> Result<S::Ok, S::Error> {
         let text = key.as_ref().map(|key| match key {
             Key::String(text) => format!("s{text}"),
-            Key::Bytes(bytes) => bytes.iter().fold("b".to_owned(), |text, byte| text + &format!("{byte:02x}")),
+            Key::Bytes(bytes) => hex("b", bytes),
+            Key::Within(_) => hex("w", &crate::rows::key(key)),
         });
         text.serialize(serializer)
     }
@@ -447,10 +538,14 @@ mod keys {
         if let Some(text) = text.strip_prefix('s') {
             return Ok(Some(Key::String(text.to_owned())));
         }
-        let digits = text.strip_prefix('b').ok_or_else(bad)?;
+        let (kind, digits) = text.split_at_checked(1).ok_or_else(bad)?;
         let pair = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
-        let bytes = (0..digits.len()).step_by(2).map(pair).collect::<Option<Vec<u8>>>();
-        bytes.map(|bytes| Some(Key::Bytes(bytes))).ok_or_else(bad)
+        let bytes = (0..digits.len()).step_by(2).map(pair).collect::<Option<Vec<u8>>>().ok_or_else(bad)?;
+        match kind {
+            "b" => Ok(Some(Key::Bytes(bytes))),
+            "w" => crate::rows::read_key(&bytes).map(Some).ok_or_else(bad),
+            _ => Err(bad()),
+        }
     }
 }
 
@@ -506,6 +601,25 @@ mod tests {
     }
 
     #[test]
+    fn only_what_was_cut_by_itself_is_joined_by_itself() {
+        let mut table = table(&["k"]);
+        let opened = |table: &mut Directory, number| {
+            let acquired = table.acquire(number, lease(9)).unwrap();
+            Opened { number, lease: lease(9), term: acquired.entry.term }
+        };
+        let parent = opened(&mut table, 0);
+        let [a, c] = table.split_by_itself(parent, &Key::from("c")).unwrap();
+        let parent = opened(&mut table, c);
+        let [c, d] = table.split(parent, &Key::from("d")).unwrap();
+        assert_eq!(table.joins_by_itself(a), Some(c), "what is cut again keeps the bound before it");
+        assert_eq!([c, d, 1].map(|number| table.joins_by_itself(number)), [None; 3]);
+        assert_eq!(Directory::decode(&table.encode()), Ok(table.clone()));
+        let both = [opened(&mut table, c), opened(&mut table, d)];
+        let joined = table.merge(both).unwrap();
+        assert_eq!(table.joins_by_itself(a), Some(joined));
+    }
+
+    #[test]
     fn files_come_back_and_gaps_are_refused() {
         let mut table = table(&["b", "k"]);
         table.partitions[1].start = Some(Key::Bytes(vec![0, 255]));
@@ -514,6 +628,24 @@ mod tests {
         assert_eq!(table.within(Some(&Key::from("a")), Some(&Key::from("c"))).count(), 1);
         table.partitions.remove(1);
         assert!(Directory::decode(&table.encode()).is_err());
+    }
+
+    #[test]
+    fn bounds_within_values_come_back_and_the_partition_column_stays() {
+        let by = PartitionBy { column: "city".to_owned(), holds: PartitionKind::String };
+        let properties = Properties { partition_by: Some(by), ..Properties::default() };
+        let cuts = vec![Key::from("Rome"), Key::within("Rome", "m")];
+        let mut table = Directory::create(TableId(9), &caller("shop"), properties.clone(), cuts).unwrap();
+        assert_eq!(table.partitions[1].start, Some(Key::first_within("Rome")));
+        assert_eq!(Directory::decode(&table.encode()), Ok(table.clone()));
+        assert_eq!(table.find(&Key::within("Rome", "z")).map(|entry| entry.number), Some(2));
+        assert_eq!(table.find(&Key::within("Paris", "z")).map(|entry| entry.number), Some(0));
+        // Whoever says nothing of the column leaves it; nobody changes it.
+        assert_eq!(table.alter(&caller("shop"), Properties::default()), Ok(()));
+        assert_eq!(table.properties.partition_by, properties.partition_by);
+        let by = PartitionBy { column: "n".to_owned(), holds: PartitionKind::String };
+        let other = Properties { partition_by: Some(by), ..Properties::default() };
+        assert!(matches!(table.alter(&caller("shop"), other), Err(Refusal::PartitionColumn(_))));
     }
 
     #[test]
@@ -562,6 +694,18 @@ mod tests {
         for owner in [&caller("shop"), &operator] {
             assert_eq!(may(&table, owner), [None, None, None]);
         }
+        // Who shows nothing reads what is public; writing takes a word, and administering is not to be had.
+        let nobody = Caller { principal: crate::acl::NOBODY.to_owned(), ..caller("shop") };
+        let nobody = Caller { access: Access::Public, ..nobody };
+        assert_eq!(may(&table, &nobody)[0], Some(Refusal::Access), "the level first");
+        let mut open = Directory { acl: None, ..table.clone() };
+        open.properties.access = Access::Public;
+        assert_eq!(may(&open, &nobody), [None, Some(Refusal::Access), Some(Refusal::NotYours)]);
+        open.change_acl(&caller("shop"), None, &[change("*", &Right::ALL)]).unwrap();
+        assert_eq!(may(&open, &nobody)[0], Some(Refusal::NotAllowed), "whoever is known is not nobody");
+        open.change_acl(&caller("shop"), None, &[change("nobody", &Right::ALL)]).unwrap();
+        assert_eq!(may(&open, &nobody), [None, None, Some(Refusal::NotYours)]);
+        assert!(!nobody.speaks_for("shop") && open.may_drop(&nobody).is_err());
         // Who administers does not drop.
         assert_eq!(table.may_drop(&ann), Err(Refusal::NotYours));
         table.change_acl(&ann, None, &[change("user:shop/bob", &[Right::Write])]).unwrap();

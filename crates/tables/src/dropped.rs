@@ -1,9 +1,11 @@
 //! What dropped tables have left in the store, deleted in the background: one page of one table at a time.
 //!
 //! ```text
-//!   Dropped ─▶ seal its partitions, one after the other ─▶ publish ─▶ scan a page ─▶ delete it ─▶ … ─▶ a pass that finds nothing ─▶ Finished
-//!                 nobody writes any more                     R3           ▲───── pause ────┘
+//!   Dropped ─▶ seal its partitions, one after the other ─▶ publish ─▶ scan a page ─▶ delete it ─▶ … ─▶ a pass that finds nothing
+//!                 nobody writes any more                     R3           ▲───── pause ────┘             ─▶ note ─▶ Finished
 //! ```
+//! What is noted is the table's id: its group still holds tombstones, and nobody else would know its name ([`Remains`]).
+//!
 //! R3: whoever is away and listens to a partition is told by a version behind all others, comes again and finds no table.
 //!
 //! Rows lie in a group that is named by the table's id, which is never used again: a table that was made under the same name
@@ -17,10 +19,10 @@ use crate::rows;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tidings_base::{Machine, Mono, Now, Outbox};
+use tidings_base::{Machine, Mono, Now, Outbox, Wall};
 use tidings_wire::v1;
 
-/// Publications of one request to Notify.
+/// Publications of one request to Notify, and notes of one write.
 const BATCH: u32 = 1_024;
 
 /// How a deleter paces itself.
@@ -99,6 +101,8 @@ enum Step {
     Scan(Bytes),
     /// These rows are deleted, and the scan goes on there; none = a pass has ended.
     Delete(Vec<v1::RowWrite>, Option<Bytes>),
+    /// It is noted that tombstones are left.
+    Note,
 }
 
 /// What is left of a table.
@@ -157,6 +161,7 @@ impl Deleter {
                 let group = v1::GroupWrite { group, rows: rows.clone(), fence: sealed(0) };
                 StoreRequest::Apply(v1::Apply { groups: vec![group] })
             }
+            Step::Note => noted(vec![note(*table, 1, Some(Bytes::new()))]),
         };
         out.put(Output::Store(request));
     }
@@ -179,8 +184,8 @@ impl Deleter {
                 left.found |= !rows.is_empty();
                 let over = rows.is_empty() && found.next.is_none();
                 if over && !left.found {
-                    self.tables.remove(&table);
-                    out.put(Output::Finished { table });
+                    left.step = Step::Note;
+                    pause = Duration::ZERO;
                 } else if rows.is_empty() {
                     left.go_on(found.next);
                 } else {
@@ -192,6 +197,10 @@ impl Deleter {
                 out.put(Output::Deleted { rows: rows.len() });
                 let next = next.take();
                 left.go_on(next);
+            }
+            (Step::Note, Ok(_)) => {
+                self.tables.remove(&table);
+                out.put(Output::Finished { table });
             }
             // The same again: it may have happened, and happens once.
             (_, Err(_)) | (Step::Scan(_) | Step::Tell(_), Ok(_)) => pause = self.options.retry,
@@ -219,6 +228,67 @@ impl Left {
     fn go_on(&mut self, next: Option<Bytes>) {
         self.found &= next.is_some();
         self.step = Step::Scan(next.unwrap_or_default());
+    }
+}
+
+/// The group that says which dropped tables have tombstones left: a row for each, named by its id. No table's id reads like it.
+const REMAINS: Bytes = Bytes::from_static(b".tables/remains");
+const LOOKED: Bytes = Bytes::from_static(b"looked");
+
+fn note(table: TableId, timestamp: u64, value: Option<Bytes>) -> v1::RowWrite {
+    let cell = v1::Cell { column: LOOKED, timestamp, value };
+    v1::RowWrite { row: table.to_string().into(), cells: vec![cell] }
+}
+
+fn noted(rows: Vec<v1::RowWrite>) -> StoreRequest {
+    StoreRequest::Apply(v1::Apply { groups: vec![v1::GroupWrite { group: REMAINS, rows, fence: None }] })
+}
+
+/// Dropped tables of which nothing but tombstones is left, and when a whole look first saw those; none = not yet.
+///
+/// A look marks what it has not seen before and removes what was marked long enough ago. Nothing is written to such a group any
+/// more: a second look that comes so long after the first has removed all.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Remains(BTreeMap<TableId, Option<Wall>>);
+
+impl Remains {
+    /// What is asked of the store for those behind a row; at first an empty one.
+    pub fn ask(from: Bytes) -> StoreRequest {
+        StoreRequest::Scan(v1::Scan { group: REMAINS, start: from, end: Bytes::new(), limit: 0, columns: Vec::new() })
+    }
+
+    /// The store has said so; where it goes on.
+    pub fn hear(&mut self, rows: v1::Rows) -> Option<Bytes> {
+        for row in rows.rows {
+            let table = std::str::from_utf8(&row.row).ok().and_then(|name| u64::from_str_radix(name, 16).ok());
+            let looked = row.cells.iter().find(|cell| cell.column == LOOKED).and_then(|cell| cell.value.as_deref());
+            let (Some(table), Some(looked)) = (table, looked) else { continue };
+            let at = looked.try_into().ok().map(|bytes| Wall(u64::from_be_bytes(bytes)));
+            self.0.insert(TableId(table), at);
+        }
+        rows.next
+    }
+
+    /// The groups that are to be looked through, that of the notes among them.
+    pub fn groups(&self) -> impl Iterator<Item = Bytes> {
+        self.0.keys().map(|table| rows::group(*table)).chain([REMAINS])
+    }
+
+    /// What is written after a whole look that began then; none = nothing.
+    pub fn looked(&self, begun: Wall, keep: Duration) -> Option<StoreRequest> {
+        let after = |(table, first): (&TableId, &Option<Wall>)| match first {
+            None => Some(note(*table, 2, Some(begun.0.to_be_bytes().to_vec().into()))),
+            // By whole milliseconds, as looks count.
+            Some(first) if begun.millis() > first.millis() + keep.as_millis() as u64 => Some(note(*table, 3, None)),
+            Some(_) => None,
+        };
+        let rows: Vec<v1::RowWrite> = self.0.iter().filter_map(after).take(BATCH as usize).collect();
+        (!rows.is_empty()).then(|| noted(rows))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 }
 

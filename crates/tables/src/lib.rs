@@ -15,7 +15,7 @@
 //!
 //! - [`acl`]: who may read, write and administer.
 //! - [`directory`]: what a table is, and how it is cut; pure functions on one file.
-//! - [`processor`]: decides writes, answers reads, feeds live queries.
+//! - [`processor`]: decides writes, answers reads, feeds live queries; reads of hot partitions from copies, too.
 //! - [`gateway`]: live queries of clients, made of many partitions.
 //! - [`gather`]: puts the answers of partitions together.
 //! - [`dropped`]: deletes what tables that were dropped have left.
@@ -34,6 +34,7 @@ pub mod live;
 #[doc(hidden)]
 pub mod mutant;
 pub mod names;
+mod partitioned;
 pub mod processor;
 mod record;
 pub mod refusal;

@@ -20,8 +20,9 @@ pub struct Reader {
     pub epoch: u64,
 }
 
-/// A live query for one partition. Installing it again replaces it.
-#[derive(Clone, Debug)]
+/// A live query for one partition. Installing it again replaces it. A query of a [copy](QueryId::is_copy) hears everything,
+/// whoever may see it.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Install {
     /// Its name.
     pub query: QueryId,

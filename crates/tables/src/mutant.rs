@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Mutant {
     /// R1: positions begin again with every owner, in the term of the first.
     TermIgnored,
+    /// R1: whoever gave a partition up to be joined goes on answering for it.
+    CededServing,
     /// R2: writes carry no fence.
     NoFence,
     /// R2: an answer leaves whether or not the lease still holds.
@@ -23,6 +25,10 @@ pub enum Mutant {
     NoReinstall,
     /// R3: a query goes with its client's connection, though Notify is to tell the client.
     AwayForgotten,
+    /// R3: that a device has left before its query came is said once, whether or not it is heard.
+    LeftOnce,
+    /// R3: a device is given a cursor before all owners know of it.
+    GivenEarly,
     /// R3: a new owner, who knows of nobody that is away, does not say so.
     OpenedSilently,
     /// R3: what Notify did not take is not published again.
@@ -41,12 +47,22 @@ pub enum Mutant {
     CursorKept,
     /// R5: a floor is not looked at.
     FloorIgnored,
+    /// R1: a copy takes what does not follow.
+    CopyGapIgnored,
+    /// R1: a copy answers what only an owner knows.
+    CopyOwns,
+    /// R1: a copy answers however long it has heard nothing.
+    CopyOutdated,
+    /// R1: a copy shows records to whoever reads.
+    CopyShowsAll,
     /// R6: outcomes are not remembered.
     OutcomeForgotten,
     /// R6: an outcome is written after the record, not with it.
     OutcomeApart,
     /// R6: what was acknowledged is taken for new.
     WatermarkIgnored,
+    /// R6: what a client has acknowledged is written again only when it rises, and where it was written before.
+    WatermarkAged,
     /// R6: an id used for something else is answered all the same.
     ForkIgnored,
     /// R6: operations take effect as they come, whatever they follow.
@@ -69,8 +85,9 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 30] = [
+    pub const ALL: [Mutant; 38] = [
         Mutant::TermIgnored,
+        Mutant::CededServing,
         Mutant::NoFence,
         Mutant::LeaseIgnored,
         Mutant::GapIgnored,
@@ -79,6 +96,8 @@ impl Mutant {
         Mutant::EarlyIgnored,
         Mutant::NoReinstall,
         Mutant::AwayForgotten,
+        Mutant::LeftOnce,
+        Mutant::GivenEarly,
         Mutant::OpenedSilently,
         Mutant::PublishedOnce,
         Mutant::SnapshotTorn,
@@ -88,9 +107,14 @@ impl Mutant {
         Mutant::NoDifference,
         Mutant::CursorKept,
         Mutant::FloorIgnored,
+        Mutant::CopyGapIgnored,
+        Mutant::CopyOwns,
+        Mutant::CopyOutdated,
+        Mutant::CopyShowsAll,
         Mutant::OutcomeForgotten,
         Mutant::OutcomeApart,
         Mutant::WatermarkIgnored,
+        Mutant::WatermarkAged,
         Mutant::ForkIgnored,
         Mutant::OrderIgnored,
         Mutant::ConflictShown,
@@ -106,6 +130,7 @@ impl Mutant {
     pub fn name(self) -> &'static str {
         match self {
             Mutant::TermIgnored => "term-ignored",
+            Mutant::CededServing => "ceded-serving",
             Mutant::NoFence => "no-fence",
             Mutant::LeaseIgnored => "table-lease-ignored",
             Mutant::GapIgnored => "gap-ignored",
@@ -114,6 +139,8 @@ impl Mutant {
             Mutant::EarlyIgnored => "early-ignored",
             Mutant::NoReinstall => "no-reinstall",
             Mutant::AwayForgotten => "away-forgotten",
+            Mutant::LeftOnce => "left-once",
+            Mutant::GivenEarly => "given-early",
             Mutant::OpenedSilently => "opened-silently",
             Mutant::PublishedOnce => "published-once",
             Mutant::SnapshotTorn => "snapshot-torn",
@@ -123,9 +150,14 @@ impl Mutant {
             Mutant::NoDifference => "no-difference",
             Mutant::CursorKept => "cursor-kept",
             Mutant::FloorIgnored => "floor-ignored",
+            Mutant::CopyGapIgnored => "copy-gap-ignored",
+            Mutant::CopyOwns => "copy-owns",
+            Mutant::CopyOutdated => "copy-outdated",
+            Mutant::CopyShowsAll => "copy-shows-all",
             Mutant::OutcomeForgotten => "outcome-forgotten",
             Mutant::OutcomeApart => "outcome-apart",
             Mutant::WatermarkIgnored => "watermark-ignored",
+            Mutant::WatermarkAged => "watermark-aged",
             Mutant::ForkIgnored => "fork-ignored",
             Mutant::OrderIgnored => "order-ignored",
             Mutant::ConflictShown => "conflict-shown",

@@ -156,6 +156,21 @@ pub struct QueryId {
     pub number: u64,
 }
 
+impl QueryId {
+    /// From here on a number is that of a copy: of a feed of everything, which nodes alone ask for.
+    const COPIES: u64 = 1 << 63;
+
+    /// The `number`th copy that a node follows, beside the queries of its gateway.
+    pub fn of_copy(gateway: GatewayId, number: u64) -> QueryId {
+        QueryId { gateway, number: Self::COPIES | number }
+    }
+
+    /// R1: whether it is a copy that listens: it hears everything, with audiences.
+    pub fn is_copy(&self) -> bool {
+        self.number >= Self::COPIES
+    }
+}
+
 /// Who is told through Notify when it is away: a device and an application on it (§5).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {

@@ -88,11 +88,15 @@ impl Record {
 
 /// Refuses what cannot be a key.
 pub(crate) fn check_key(key: &Key) -> Result<(), Refusal> {
-    let length = match key {
-        Key::Bytes(bytes) => bytes.len(),
-        Key::String(text) => text.len(),
-    };
-    if (1..=MAX_KEY).contains(&length) { Ok(()) } else { Err(Refusal::BadKey) }
+    if key.own().size() > 0 && key.size() <= MAX_KEY { Ok(()) } else { Err(Refusal::BadKey) }
+}
+
+/// Refuses what cannot be a bound of a partition: a key, or where a value of the partition column begins.
+pub(crate) fn check_bound(key: &Key) -> Result<(), Refusal> {
+    match key.partition_value() {
+        Some(value) if *key == Key::first_within(value.clone()) && key.size() <= MAX_KEY => Ok(()),
+        _ => check_key(key),
+    }
 }
 
 /// Refuses what cannot be a record's columns, whatever the table.

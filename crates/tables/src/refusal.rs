@@ -29,6 +29,8 @@ pub enum Refusal {
     BadColumns(String),
     /// The record does not fit the table's schema.
     Schema(String),
+    /// The column that the table is partitioned by is missing, of another kind, or not what the record is stored under.
+    PartitionColumn(String),
     /// `may_write`, or the rule that only a record's writer may replace it, denies it.
     MayNotWrite,
     /// The table may not grow.
@@ -128,6 +130,12 @@ impl From<Refusal> for Error {
             Refusal::Schema(what) => {
                 ("tables.schema", Class::Invalid, what.as_str(), "Correct the record, or alter the table's schema.")
             }
+            Refusal::PartitionColumn(what) => (
+                "tables.partition_column",
+                Class::Invalid,
+                what.as_str(),
+                "A record of this table is named by the value of that column and a key; `tidings table stat` says which column.",
+            ),
             Refusal::MayNotWrite => (
                 "tables.may_not_write",
                 Class::Refused,

@@ -3,6 +3,8 @@
 //! A figure is the median of several repetitions, with their spread. What cannot be run is an error, never a gap in the
 //! report. Benches of durable writes refuse file systems that live in memory and say how long the disk takes to sync.
 
+#[cfg(feature = "bft")]
+mod bft;
 mod cell;
 mod cluster;
 mod members;
@@ -47,6 +49,9 @@ pub struct Effort {
     pub notify: notify::Sizes,
     /// What Sketch is measured with.
     pub sketch: sketch::Sizes,
+    /// What BFT groups are measured with.
+    #[cfg(feature = "bft")]
+    pub bft: bft::Sizes,
 }
 
 const FULL: Effort = Effort {
@@ -59,6 +64,8 @@ const FULL: Effort = Effort {
     tables: tables::Sizes::FULL,
     notify: notify::Sizes::FULL,
     sketch: sketch::Sizes::FULL,
+    #[cfg(feature = "bft")]
+    bft: bft::Sizes::FULL,
 };
 const QUICK: Effort = Effort {
     repetitions: 2,
@@ -70,6 +77,8 @@ const QUICK: Effort = Effort {
     tables: tables::Sizes::QUICK,
     notify: notify::Sizes::QUICK,
     sketch: sketch::Sizes::QUICK,
+    #[cfg(feature = "bft")]
+    bft: bft::Sizes::QUICK,
 };
 
 /// Runs the named benches and prints one report.
@@ -82,8 +91,8 @@ pub fn run(args: Bench) -> Result<(), Error> {
         .map_err(|error| broken("cannot make a directory to measure in", error))?;
     let machine = probe::machine(place.path())?;
     let durable = |part: &BenchPart| {
-        use BenchPart::{Cell, Notify, Placement, Store, Tables};
-        matches!(part, Store | Cell | Placement | Tables | Notify)
+        use BenchPart::{Bft, Cell, Notify, Placement, Store, Tables};
+        matches!(part, Store | Cell | Placement | Tables | Notify | Bft)
     };
     if args.parts.iter().any(durable) {
         refuse_memory(place.path(), &machine.file_system)?;
@@ -110,6 +119,10 @@ pub fn run(args: Bench) -> Result<(), Error> {
                 notify::run(place.path(), effort, fsync, &mut figures)?;
             }
             BenchPart::Sketch => sketch::run(place.path(), effort, &args.peers, &mut figures)?,
+            #[cfg(feature = "bft")]
+            BenchPart::Bft => bft::run(place.path(), effort, &mut figures)?,
+            #[cfg(not(feature = "bft"))]
+            BenchPart::Bft => return Err(super::bft::no_engine()),
         }
     }
     let bench = parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(" ");

@@ -52,11 +52,25 @@ pub async fn rate<F>(seconds: f64, tasks: impl IntoIterator<Item = F>, counter: 
 where
     F: Future<Output = Result<(), Error>> + Send + 'static,
 {
+    rate_after(seconds * WARM_UP, seconds, tasks, counter).await
+}
+
+/// The same, with a time before counting begins that is as long as what is measured takes: what is begun in it and ends later is
+/// then as much as what is begun later and does not end.
+pub async fn rate_after<F>(
+    warm_up: f64,
+    seconds: f64,
+    tasks: impl IntoIterator<Item = F>,
+    counter: Arc<Counter>,
+) -> Result<f64, Error>
+where
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
     let mut running = JoinSet::new();
     tasks.into_iter().for_each(|task| {
         running.spawn(task);
     });
-    tokio::time::sleep(Duration::from_secs_f64(seconds * WARM_UP)).await;
+    tokio::time::sleep(Duration::from_secs_f64(warm_up)).await;
     let (watch, before) = (Stopwatch::start(), counter.done());
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
     let (took, after) = (watch.elapsed(), counter.done());

@@ -1,6 +1,6 @@
 //! `tidings bft get`, `put`, `delete` and `fetch`: one question to the service of a group.
 
-use crate::cli::bft::{Asks, Delete, Fetch, Get, Put};
+use crate::cli::bft::{Asks, Delete, Fetch, Get, Put, Way};
 use crate::commands::runtime;
 use crate::output;
 use crate::stopwatch::wall_micros;
@@ -10,16 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_bft::client::{Answered, Client, Options};
+use tidings_bft::direct::{self, How};
 use tidings_bft::http;
 use tidings_bft::kv::{LONGEST_KEY, Request, Response};
-use tidings_bft::membership::ClientSecrets;
+use tidings_bft::membership::{ClientSecrets, Membership};
 
 /// How long replicas have to be reached. Those that come later are asked again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads a value.
 pub fn get(args: &Get) -> Result<(), Error> {
-    let answered = ask(&args.asks, Request::Get(key(&args.key)?).encoded(), args.ordered)?;
+    let answered = read(&args.asks, Request::Get(key(&args.key)?).encoded(), &args.way)?;
     let response = of_keys(&answered)?;
     let Response::Value(value) = response else { return Err(unexpected(&response)) };
     let Some(value) = value else {
@@ -48,7 +49,7 @@ pub fn delete(args: &Delete) -> Result<(), Error> {
 /// Fetches a page.
 pub fn fetch(args: &Fetch) -> Result<(), Error> {
     let request = http::Request { path: args.path.clone(), headers: Vec::new() };
-    let answered = ask(&args.asks, request.encoded(), args.ordered)?;
+    let answered = read(&args.asks, request.encoded(), &args.way)?;
     let response = http::Response::read(answered.result).map_err(|error| other_service("web pages", &error))?;
     let (status, headers, body) = match response {
         http::Response::Page { status, headers, body } => (status, headers, body),
@@ -86,10 +87,30 @@ fn change(asks: &Asks, key: &str, request: &Request) -> Result<(), Error> {
     Ok(())
 }
 
+/// Reads in the way that was asked for. Where it was not executed in the order, the answer has no place.
+fn read(asks: &Asks, request: Bytes, way: &Way) -> Result<Answered, Error> {
+    if !way.remembered {
+        return ask(asks, request, way.ordered);
+    }
+    let (membership, secrets) = of(asks)?;
+    runtime()?.block_on(async {
+        let size = usize::from(membership.size());
+        let mut client = direct::Client::start(membership, secrets, &Options::after(wall_micros()))?;
+        let _ = tokio::time::timeout(PATIENCE, client.connected(size)).await;
+        let direct::Answered { result, how, sigma } = client.read(request).await?;
+        Ok(Answered { result, sigma: sigma.filter(|_| how == How::Agreed) })
+    })
+}
+
+/// The group and who asks it.
+fn of(asks: &Asks) -> Result<(Arc<Membership>, ClientSecrets), Error> {
+    let membership = Arc::new(super::group(&asks.group)?);
+    Ok((membership, ClientSecrets::parse(&super::text(&asks.client)?)?))
+}
+
 /// Asks once, and gives up after half a minute.
 fn ask(asks: &Asks, request: Bytes, ordered: bool) -> Result<Answered, Error> {
-    let membership = Arc::new(super::group(&asks.group)?);
-    let secrets = ClientSecrets::parse(&super::text(&asks.client)?)?;
+    let (membership, secrets) = of(asks)?;
     runtime()?.block_on(async {
         let size = usize::from(membership.size());
         // Nonces must rise from process to process, and nothing is kept between them: the time does.

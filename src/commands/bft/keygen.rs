@@ -40,14 +40,14 @@ pub fn run(args: &Keygen) -> Result<(), Error> {
     Ok(())
 }
 
-fn folder(path: &Path) -> Result<(), Error> {
+pub(super) fn folder(path: &Path) -> Result<(), Error> {
     DirBuilder::new()
         .mode(0o700)
         .create(path)
         .map_err(|error| broken(format_args!("cannot make {}", path.display()), error))
 }
 
-fn file(path: &Path, text: &str, mode: u32) -> Result<(), Error> {
+pub(super) fn file(path: &Path, text: &str, mode: u32) -> Result<(), Error> {
     let made = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     made.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
         .map_err(|error| broken(format_args!("cannot write {}", path.display()), error))

@@ -2,6 +2,7 @@
 
 mod ask;
 mod keygen;
+mod rekey;
 #[cfg(feature = "bft")]
 mod run;
 mod status;
@@ -19,10 +20,8 @@ pub fn run(command: Bft) -> Result<(), Error> {
         #[cfg(feature = "bft")]
         Bft::Run(args) => run::run(args),
         #[cfg(not(feature = "bft"))]
-        Bft::Run(_) => {
-            Err(Error::new("bft.no_engine", tidings_base::Class::Invalid, "this build has no engine that orders")
-                .hint("Build it with `cargo build --release --features bft`; that takes some minutes more."))
-        }
+        Bft::Run(_) => Err(no_engine()),
+        Bft::Rekey(args) => rekey::run(&args),
         Bft::Status(args) => status::run(&args.asks),
         Bft::Get(args) => ask::get(&args),
         Bft::Put(args) => ask::put(&args),
@@ -31,10 +30,17 @@ pub fn run(command: Bft) -> Result<(), Error> {
     }
 }
 
-fn text(path: &Path) -> Result<String, Error> {
+/// What cannot be done without the engine.
+#[cfg(not(feature = "bft"))]
+pub(super) fn no_engine() -> Error {
+    Error::new("bft.no_engine", tidings_base::Class::Invalid, "this build has no engine that orders")
+        .hint("It was built with `--no-default-features`: build it without that.")
+}
+
+pub(super) fn text(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|error| broken(format_args!("cannot read {}", path.display()), error))
 }
 
-fn group(path: &Path) -> Result<Membership, Error> {
+pub(super) fn group(path: &Path) -> Result<Membership, Error> {
     Membership::parse(&text(path)?)
 }

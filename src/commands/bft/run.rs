@@ -1,14 +1,14 @@
 //! `tidings bft run`: one replica, until it is told to stop.
 
 use crate::cli::bft::Run;
-use crate::commands::runtime;
 use crate::commands::signals::Signals;
+use crate::commands::{probe, runtime};
 use crate::output::{self, broken};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tidings_base::Error;
-use tidings_bft::engine::replica::{Options, Replica};
+use tidings_bft::engine::replica::{BEHIND, Options, Replica};
 use tidings_bft::http::Origin;
 use tidings_bft::kv::KeyValue;
 use tidings_bft::membership::{Membership, ReplicaSecrets};
@@ -22,6 +22,7 @@ use tidings_sketch::ReplicaId;
 /// Runs it.
 pub fn run(args: Run) -> Result<(), Error> {
     logs::init(&Log { filter: args.log, ..Log::default() })?;
+    probe::raise_open_files();
     let membership = Arc::new(super::group(&args.group)?);
     let secrets = ReplicaSecrets::parse(&super::text(&args.data.join("secret.toml"))?)?;
     let me = membership.replica(&secrets.secret.public());
@@ -31,7 +32,8 @@ pub fn run(args: Run) -> Result<(), Error> {
     let sin = args.sin;
     #[cfg(not(feature = "bft-sins"))]
     let sin = None;
-    let serving = Serving { membership, secrets, directory: args.data, sin, me, address };
+    let (kept, closes) = (args.keep_batches, args.closing);
+    let serving = Serving { membership, secrets, directory: args.data, kept, closes, sin, me, address };
     let Some(origin) = args.origin else { return runtime()?.block_on(serve(serving, KeyValue::default())) };
     if !origin.ip().is_loopback() {
         return Err(output::usage(format!("{origin} is not on this machine")).hint(
@@ -42,19 +44,36 @@ pub fn run(args: Run) -> Result<(), Error> {
     runtime()?.block_on(serve(serving, origin))
 }
 
+#[derive(Clone)]
 struct Serving {
     membership: Arc<Membership>,
     secrets: ReplicaSecrets,
     directory: PathBuf,
+    kept: u64,
+    closes: bool,
     sin: Option<Sin>,
     me: ReplicaId,
     address: SocketAddr,
 }
 
+/// Serves until it is told to stop. Who was away for too long begins again with the state of others.
 async fn serve<S: Durable>(serving: Serving, empty: S) -> Result<(), Error> {
-    let Serving { membership, secrets, directory, sin, me, address } = serving;
     let mut signals = Signals::listen()?;
-    let starting = Replica::start(Options { membership, secrets, directory, empty, sin });
+    let mut takes_over = false;
+    loop {
+        match once(serving.clone(), empty.clone(), takes_over, &mut signals).await {
+            Err(error) if error.code == BEHIND => {
+                output::line(format_args!("replica {}: {}; it takes a state over", serving.me.0, error.message));
+                takes_over = true;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+async fn once<S: Durable>(serving: Serving, empty: S, takes_over: bool, signals: &mut Signals) -> Result<(), Error> {
+    let Serving { membership, secrets, directory, kept, closes, sin, me, address } = serving;
+    let starting = Replica::start(Options { membership, secrets, directory, empty, kept, takes_over, closes, sin });
     let mut replica = tokio::select! {
         started = starting => started?,
         _ = signals.next() => return Ok(()),

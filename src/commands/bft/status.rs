@@ -23,7 +23,7 @@ pub fn run(args: &Asks) -> Result<(), Error> {
     if args.json {
         let rows = (0..).zip(&statuses).map(|(number, status): (u16, _)| match status {
             Some(of) => json!({ "replica": number, "height": of.height, "snapshot": of.snapshot, "votes": of.votes,
-                                "waiting": of.waiting }),
+                                "closing": of.closed, "waiting": of.waiting }),
             None => json!({ "replica": number }),
         });
         output::json(&rows.collect::<Vec<_>>());
@@ -39,7 +39,10 @@ pub fn run(args: &Asks) -> Result<(), Error> {
     Ok(())
 }
 
-async fn ask(membership: Arc<Membership>, secrets: ClientSecrets) -> Result<Vec<Option<frame::Status>>, Error> {
+pub(super) async fn ask(
+    membership: Arc<Membership>,
+    secrets: ClientSecrets,
+) -> Result<Vec<Option<frame::Status>>, Error> {
     let size = membership.size();
     // Nothing is ordered here, so nonces do not matter.
     let mut client = Client::start(membership, secrets, &Options::after(0))?;
@@ -56,7 +59,14 @@ fn row(number: u16, membership: &Membership, status: Option<&frame::Status>) -> 
         address,
         told(|of| of.height.to_string()),
         told(|of| of.snapshot.to_string()),
-        told(|of| if of.votes { "yes" } else { "no" }.to_owned()),
+        told(|of| {
+            match (of.votes, of.closed) {
+                (_, true) => "closing",
+                (true, false) => "yes",
+                (false, false) => "no",
+            }
+            .to_owned()
+        }),
         told(|of| of.waiting.to_string()),
     ]
 }

@@ -17,16 +17,21 @@ use tidings_predicate::json::Form;
 /// Writes that are under way at a time.
 const AT_ONCE: usize = 256;
 
-pub fn export(table: &str, predicate: String, format: Format, audiences: bool, remote: &Remote) -> Result<(), Error> {
+pub fn export(
+    table: &str,
+    predicate: String,
+    format: Format,
+    options: &ReadOptions,
+    remote: &Remote,
+) -> Result<(), Error> {
     let ask = Ask { predicate, ..Ask::default() };
     with_tables(remote, async |tables| {
         let table = tables.table(table);
         let writer = match format {
             Format::Ndjson => None,
-            Format::Csv => Some(heading(&table, &ask).await?),
+            Format::Csv => Some(heading(&table, &ask, options).await?),
         };
-        let options = ReadOptions { audiences, ..ReadOptions::default() };
-        let mut rows = table.rows(&ask, &options)?;
+        let mut rows = table.rows(&ask, options)?;
         while let Some(record) = rows.next().await? {
             match (&writer, &record.key) {
                 (Some(writer), Some(key)) => output::exact(writer.record(key, &record.columns).trim_end()),
@@ -38,9 +43,9 @@ pub fn export(table: &str, predicate: String, format: Format, audiences: bool, r
 }
 
 /// Columns come and go: all records are looked at for their names first.
-async fn heading(table: &Table, ask: &Ask) -> Result<csv::Writer, Error> {
+async fn heading(table: &Table, ask: &Ask, options: &ReadOptions) -> Result<csv::Writer, Error> {
     let mut names = BTreeSet::new();
-    let mut rows = table.rows(ask, &ReadOptions::default())?;
+    let mut rows = table.rows(ask, options)?;
     while let Some(record) = rows.next().await? {
         names.extend(record.columns.into_keys());
     }

@@ -17,17 +17,19 @@ mod tables;
 mod watch;
 
 use crate::cli::Remote;
-use crate::cli::table::Table;
+use crate::cli::table::{Table, Within};
 use crate::commands::{remote, runtime};
 use crate::output;
 use tidings_base::Error;
-use tidings_client::tables::{Columns, Key, Tables};
+use tidings_client::tables::{Columns, Key, PartitionValue, ReadOptions, Tables};
 use tidings_predicate::json;
 
 /// Runs one of the sub-commands.
 pub fn run(command: Table) -> Result<(), Error> {
     match command {
-        Table::Create { table, properties, cut, remote } => tables::create(&table, properties, cut, &remote),
+        Table::Create { table, properties, partition_by, cut, remote } => {
+            tables::create(&table, properties, partition_by, cut, &remote)
+        }
         Table::Alter { table, properties, if_generation, remote } => {
             tables::alter(&table, properties, if_generation, &remote)
         }
@@ -39,8 +41,8 @@ pub fn run(command: Table) -> Result<(), Error> {
         Table::Acl { table, changes, remote } => acl::run(&table, &changes, &remote),
         Table::Ls { remote } => tables::list(&remote),
         Table::Stat { table, remote } => tables::stat(&table, &remote),
-        Table::Split { table, key, remote } => tables::split(&table, key, &remote),
-        Table::Merge { table, key, remote } => tables::merge(&table, key, &remote),
+        Table::Split { table, key, within, remote } => tables::split(&table, within.key(key.as_str()), &remote),
+        Table::Merge { table, key, within, remote } => tables::merge(&table, within.key(key.as_str()), &remote),
         Table::Put { record, json, audience, condition, remote } => {
             records::put(&record, &json, audience, &condition, &remote)
         }
@@ -51,8 +53,9 @@ pub fn run(command: Table) -> Result<(), Error> {
         Table::Get { record, context, remote } => records::get(&record, context.as_deref(), &remote),
         Table::Read(args) => read::run(&args),
         Table::Watch(args) => watch::run(&args),
-        Table::Export { table, predicate, format, audiences, remote } => {
-            bulk::export(&table, predicate, format, audiences, &remote)
+        Table::Export { table, predicate, within, format, audiences, remote } => {
+            let options = ReadOptions { within: within.value(), audiences, ..ReadOptions::default() };
+            bulk::export(&table, predicate, format, &options, &remote)
         }
         Table::Import { table, file, format, audience, remote } => {
             bulk::import(&table, &file, format, audience, &remote)
@@ -77,10 +80,34 @@ fn context(text: Option<&str>) -> Result<Columns, Error> {
     text.map_or_else(|| Ok(Columns::new()), |text| columns(text.as_bytes()))
 }
 
+impl Within {
+    /// The value as it was typed: a table takes text for a number where it has numbers.
+    fn value(&self) -> Option<PartitionValue> {
+        self.value.clone().map(PartitionValue::from)
+    }
+
+    /// A key that is within it.
+    fn key(&self, own: impl Into<Key>) -> Key {
+        match self.value() {
+            Some(value) => Key::within(value, own),
+            None => own.into(),
+        }
+    }
+}
+
 /// A key for people.
 fn shown(key: &Key) -> String {
-    match key {
+    if let Some(value) = key.partition_value() {
+        let value = remote::printed(value.to_string().as_bytes());
+        return match key.own() {
+            // Where the value begins.
+            Key::Bytes(bytes) if bytes.is_empty() => value,
+            own => format!("{value}/{}", shown(own)),
+        };
+    }
+    match key.own() {
         Key::String(text) => remote::printed(text.as_bytes()),
         Key::Bytes(bytes) => bytes.iter().fold("base16:".to_owned(), |text, byte| text + &format!("{byte:02x}")),
+        Key::Within(_) => String::new(),
     }
 }

@@ -1,10 +1,12 @@
 //! `tidings table read`: what a query selects.
 
 use super::{context, records, with_tables};
-use crate::cli::table::Read;
+use crate::cli::table::{Read, Within};
 use crate::output;
 use tidings_base::Error;
-use tidings_client::tables::{Aggregate, Ask, Direction, Key, ReadLevel, ReadOptions, RecordOperation, form};
+use tidings_client::tables::{
+    Aggregate, Ask, AskLookup, Direction, Key, ReadLevel, ReadOptions, RecordOperation, form,
+};
 
 pub fn run(args: &Read) -> Result<(), Error> {
     let ask = ask(args)?;
@@ -13,8 +15,11 @@ pub fn run(args: &Read) -> Result<(), Error> {
         (false, true) => ReadLevel::Latest,
         (false, false) => ReadLevel::CommittedWio,
     };
-    let pending = args.pending.iter().map(|text| pending(text)).collect::<Result<_, Error>>()?;
-    let options = ReadOptions { level, reader: context(args.context.as_deref())?, pending, ..ReadOptions::default() };
+    let pending = args.pending.iter().map(|text| pending(text, &args.within)).collect::<Result<_, Error>>()?;
+    let (reader, within) = (context(args.context.as_deref())?, args.within.value());
+    let bound = |key: &Option<String>| key.as_deref().map(|key| args.within.key(key));
+    let (from, before) = (bound(&args.from), bound(&args.before));
+    let options = ReadOptions { level, reader, from, before, within, pending, ..ReadOptions::default() };
     with_tables(&args.remote, async |tables| {
         let mut rows = tables.table(args.table.as_str()).rows(&ask, &options)?;
         while let Some(row) = rows.next().await? {
@@ -25,12 +30,12 @@ pub fn run(args: &Read) -> Result<(), Error> {
 }
 
 /// A write to wait for: its name, and the key that it is on.
-fn pending(text: &str) -> Result<(RecordOperation, Key), Error> {
+fn pending(text: &str, within: &Within) -> Result<(RecordOperation, Key), Error> {
     let mut parts = text.splitn(3, '/');
     let (Some(netid), Some(seq), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
         return Err(output::usage(format!("`{text}` names no write of a record")).hint("Write NETID/SEQ/KEY."));
     };
-    Ok((form::operation_of(&format!("{netid}/{seq}"))?, key.into()))
+    Ok((form::operation_of(&format!("{netid}/{seq}"))?, within.key(key)))
 }
 
 fn ask(args: &Read) -> Result<Ask, Error> {
@@ -48,13 +53,21 @@ fn ask(args: &Read) -> Result<Ask, Error> {
     };
     Ok(Ask {
         predicate: args.predicate.clone(),
-        lookup: None,
+        lookup: args.lookup.as_deref().map(lookup).transpose()?,
         project: named(&args.project),
         order: args.order.iter().map(order).collect(),
         limit: args.limit,
         group_by: named(&args.group_by),
         aggregates: args.aggregate.iter().map(|text| aggregate(text)).collect::<Result<_, Error>>()?,
     })
+}
+
+fn lookup(text: &str) -> Result<AskLookup, Error> {
+    let parsed = text.split_once('=').and_then(|(name, rest)| Some((name, rest.split_once(':')?)));
+    let (name, (table, key)) = parsed.ok_or_else(|| {
+        output::usage(format!("`{text}` is no look-up")).hint("Write NAME=TABLE:EXPRESSION, such as of=prices:item.")
+    })?;
+    Ok(AskLookup { table: table.to_owned(), key: key.to_owned(), name: name.to_owned() })
 }
 
 fn aggregate(text: &str) -> Result<(String, Aggregate, String), Error> {

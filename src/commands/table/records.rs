@@ -83,11 +83,11 @@ pub fn print(record: &Record, remote: &Remote) {
 
 fn key(record: &Keyed) -> Result<Key, Error> {
     if !record.hex {
-        return Ok(Key::String(record.key.clone()));
+        return Ok(record.within.key(record.key.as_str()));
     }
     let digit = |at: usize| record.key.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
     let bytes: Option<Vec<u8>> = (0..record.key.len()).step_by(2).map(digit).collect();
-    bytes.map(Key::Bytes).ok_or_else(|| {
+    bytes.map(|bytes| record.within.key(Key::Bytes(bytes))).ok_or_else(|| {
         output::usage(format!("`{}` is not hexadecimal", record.key)).hint("Write two digits for each byte.")
     })
 }

@@ -7,11 +7,23 @@ use crate::output;
 use serde_json::json;
 use tidings_base::Error;
 use tidings_client::tables::form::key_of;
-use tidings_client::tables::{Key, TableColumn, TableInfo, TableLevel, TableProperties, shown as told};
+use tidings_client::tables::{
+    Key, TableColumn, TableInfo, TableLevel, TablePartitionBy, TableProperties, shown as told,
+};
 
-pub fn create(table: &str, properties: Properties, cut: Vec<String>, remote: &Remote) -> Result<(), Error> {
+pub fn create(
+    table: &str,
+    properties: Properties,
+    partition_by: Option<String>,
+    cut: Vec<String>,
+    remote: &Remote,
+) -> Result<(), Error> {
     let new = TableProperties { level: TableLevel::App.into(), ..Default::default() };
-    let properties = laid_over(new, properties)?;
+    let by = |text: String| {
+        let (column, kind) = text.split_once(':').unwrap_or((&text, ""));
+        TablePartitionBy { column: column.to_owned(), kind: kind.to_owned() }
+    };
+    let properties = TableProperties { partition_by: partition_by.map(by), ..laid_over(new, properties)? };
     let cuts = cut.into_iter().map(Key::String);
     let info = with_tables(remote, async |tables| tables.create_cut(table, properties, cuts).await)?;
     done(remote, &info, format_args!("table `{table}` is made"));
@@ -36,14 +48,14 @@ pub fn drop(table: &str, remote: &Remote) -> Result<(), Error> {
     Ok(())
 }
 
-pub fn split(table: &str, key: String, remote: &Remote) -> Result<(), Error> {
-    let info = with_tables(remote, async |tables| tables.split(table, Key::String(key)).await)?;
+pub fn split(table: &str, key: Key, remote: &Remote) -> Result<(), Error> {
+    let info = with_tables(remote, async |tables| tables.split(table, key).await)?;
     done(remote, &info, format_args!("table `{table}` has {}", partitions(&info)));
     Ok(())
 }
 
-pub fn merge(table: &str, key: String, remote: &Remote) -> Result<(), Error> {
-    let info = with_tables(remote, async |tables| tables.merge(table, Key::String(key)).await)?;
+pub fn merge(table: &str, key: Key, remote: &Remote) -> Result<(), Error> {
+    let info = with_tables(remote, async |tables| tables.merge(table, key).await)?;
     done(remote, &info, format_args!("table `{table}` has {}", partitions(&info)));
     Ok(())
 }
@@ -75,6 +87,10 @@ pub fn stat(table: &str, remote: &Remote) -> Result<(), Error> {
     output::line(format_args!("{} (level {level}, generation {})", info.table, info.generation));
     if !properties.may_write.is_empty() {
         output::line(format_args!("may_write: {}", properties.may_write));
+    }
+    output::line(format_args!("replication: {}", properties.replication));
+    if let Some(by) = &properties.partition_by {
+        output::line(format_args!("partition_by: {} ({})", by.column, by.kind));
     }
     for (name, value, said) in [
         ("max_records", properties.max_records, properties.max_records > 0),
@@ -158,6 +174,8 @@ fn laid_over(before: TableProperties, said: Properties) -> Result<TablePropertie
         closed: said.closed.unwrap_or(before.closed),
         max_records: said.max_records.unwrap_or(before.max_records),
         max_bytes: said.max_bytes.unwrap_or(before.max_bytes),
-        tombstones_s: before.tombstones_s,
+        tombstones_s: said.tombstones.unwrap_or(before.tombstones_s),
+        partition_by: before.partition_by,
+        replication: said.replication.unwrap_or(before.replication),
     })
 }

@@ -14,6 +14,7 @@ pub fn run(args: &Watch) -> Result<(), Error> {
     let options = WatchOptions {
         reader: context(args.context.as_deref())?,
         cursor: args.new.then(Bytes::new),
+        within: args.within.value(),
         ..WatchOptions::default()
     };
     runtime()?.block_on(async {

@@ -131,3 +131,37 @@ fn a_table_of_many_parts_is_one_table_from_everywhere() {
         assert_eq!(sum[0]["columns"], json!({ "all": 15 }));
     }
 }
+
+/// R1: a table whose parts several nodes serve becomes one part, and is watched and written through that.
+#[test]
+fn parts_of_different_nodes_are_joined() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start_with(dir.path(), FAST);
+    create(cluster.node(0), "t", &["--cut", "b", "--cut", "c", "--cut", "d", "--cut", "e", "--cut", "f"]);
+    let parts = |at: usize| {
+        let shown = table(cluster.node(at), &["stat", "t", "--json"]).json();
+        let parts = shown["partitions"].as_array().unwrap().clone();
+        parts.into_iter().map(|part| part["owner"].as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    until("several nodes serve its parts", || {
+        let owners = parts(0);
+        (owners.iter().flatten().collect::<BTreeSet<_>>().len() > 1 && owners.iter().all(Option::is_some)).then_some(())
+    });
+    let watcher = cluster.node(1).start_command(&["table", "watch", "t", "--json"]);
+    let letters = ["a", "b", "c", "d", "e", "f"];
+    for (n, key) in letters.iter().enumerate() {
+        table(cluster.node(n % 3), &["put", "t", key, &json!({ "n": n }).to_string(), "--timeout", "30"]);
+        hears(&watcher, key, n);
+    }
+    for left in (1..letters.len()).rev() {
+        table(cluster.node(left % 3), &["merge", "t", "a", "--timeout", "30"]);
+        until("they are joined", || (parts(0).len() == left).then_some(()));
+        let rows = lines(&table(cluster.node(2), &["read", "t", "--json", "--timeout", "30"]).out);
+        assert_eq!(keys(&rows), letters);
+    }
+    for (n, key) in (10..).zip(letters) {
+        table(cluster.node(n % 3), &["put", "t", key, &json!({ "n": n }).to_string(), "--timeout", "30"]);
+        hears(&watcher, key, n);
+    }
+}

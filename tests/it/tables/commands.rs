@@ -24,8 +24,19 @@ fn records_are_written_read_queried_and_watched() {
     assert_eq!(keys(&cheap), ["apple"]);
     let ordered = lines(&table(&server, &["query", "prices", "--order", "-price", "--limit", "1", "--json"]).out);
     assert_eq!(keys(&ordered), ["pear"]);
+    let ranged = |args: &[&str]| table(&server, &[&["read", "prices", "--json"], args].concat()).out;
+    assert_eq!(keys(&lines(&ranged(&["--from", "b"]))), ["pear"]);
+    assert_eq!(keys(&lines(&ranged(&["--from", "apple", "--before", "pear"]))), ["apple"]);
     let summed = lines(&table(&server, &["read", "prices", "--aggregate", "all=sum:price", "--json"]).out);
     assert_eq!(summed[0]["columns"], json!({ "all": 10 }));
+
+    // A look-up by key in another table, next to the data.
+    create(&server, "orders", &[]);
+    table(&server, &["put", "orders", "o1", r#"{"item": "pear", "n": 2}"#]);
+    let total = ["--lookup", "of=prices:item", "--project", "total=n * of.price", "--json"];
+    let total = lines(&table(&server, &[&["read", "orders"], &total[..]].concat()).out);
+    assert_eq!(total[0]["columns"], json!({ "total": 14 }));
+    server.run(&["table", "read", "orders", "--lookup", "of"]).failed(2, "is no look-up");
 
     // It enters, changes and leaves what is watched; what is outside is not told.
     let told = |event: &str, key: &str| {
@@ -57,13 +68,13 @@ fn conditions_conflicts_and_mistakes_are_told() {
     let put =
         |key: &str, json: &str, more: &[&str]| server.run(&[&["table", "put", "notes", key, json], more].concat());
     // What is not said stays as it is.
-    table(&server, &["alter", "notes", "--max-records", "5", "--level", "public"]);
+    table(&server, &["alter", "notes", "--max-records", "5", "--level", "public", "--tombstones", "3600"]);
     let altered = table(&server, &["alter", "notes", "--max-bytes", "100000", "--json"]).json();
     let properties = &altered["properties"];
     assert_eq!((&properties["level"], &properties["closed"]), (&json!("public"), &json!(true)), "{altered}");
     assert_eq!(properties["max_records"], 5, "{altered}");
     let text = table(&server, &["stat", "notes"]).out;
-    for line in ["max_records: 5", "max_bytes: 100000", "tombstones_s: 86400", "closed: no other columns"] {
+    for line in ["max_records: 5", "max_bytes: 100000", "tombstones_s: 3600", "closed: no other columns"] {
         assert!(text.contains(line), "{line}: {text}");
     }
     let first = put("a", r#"{"text": "one"}"#, &["--if-version", "0", "--json"]).json();
@@ -88,6 +99,19 @@ fn conditions_conflicts_and_mistakes_are_told() {
     assert!(wrong.code == 2 && wrong.err.contains('^'), "{wrong:?}");
     server.run(&["table", "read", "nothing"]).failed(3, "There is no table `nothing`.");
     server.run(&["table", "create", "no name"]).failed(2, "cannot name a table");
+    // What nothing keeps is not promised.
+    for (said, code, why) in [
+        (&["--replication", "3"][..], 4, "1 here, not 3"),
+        (&["--replication", "byzantine"], 2, "no replication `byzantine`"),
+        (&["--lossy"], 4, "lossy yet"),
+    ] {
+        server.run(&[&["table", "create", "promises"], said].concat()).failed(code, why);
+        server.run(&[&["table", "alter", "notes"], said].concat()).failed(code, why);
+    }
+    for same in ["cluster", "1"] {
+        let altered = table(&server, &["alter", "notes", "--replication", same, "--lossy=false", "--json"]).json();
+        assert_eq!(altered["properties"]["replication"], "cluster");
+    }
     server.run(&["table", "drop", "notes"]).failed(2, "deletes everything");
     let all = table(&server, &["ls", "--json"]).json();
     assert_eq!(all["tables"][0]["properties"]["columns"]["text"], json!({ "kinds": ["string"], "required": true }));

@@ -3,7 +3,9 @@
 mod away;
 mod clusters;
 mod commands;
+mod copies;
 mod http;
+mod partitioned;
 mod restarts;
 
 use crate::notify::FAST;

@@ -16,7 +16,8 @@ use commonware_cryptography::certificate::{ConstantProvider, Verifier};
 use commonware_parallel::Sequential;
 use commonware_runtime::Handle;
 use commonware_runtime::buffer::paged::CacheRef;
-use commonware_storage::archive::immutable;
+use commonware_storage::archive::prunable;
+use commonware_storage::translator::EightCap;
 use commonware_utils::{NZDuration, NZU16, NZU64, NZUsize};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
@@ -32,6 +33,9 @@ const EPOCH: NonZeroU64 = NZU64!(1 << 62);
 const UNACKNOWLEDGED: NonZeroUsize = NZUsize!(16);
 /// Views behind the last final one that are kept for those who are behind.
 const RETENTION: ViewDelta = ViewDelta::new(256);
+
+/// Batches in one file of an archive: old ones are removed by whole files. Stands fast as long as a directory is used.
+pub const SECTION: NonZeroU64 = NZU64!(512);
 
 const MAILBOX: NonZeroUsize = NZUsize!(1_024);
 const BUFFER: NonZeroUsize = NZUsize!(1 << 20);
@@ -56,26 +60,20 @@ pub enum Beginning {
     Floor(Finalization),
 }
 
-fn archive<C>(name: &str, cache: &CacheRef, codec_config: C) -> immutable::Config<C> {
+fn archive<C>(name: &str, cache: &CacheRef, codec_config: C) -> prunable::Config<EightCap, C> {
     let partition = |part: &str| format!("{name}-{part}");
-    immutable::Config {
+    prunable::Config {
+        translator: EightCap,
         metadata_partition: partition("metadata"),
-        freezer_table_partition: partition("table"),
-        freezer_table_initial_size: 1 << 16,
-        freezer_table_resize_frequency: 4,
-        freezer_table_resize_chunk_size: 1 << 14,
-        freezer_key_partition: partition("keys"),
-        freezer_key_page_cache: cache.clone(),
-        freezer_value_partition: partition("values"),
-        freezer_value_target_size: 1 << 28,
-        freezer_value_compression: None,
-        ordinal_partition: partition("ordinals"),
-        items_per_section: NZU64!(1 << 16),
-        freezer_key_write_buffer: BUFFER,
-        freezer_value_write_buffer: BUFFER,
-        ordinal_write_buffer: BUFFER,
-        replay_buffer: BUFFER,
+        key_partition: partition("keys"),
+        key_page_cache: cache.clone(),
+        value_partition: partition("values"),
+        compression: None,
         codec_config,
+        items_per_section: SECTION,
+        key_write_buffer: BUFFER,
+        value_write_buffer: BUFFER,
+        replay_buffer: BUFFER,
     }
 }
 
@@ -100,9 +98,9 @@ pub async fn start<E: Runtime>(
     let prefix = identity.public().to_string();
     let named = |name: &str| format!("{prefix}-{name}");
     let words = archive(&named("words"), &cache, Scheme::certificate_codec_config_unbounded());
-    let words = immutable::Archive::init(context.child("words"), words).await;
+    let words = prunable::Archive::init(context.child("words"), words).await;
     let words = words.map_err(|error| failed(format!("the archive of certificates: {error}")))?;
-    let batches = immutable::Archive::init(context.child("batches"), archive(&named("batches"), &cache, ())).await;
+    let batches = prunable::Archive::init(context.child("batches"), archive(&named("batches"), &cache, ())).await;
     let batches = batches.map_err(|error| failed(format!("the archive of batches: {error}")))?;
     let epocher = FixedEpocher::new(EPOCH);
     let config = marshal::Config {

@@ -1,4 +1,7 @@
 //! What a replica proposes, and what it votes for.
+//!
+//! One whose pool is closed has no part in batches with commands, nor in any after one at which a snapshot is due: once f + 1
+//! honest ones are closed, the order ends there, with the same state at all of them.
 
 use super::batch::{Batch, LONGEST_BODY};
 use super::{Digest, Scheme};
@@ -6,6 +9,7 @@ use crate::command::{Name, Signed};
 use crate::keys::Purpose;
 use crate::membership::Membership;
 use crate::pool::Pool;
+use crate::snapshot::EVERY;
 use commonware_consensus::Application;
 use commonware_consensus::marshal::ancestry::Ancestry;
 use commonware_consensus::simplex::types::Context;
@@ -37,6 +41,9 @@ impl Proposer {
 
     /// Whether a replica may vote for it (rule G).
     fn acceptable(&self, batch: &Batch) -> bool {
+        if self.pool.is_closed() && (!batch.commands().is_empty() || ends(batch.number() - 1)) {
+            return false;
+        }
         let signed: BTreeMap<Name, &Signed> = batch.commands().iter().map(|signed| (signed.name(), signed)).collect();
         let is_signed = |signed: &Signed| self.pool.holds(signed) || signed.verify(&self.membership, Purpose::Order);
         let known = |command: &tidings_sketch::replica::Command| {
@@ -44,6 +51,11 @@ impl Proposer {
         };
         batch.ordered().check(LONGEST_BODY, known).is_ok()
     }
+}
+
+/// Whether an order that is closed ends after this batch.
+fn ends(number: u64) -> bool {
+    number > 0 && number.is_multiple_of(EVERY)
 }
 
 impl<E: Clock> Application<E> for Proposer {
@@ -60,6 +72,9 @@ impl<E: Clock> Application<E> for Proposer {
         (): (),
     ) -> Option<Digested<Batch>> {
         let parent = ancestry.next().await?;
+        if self.pool.is_closed() {
+            return (!ends(parent.inner().number())).then(|| Batch::after(&parent, Vec::new()).digested());
+        }
         let (mut under_way, mut next) = (BTreeSet::new(), Some(parent.clone()));
         let lowest = self.pool.height().max(parent.inner().number().saturating_sub(FURTHEST));
         // What is in batches that are not executed yet is not proposed again.
@@ -114,5 +129,26 @@ mod tests {
         assert!(proposer.acceptable(&Batch::after(&genesis, Vec::new())));
         assert!(!proposer.acceptable(&Batch::after(&genesis, vec![signed(1), signed(1)])));
         assert!(!proposer.acceptable(&Batch::after(&genesis, vec![signed(2), forged])));
+    }
+
+    #[test]
+    fn who_is_closed_votes_for_no_commands_and_for_nothing_after_a_snapshot() {
+        let founded = group("one");
+        let membership = Arc::new(founded.membership.clone());
+        let pool = Arc::new(Pool::default());
+        let proposer = Proposer::new(membership.clone(), pool.clone(), Duration::ZERO);
+        let command = Command { client: 1, nonce: 1, request: Bytes::from_static(b"put") };
+        let signed = Signed::new(&membership, &founded.clients[0].secret, Purpose::Order, command);
+        let mut last = Batch::genesis(&membership).digested();
+        let busy = Batch::after(&last, vec![signed.clone()]);
+        assert!(proposer.acceptable(&busy));
+        pool.close();
+        assert!(!proposer.acceptable(&busy));
+        assert_eq!(pool.add(signed), crate::pool::Added::Full);
+        for number in 1..=EVERY + 1 {
+            let batch = Batch::after(&last, Vec::new());
+            assert_eq!(proposer.acceptable(&batch), number <= EVERY, "{number}");
+            last = batch.digested();
+        }
     }
 }

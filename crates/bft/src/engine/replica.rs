@@ -1,14 +1,14 @@
 //! One replica with its engine, on threads of its own.
 
 use super::chain::{self, Beginning, PATIENCE};
-use super::delivery::{Outlet, deliver};
+use super::delivery::{Delivery, Ended, FEWEST_KEPT, Outlet};
 use super::passing::pass_on;
 use super::proposer::Proposer;
 use super::provider::provide;
 use super::takeover::Taker;
 use super::wires::{self, Wire};
 use super::{Identity, Runtime};
-use crate::mark;
+use crate::mark::{self, Start};
 use crate::membership::{Membership, ReplicaSecrets};
 use crate::seat::{Durable, Seat};
 use crate::sin::Sin;
@@ -34,9 +34,24 @@ pub struct Options<S> {
     pub directory: PathBuf,
     /// The service before the first command.
     pub empty: S,
+    /// How many batches are kept behind the latest snapshot, for those who were away. [`KEPT`] by default; [`FEWEST_KEPT`] at
+    /// least.
+    pub kept: u64,
+    /// Whether it takes a state over though it has one: after [`BEHIND`].
+    pub takes_over: bool,
+    /// Whether it has no part in batches of commands, and comes to rest at the next snapshot: this life of the group ends.
+    pub closes: bool,
     /// What it does wrong, in tests.
     pub sin: Option<Sin>,
 }
+
+/// How many batches are kept by default: where nobody writes, an absence of more than three hours. Whoever was away for longer takes a
+/// state over.
+pub const KEPT: u64 = 1 << 15;
+
+/// The code of the error with which a replica ends that was away for longer than the others keep batches. It is to be started
+/// again, and to take a state over.
+pub const BEHIND: &str = "bft.behind";
 
 /// A running replica. It stops when it is dropped; [`stop`](Replica::stop) waits for that.
 pub struct Replica<S> {
@@ -54,8 +69,10 @@ impl<S: Durable> Replica<S> {
         let unusable = |error: io::Error| {
             Error::new("bft.directory", Class::Invalid, format!("{}: {error}", options.directory.display()))
         };
-        let votes = mark::begin(&options.directory, &options.membership).map_err(unusable)?;
-        if !votes {
+        let kept = Shelf::open(&options.directory).and_then(|shelf| shelf.kept(&options.membership));
+        let reborn = kept.and_then(|kept| mark::reborn(&options.directory, &options.membership, &kept));
+        let start = reborn.and_then(|()| mark::begin(&options.directory, &options.membership)).map_err(unusable)?;
+        if !start.votes() {
             tracing::warn!("the journal of votes was lost: this replica takes a state over, and does not vote");
         }
         let (stop, stopped) = oneshot::channel();
@@ -64,7 +81,7 @@ impl<S: Durable> Replica<S> {
         let thread = std::thread::Builder::new().name("bft".to_owned());
         let thread = thread.spawn(move || {
             let _running: oneshot::Sender<()> = running;
-            work(options, votes, ready, stopped)
+            work(options, start, ready, stopped)
         });
         let thread = thread.map_err(|error| Error::new("bft.engine", Class::Failed, error.to_string()))?;
         match seat.await {
@@ -102,7 +119,7 @@ async fn joined(thread: JoinHandle<Result<(), Error>>) -> Error {
 
 fn work<S: Durable>(
     options: Options<S>,
-    votes: bool,
+    start: Start,
     ready: oneshot::Sender<Arc<Seat<S>>>,
     stopped: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
@@ -114,7 +131,7 @@ fn work<S: Durable>(
         tokio::select! {
             biased;
             _ = stopped => Ok(()),
-            ended = run(context, options, votes, ready) => ended,
+            ended = run(context, options, start, ready) => ended,
         }
     })
 }
@@ -122,30 +139,36 @@ fn work<S: Durable>(
 async fn run<E: Runtime, S: Durable>(
     context: E,
     options: Options<S>,
-    votes: bool,
+    start: Start,
     ready: oneshot::Sender<Arc<Seat<S>>>,
 ) -> Result<(), Error> {
     let failed = |message: String| Error::new("bft.engine", Class::Failed, message);
-    let identity = Identity::new(options.membership.clone(), &options.secrets.secret, votes)?;
+    let identity = Identity::new(options.membership.clone(), &options.secrets.secret, start.votes())?;
     let me = options.membership.replica(&options.secrets.secret.public());
     let member = me.and_then(|me| options.membership.replicas().get(usize::from(me.0)));
     let listen = member.ok_or_else(|| failed("the secret is of no replica".into()))?.peers;
     let mut wires = wires::open(&context, &identity, listen)?;
     let shelf = Shelf::open(&options.directory).map_err(|error| failed(error.to_string()))?;
-    let beginning = begin(&context, &identity, &shelf, &mut wires.snapshots).await?;
+    let beginning = begin(&context, &identity, &shelf, options.takes_over, &mut wires.snapshots).await?;
 
-    let Options { membership, secrets, empty, sin, .. } = options;
-    let seat = Seat::open(membership.clone(), secrets, votes, shelf, empty, sin);
+    let Options { membership, secrets, empty, sin, kept, closes, .. } = options;
+    let seat = Seat::open(membership.clone(), secrets, start, shelf, empty, sin);
     let seat = Arc::new(seat.map_err(|error| failed(error.to_string()))?);
     let proposer = Proposer::new(membership, seat.pool.clone(), PATIENCE);
+    if closes {
+        seat.pool.close();
+    }
     let (outlet, batches) = Outlet::new();
+    let tip = outlet.tip();
     let chain = chain::start(&context, &identity, beginning, wires.order, proposer, outlet).await?;
     let _ = ready.send(seat.clone());
 
-    let (order, acknowledged, at) = (chain.order.clone(), chain.acknowledged, seat.clone());
+    let kept = kept.max(FEWEST_KEPT);
+    let delivery = Delivery { order: chain.order.clone(), acknowledged: chain.acknowledged, batches, tip, kept };
+    let at = seat.clone();
     // A thread of its own: a service may take long, and a snapshot is written while nothing is executed.
-    let delivery = context.child("delivery").dedicated();
-    let delivery = delivery.spawn(move |_| async move { deliver(&at, &order, acknowledged, batches).await });
+    let thread = context.child("delivery").dedicated();
+    let delivery = thread.spawn(move |context| async move { delivery.run(&context, &at).await });
     let at = seat.clone();
     context.child("passing").spawn(move |context| pass_on(context, at, wires.commands));
     context.child("provider").spawn(move |_| provide(seat, chain.order, wires.snapshots));
@@ -154,27 +177,35 @@ async fn run<E: Runtime, S: Durable>(
         _ = chain.marshal => Err(failed("marshal has ended".into())),
         _ = wires.ended => Err(failed("the network has ended".into())),
         delivered = delivery => Err(match delivered {
-            Ok(Err(error)) => failed(format!("a batch cannot be executed: {error}")),
-            Ok(Ok(())) | Err(_) => failed("the delivery has ended".into()),
+            Ok(Ended::Failed(error)) => failed(format!("a batch cannot be executed: {error}")),
+            Ok(Ended::Behind) => Error::new(BEHIND, Class::Failed, "the replica was away for longer than the others keep batches")
+                .hint("Start it again, to take a state over."),
+            Ok(Ended::Closed) | Err(_) => failed("the delivery has ended".into()),
         }),
     }
 }
 
-/// Where the order begins: a replica that has neither journal nor state takes one over.
+/// Where the order begins: a replica that has neither journal nor state takes one over, and one that was away for too long.
 async fn begin<E: Runtime>(
     context: &E,
     identity: &Identity,
     shelf: &Shelf,
+    takes_over: bool,
     wire: &mut Wire<E>,
 ) -> Result<Beginning, Error> {
     let failed = |error: io::Error| Error::new("bft.snapshot", Class::Failed, error.to_string());
-    if identity.votes || shelf.latest().map_err(failed)?.is_some() {
+    let own = shelf.kept(&identity.group).map_err(failed)?.latest.map(|snapshot| snapshot.height);
+    if !takes_over && (identity.votes || own.is_some()) {
         return Ok(Beginning::Genesis);
     }
     let Some(scheme) = identity.scheme() else { return Ok(Beginning::Genesis) };
     let Some(taken) = Taker::new(context.child("takeover"), identity, &scheme, wire).take().await else {
         return Ok(Beginning::Genesis);
     };
+    // Never back: what it has said stands on its own state.
+    if own.is_some_and(|own| own >= taken.snapshot.height) {
+        return Ok(Beginning::Genesis);
+    }
     tracing::info!(height = taken.snapshot.height, "a state was taken over");
     shelf.keep(&taken.snapshot).map_err(failed)?;
     Ok(Beginning::Floor(taken.floor))

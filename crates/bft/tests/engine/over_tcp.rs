@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
-use tidings_bft::engine::replica::{Options, Replica};
+use tidings_bft::engine::replica::{KEPT, Options, Replica};
 use tidings_bft::kv::KeyValue;
 use tidings_bft::mark;
 use tidings_bft::membership::Founded;
@@ -57,6 +57,9 @@ impl Town {
             secrets: self.founded.replicas[number].clone(),
             directory: self.directories[number].path().to_owned(),
             empty: KeyValue::default(),
+            kept: KEPT,
+            takes_over: false,
+            closes: false,
             sin: None,
         };
         let replica = Replica::start(options).await.unwrap();

@@ -4,4 +4,6 @@ mod modelled;
 mod nonsense;
 #[path = "../../../../tests/shared/ports.rs"]
 mod ports;
+mod prophecy;
+mod seats;
 mod town;

@@ -1,79 +1,19 @@
 //! Replicas with their doors and clients over TCP, on the model of the order: it loses commands, orders them twice and delivers
 //! blocks again.
 
-use crate::town::{client, group, put, read, until, written};
+use crate::seats::start;
+use crate::town::{client, put, read, until, written};
 use bytes::Bytes;
 use futures::FutureExt;
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tempfile::TempDir;
-use tidings_base::Seeded;
-use tidings_bft::kv::KeyValue;
-use tidings_bft::membership::Founded;
-use tidings_bft::seat::Seat;
+use tidings_bft::kv::{Request, Response};
 use tidings_bft::server::Server;
 use tidings_bft::sin::Sin;
-use tidings_bft::snapshot::Shelf;
 use tidings_sketch::ReplicaId;
-use tidings_sketch::replica::Ordering;
-use tidings_sketch::replica::model::Model;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
-
-/// Four replicas, and a task that orders for them. Replicas at or above `held` are delivered nothing.
-struct Modelled {
-    founded: Founded,
-    seats: Vec<Arc<Seat<KeyValue>>>,
-    servers: Vec<Option<Server>>,
-    held: Arc<AtomicUsize>,
-    task: JoinHandle<()>,
-    _directories: Vec<TempDir>,
-}
-
-impl Drop for Modelled {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-async fn start(seed: u64, sins: [Option<Sin>; 4]) -> Modelled {
-    let (founded, directories) = (group(), [(); 4].map(|()| tempfile::tempdir().unwrap()));
-    let membership = Arc::new(founded.membership.clone());
-    let (mut seats, mut servers) = (Vec::new(), Vec::new());
-    for ((directory, secrets), (sin, member)) in
-        directories.iter().zip(&founded.replicas).zip(sins.into_iter().zip(membership.replicas()))
-    {
-        let shelf = Shelf::open(directory.path()).unwrap();
-        let seat = Seat::open(membership.clone(), secrets.clone(), true, shelf, KeyValue::default(), sin).unwrap();
-        let seat = Arc::new(seat);
-        servers.push(Some(Server::start(member.clients, seat.clone()).await.unwrap()));
-        seats.push(seat);
-    }
-    let held = Arc::new(AtomicUsize::new(4));
-    let task = tokio::spawn(order(Model::new(Seeded::new(seed), 4), seats.clone(), held.clone()));
-    Modelled { founded, seats, servers, held, task, _directories: directories.into() }
-}
-
-/// Hands in what waits at each replica, orders, and delivers.
-async fn order(mut model: Model, seats: Vec<Arc<Seat<KeyValue>>>, held: Arc<AtomicUsize>) {
-    loop {
-        for (at, seat) in (0u16..).map(ReplicaId).zip(&seats) {
-            let waiting = seat.pool.pick(&BTreeSet::new(), 1 << 20);
-            waiting.into_iter().for_each(|signed| model.submit(at, signed.command));
-        }
-        model.work();
-        for (at, seat) in (0u16..).map(ReplicaId).zip(&seats).take(held.load(Relaxed)) {
-            while let Some(block) = model.next(at) {
-                seat.execute(&block).unwrap();
-                model.executed(at, seat.height());
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
 
 #[tokio::test]
 async fn commands_are_executed_once_and_answered_by_the_group() {
@@ -109,7 +49,7 @@ async fn a_read_that_too_few_agree_on_is_ordered() {
     let mut town = start(3, [None; 4]).await;
     let client = client(&town.founded, 0, 4).await;
     written(&client, "a", "1").await;
-    until("all have executed it", || town.seats.iter().all(|seat| seat.height() == town.seats[0].height())).await;
+    until("all have executed it", || town.is_level()).await;
     assert_eq!(read(&client, "a").await, (Some(Bytes::from_static(b"1")), true), "all say the same");
     // Two of four are gone: no 2f + 1 are left for anything.
     town.servers[3] = None;
@@ -118,7 +58,7 @@ async fn a_read_that_too_few_agree_on_is_ordered() {
         async {
             tokio::time::sleep(Duration::from_millis(900)).await;
             let address = town.founded.membership.replicas()[2].clients;
-            town.servers[2] = Some(Server::start(address, town.seats[2].clone()).await.unwrap());
+            town.servers[2] = Some(Server::start(address, town.seat(2)).await.unwrap());
         },
         read(&client, "a")
     );
@@ -147,11 +87,11 @@ async fn what_is_behind_is_not_waited_for() {
     for number in 0..5 {
         written(&client, "a", &number.to_string()).await;
     }
-    let behind = town.seats[3].height();
-    assert!(behind < town.seats[0].height());
+    let behind = town.seat(3).height();
+    assert!(behind < town.seat(0).height());
     town.held.store(4, Relaxed);
-    until("the last has caught up", || town.seats[3].height() >= town.seats[0].height()).await;
-    assert_eq!(town.seats[3].service(), town.seats[0].service());
+    until("the last has caught up", || town.seat(3).height() >= town.seat(0).height()).await;
+    assert_eq!(town.seat(3).service(), town.seat(0).service());
 }
 
 #[tokio::test]
@@ -165,4 +105,36 @@ async fn nonsense_at_the_door_is_shown_out_and_disturbs_nobody() {
         assert!(shown_out.expect("the connection ends").is_err(), "without an answer");
     }
     written(&client(&town.founded, 0, 4).await, "a", "1").await;
+}
+
+/// What one replica says is its own business: late, made up, or nothing.
+#[tokio::test]
+async fn one_replica_says_what_it_says() {
+    let get = || Request::Get(Bytes::from_static(b"a")).encoded();
+    let mut town = start(7, [None; 4]).await;
+    let asking = client(&town.founded, 0, 4).await;
+    let value = async |of: u16| Response::read(asking.one(ReplicaId(of), get()).await.unwrap()).unwrap();
+    let held = |text: &'static str| Response::Value(Some(Bytes::from_static(text.as_bytes())));
+    written(&asking, "a", "1").await;
+    until("all have executed it", || town.is_level()).await;
+    town.held.store(3, Relaxed);
+    written(&asking, "a", "2").await;
+    until("the first has executed it", || town.seat(0).height() > town.seat(3).height()).await;
+    assert_eq!((value(0).await, value(3).await), (held("2"), held("1")), "one is behind, and nobody else is asked");
+    assert_eq!(asking.one(ReplicaId(4), get()).await, None, "there is none with that number");
+    town.servers[0] = None;
+    // A question that is lost with its connection has no answer; later ones are not asked at all.
+    let gone = async || tokio::time::timeout(Duration::from_millis(100), asking.one(ReplicaId(0), get())).await;
+    for tries in 0.. {
+        if gone().await == Ok(None) {
+            break;
+        }
+        assert!(tries < 100, "its loss is never noticed");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let liars = start(8, [None, Some(Sin::Forger), Some(Sin::Mute), None]).await;
+    let asking = client(&liars.founded, 0, 4).await;
+    assert_eq!(asking.one(ReplicaId(1), get()).await, Some(Bytes::from_static(b"forged")));
+    let silence = tokio::time::timeout(Duration::from_millis(200), asking.one(ReplicaId(2), get())).await;
+    assert!(silence.is_err(), "a mute one is waited for as long as somebody wants");
 }

@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use tidings_base::{Incarnation, Seeded};
 use tidings_bft::command::Signed;
-use tidings_bft::frame::{Answer, Question, Reply};
+use tidings_bft::frame::{Answer, Question, Reply, Word};
 use tidings_bft::keys::{MacKey, Purpose, Signature};
 use tidings_bft::kv::{KeyValue, Request, Response};
 use tidings_bft::membership::{ClientSecrets, Membership, ReplicaSecrets};
 use tidings_bft::snapshot::Snapshot;
+use tidings_sketch::direct::{Digest, Remembered};
 use tidings_sketch::replica::{Block, Command, Replica};
 use tidings_sketch::sigma::Sigma;
 use tidings_sketch::sketch::Sketch;
@@ -36,18 +37,28 @@ fn spoilt_frames_are_refused_or_say_what_they_say() {
     let mut rng = Seeded::new(1);
     let command = Command { client: 1, nonce: 2, request: request() };
     let signed = Signed { command, signature: Signature([3; 64]) };
-    let question = Question::Ask { purpose: Purpose::Order, whole: true, signed };
+    let fast = Question::Fast { execute: true, signed: signed.clone() };
+    let questions = [Question::Ask { purpose: Purpose::Order, whole: true, signed }, fast];
     let (key, sigma) = (MacKey([4; 32]), Sigma::new(Incarnation(1), 2, 3));
     let whole = Some(Bytes::from_static(b"whole"));
-    let reply = Reply { group: 1, client: 1, nonce: 2, sigma, result: Sketch([5; 16]), whole };
+    let reply = Reply { group: 1, client: 1, nonce: 2, sigma, result: Sketch([5; 16]), whole: whole.clone() };
     let answer = Answer::Reply(reply.clone()).encoded(&key);
+    let remembered = sigma.map(|sigma| Remembered { sketch: Digest([6; 32]), sigma });
+    let word = Word { group: 1, client: 1, nonce: 2, remembered, response: whole };
+    let said = Answer::Word(word.clone()).encoded(&key);
     for _ in 0..5_000 {
-        if let Ok(read) = Question::read(spoilt(&mut rng, &question.encoded())) {
-            assert_eq!(Question::read(read.encoded()), Ok(read), "one value has one encoding");
+        for question in &questions {
+            if let Ok(read) = Question::read(spoilt(&mut rng, &question.encoded())) {
+                assert_eq!(Question::read(read.encoded()), Ok(read), "one value has one encoding");
+            }
         }
         // Under the MAC nothing can be changed; the whole result is held against its hash by whoever reads it.
         if let Ok(Some(Answer::Reply(read))) = Answer::read(spoilt(&mut rng, &answer), &key) {
             assert_eq!(Reply { whole: None, ..read }, Reply { whole: None, ..reply.clone() });
+        }
+        if let Ok(Some(Answer::Word(read))) = Answer::read(spoilt(&mut rng, &said), &key) {
+            assert!(read.response.is_some(), "it cannot be taken away");
+            assert_eq!(Word { response: None, ..read }, Word { response: None, ..word.clone() });
         }
     }
 }

@@ -10,10 +10,10 @@ use tidings_bft::keys::random;
 use tidings_bft::kv::{Request, Response};
 use tidings_bft::membership::{Founded, found};
 
-/// A group of four with two clients.
+/// A group of four with three clients.
 pub fn group() -> Founded {
     let pairs: Vec<(SocketAddr, SocketAddr)> = (0..4).map(|_| (free_address(), free_address())).collect();
-    found("town", &pairs, 2, random).unwrap()
+    found("town", &pairs, 3, random).unwrap()
 }
 
 /// A client that has reached so many replicas.

@@ -5,11 +5,10 @@ use super::handles::Rights;
 use super::reign::{Asker, Flow, Reign, Turn, Waiting, bad_call};
 use super::sessions::Slot;
 use crate::error;
-use crate::namespace::Right;
+use crate::namespace::{Right, placed};
 use crate::path::{NodePath, Place};
-use bytes::Bytes;
 use prost::Message as _;
-use tidings_base::Error;
+use tidings_base::{Error, LogIndex};
 use tidings_wire::v1;
 use tidings_wire::v1::cell_message::Message;
 use tidings_wire::v1::node_target::Target;
@@ -17,11 +16,32 @@ use tidings_wire::v1::node_target::Target;
 /// So many names in one `read_many`.
 const MAX_PATHS: usize = 128;
 
-/// An answer must fit a client's frame of 1 MiB and a little: so much of many nodes, so much of one listing.
+/// An answer must fit a client's frame of 1 MiB and a little: so much of many nodes.
 const MAX_MANY: usize = 768 << 10;
-const MAX_LISTING: usize = 1 << 20;
 /// What a node's answer has besides its stat and contents, at most.
 const NODE: usize = 64;
+
+/// Which of the answers that stand on one entry of the log an answer is: the same master gives them one after the other, and the next
+/// master's entries come after all of this one's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tickets {
+    of: LogIndex,
+    last: u32,
+}
+
+impl Tickets {
+    /// The most that are told apart: what a place in a sketcher's table has room for. Further answers on the same entry share the last
+    /// one, which is as true: the state is the same.
+    const MOST: u32 = (1 << 18) - 1;
+
+    fn next(&mut self, applied: LogIndex) -> u32 {
+        if applied != self.of {
+            *self = Tickets { of: applied, last: 0 };
+        }
+        self.last = (self.last + 1).min(Tickets::MOST);
+        self.last
+    }
+}
 
 /// What a read asks for.
 #[derive(Clone, Copy)]
@@ -43,6 +63,13 @@ impl Reign {
         if t.fresh.is_none() {
             return Ok(Flow::Fresh);
         }
+        match read.place() {
+            v1::ReadPlace::Unspecified => {}
+            v1::ReadPlace::Newest => return self.read_placed(t, asker, slot, caller, read),
+            v1::ReadPlace::Applied => {
+                return Err(bad_call("what a node has applied is read from it, not from the master"));
+            }
+        }
         let (place, rights) = self.read_target(t, slot, caller, read.target.as_ref())?;
         if let Some(crowd) = self.is_crowded(&place, read.children) {
             self.delay(t, &crowd, asker, slot, caller, Message::Read(read));
@@ -52,6 +79,31 @@ impl Reign {
         let parts = Parts { contents: read.contents, children: read.children, cacheable };
         let found = self.look(t, slot, caller, &place, parts)?;
         self.reply(t, asker.op, Message::NodeRead(found));
+        Ok(Flow::Taken)
+    }
+
+    /// The same, with where in the cell's order the answer stands: a refusal of the state stands there, too.
+    fn read_placed(
+        &mut self,
+        t: &mut Turn<'_>,
+        asker: Asker,
+        slot: Option<Slot>,
+        caller: &v1::CellCaller,
+        read: v1::ReadNode,
+    ) -> Result<Flow, Error> {
+        let Some(Target::Path(path)) = read.target.as_ref().and_then(|target| target.target.as_ref()) else {
+            return Err(bad_call("a read with its place names a path"));
+        };
+        let place = Place { app: caller.app.as_str().into(), path: NodePath::parse(path)? };
+        if let Some(crowd) = self.is_crowded(&place, read.children) {
+            self.delay(t, &crowd, asker, slot, caller, Message::Read(read));
+            return Ok(Flow::Taken);
+        }
+        let found = t.state.may(caller, &place, Right::Read);
+        let found = found.and_then(|()| t.state.look(caller, &place, read.contents, read.children));
+        let index = self.tickets.next(t.state.applied());
+        let answer = v1::PlacedRead { place: Some(t.state.place_of_answer(index)), answer: Some(placed(found)) };
+        self.reply(t, asker.op, Message::PlacedRead(answer));
         Ok(Flow::Taken)
     }
 
@@ -149,32 +201,13 @@ impl Reign {
         place: &Place,
         parts: Parts,
     ) -> Result<v1::NodeRead, Error> {
-        let stat = t.state.stat(place);
-        let (mut contents, mut children) = (Bytes::new(), Vec::new());
-        if let Some(stat) = &stat {
-            if parts.contents && stat.directory {
-                return Err(error::is_a_directory(&place.path));
-            }
-            if parts.children && !stat.directory {
-                return Err(error::not_a_directory(&place.path));
-            }
-            if parts.contents {
-                contents = t.state.contents(place).unwrap_or_default();
-            }
-            if parts.children {
-                children = t.state.children_for(caller, place).unwrap_or_default();
-                let size: usize = children.iter().map(|child| child.encoded_len() + 4).sum();
-                if size > MAX_LISTING {
-                    return Err(error::listing_too_large(&place.path, MAX_LISTING));
-                }
-            }
-        }
+        let found = t.state.look(caller, place, parts.contents, parts.children)?;
         let stamp = slot.filter(|_| parts.cacheable).and_then(|slot| {
             let both =
                 self.note_interest(slot, place, false) && (!parts.children || self.note_interest(slot, place, true));
             if both { self.stamp(slot) } else { None }
         });
-        Ok(v1::NodeRead { stat, contents, children, stamp })
+        Ok(v1::NodeRead { stamp, ..found })
     }
 
     /// What a parked request of a session says about itself when it goes on.
@@ -182,5 +215,18 @@ impl Reign {
         let id = self.sessions.get(slot)?.id;
         let secret = t.state.session(id)?.secret;
         Some(v1::CellCall { session: id.0, secret, epoch: self.epoch, ..Default::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_on_one_entry_are_told_apart_as_far_as_there_is_room() {
+        let mut tickets = Tickets::default();
+        assert_eq!([1, 1, 1, 2, 2].map(|at| tickets.next(LogIndex(at))), [1, 2, 3, 1, 2]);
+        tickets.last = Tickets::MOST - 1;
+        assert_eq!([2, 2, 3].map(|at| tickets.next(LogIndex(at))), [Tickets::MOST, Tickets::MOST, 1]);
     }
 }

@@ -9,6 +9,7 @@ use super::leases::{BEFORE_DEADLINE, Load};
 use super::locks::Locks;
 use super::mutations::Change;
 use super::places::{PlaceId, Places};
+use super::reads::Tickets;
 use super::sessions::{Links, Session, Sessions, Slot};
 use super::wheel::Wheel;
 use super::{Measure, Options, Output};
@@ -143,6 +144,7 @@ pub(super) struct Reign {
     pub(super) held: usize,
     pub(super) queued: usize,
     pub(super) gate: Gate,
+    pub(super) tickets: Tickets,
     pub(super) timers: Timers<Timer>,
     pub(super) session_wheel: Wheel<Slot>,
     pub(super) op_wheel: Wheel<OpId>,
@@ -179,6 +181,7 @@ impl Reign {
             held: 0,
             queued: 0,
             gate: Gate::default(),
+            tickets: Tickets::default(),
             timers: Timers::new(),
             session_wheel: Wheel::new(),
             op_wheel: Wheel::new(),

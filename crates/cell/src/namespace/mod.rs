@@ -29,8 +29,9 @@ pub use sessions::{MAX_EPHEMERALS, MAX_SESSIONS, SessionRecord, WINDOW};
 pub use state::CellState;
 pub use touches::Touched;
 
+use crate::error;
 use crate::mutant::Mutant;
-use crate::path::Place;
+use crate::path::{NodePath, Place};
 use crate::token::Keys;
 use crate::{HandleNumber, SessionId};
 use acl::Lists;
@@ -42,8 +43,10 @@ use prost::Message;
 use sessions::Sessions;
 use std::sync::Arc;
 use std::time::Duration;
-use tidings_base::{Epoch, Incarnation};
+use tidings_base::{Epoch, Error, Incarnation, LogIndex};
 use tidings_wire::v1;
+use tidings_wire::v1::node_target::Target;
+use tidings_wire::v1::placed_read::Answer;
 use tree::{Node, NodeKey, Tree};
 
 /// The state as the master reads it and the log writes it.
@@ -53,6 +56,14 @@ pub type SharedNamespace = Arc<RwLock<Namespace>>;
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(12);
 /// R6: no ceiling is higher.
 pub const MAX_CEILING: Duration = Duration::from_secs(60);
+
+/// An answer must fit a client's frame of 1 MiB and a little: so much of one listing.
+const MAX_LISTING: usize = 1 << 20;
+
+/// What the state says at a place, be it a refusal.
+pub(crate) fn placed(found: Result<v1::NodeRead, Error>) -> Answer {
+    found.map_or_else(|refused| Answer::Refused(refused.into()), Answer::Found)
+}
 
 /// A right on a node, each governed by one of its three ACL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +104,8 @@ pub struct Namespace {
     staged: Staged,
     /// What the last command changed; not part of the state.
     changed: Touched,
+    /// The last entry of the log that was applied: how far it is, beside what it is.
+    applied: LogIndex,
     mutant: Option<Mutant>,
 }
 
@@ -138,6 +151,7 @@ impl Namespace {
             next_delay: 0,
             staged: Staged::default(),
             changed: Touched::default(),
+            applied: LogIndex::default(),
             mutant: None,
         }
     }
@@ -163,6 +177,11 @@ impl Namespace {
     /// Raised by restore; part of every sequencer and handle.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    /// The last entry of the log that was applied.
+    pub fn applied(&self) -> LogIndex {
+        self.applied
     }
 
     /// R6: the longest session lease that may be in use.
@@ -255,6 +274,46 @@ impl Namespace {
             Ok(()) => node.stat(),
             Err(_) => v1::NodeStat { directory: node.directory, ..Default::default() },
         })
+    }
+
+    /// What a caller who may read it is shown of a node.
+    pub fn look(
+        &self,
+        caller: &v1::CellCaller,
+        place: &Place,
+        contents: bool,
+        children: bool,
+    ) -> Result<v1::NodeRead, Error> {
+        let Some(stat) = self.stat(place) else { return Ok(v1::NodeRead::default()) };
+        if contents && stat.directory {
+            return Err(error::is_a_directory(&place.path));
+        }
+        if children && !stat.directory {
+            return Err(error::not_a_directory(&place.path));
+        }
+        let contents = if contents { self.contents(place).unwrap_or_default() } else { Bytes::new() };
+        let children = if children { self.children_for(caller, place).unwrap_or_default() } else { Vec::new() };
+        let size: usize = children.iter().map(|child| child.encoded_len() + 4).sum();
+        if size > MAX_LISTING {
+            return Err(error::listing_too_large(&place.path, MAX_LISTING));
+        }
+        Ok(v1::NodeRead { stat: Some(stat), contents, children, stamp: None })
+    }
+
+    /// What this replica has applied of a node, for whoever knows that it may be old; and how far it is.
+    pub fn look_applied(&self, caller: &v1::CellCaller, read: &v1::ReadNode) -> Result<v1::PlacedRead, Error> {
+        let Some(Target::Path(path)) = read.target.as_ref().and_then(|target| target.target.as_ref()) else {
+            return Err(error::bad_handle("what a node has applied is read by path"));
+        };
+        let place = Place { app: caller.app.as_str().into(), path: NodePath::parse(path)? };
+        let found = self.may(caller, &place, Right::Read);
+        let found = found.and_then(|()| self.look(caller, &place, read.contents, read.children));
+        Ok(v1::PlacedRead { place: Some(self.place_of_answer(0)), answer: Some(placed(found)) })
+    }
+
+    /// The place of an answer from this state.
+    pub(crate) fn place_of_answer(&self, index: u32) -> v1::CellPlace {
+        v1::CellPlace { cluster: 0, incarnation: self.incarnation.0, height: self.applied.0, index }
     }
 
     fn list(&self, place: &Place, show: impl Fn(&str, &Node) -> v1::NodeStat) -> Option<Vec<v1::Child>> {

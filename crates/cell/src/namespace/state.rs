@@ -58,6 +58,7 @@ impl AgreedState for CellState {
         }
         let mut namespace = self.shared.write();
         let results = entries.iter().map(|entry| apply(&mut namespace, entry.command)).collect();
+        namespace.applied = next;
         self.position = Position { index: next, note };
         Ok(results)
     }
@@ -75,7 +76,8 @@ impl AgreedState for CellState {
     }
 
     fn restore(&mut self, position: Position, chunks: &mut dyn SnapshotChunks) -> Result<(), StateFailure> {
-        let state = snapshot::read(chunks, self.mutant)?;
+        let mut state = snapshot::read(chunks, self.mutant)?;
+        state.applied = position.index;
         *self.shared.write() = state;
         self.position = position;
         Ok(())

@@ -374,7 +374,7 @@ impl Session {
     pub(super) fn stir(&mut self, now: Mono, out: &mut Outbox<Output>) {
         let root = v1::node_target::Target::Path(NodePath::root().as_str().to_owned());
         let target = Some(v1::NodeTarget { target: Some(root) });
-        let read = v1::ReadNode { target, contents: false, children: false, uncached: true };
+        let read = v1::ReadNode { target, contents: false, children: false, uncached: true, ..Default::default() };
         self.enqueue(now, None, Message::Read(read), out);
     }
 

@@ -208,7 +208,7 @@ impl Cell {
     }
 
     async fn read_node(&self, path: &str, contents: bool, children: bool) -> Result<v1::NodeRead, Error> {
-        let read = v1::ReadNode { target: target(path)?, contents, children, uncached: false };
+        let read = v1::ReadNode { target: target(path)?, contents, children, uncached: false, ..Default::default() };
         match self.core().ask(Message::Read(read)).await? {
             Message::NodeRead(read) => Ok(read),
             _ => Err(unexpected()),

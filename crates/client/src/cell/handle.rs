@@ -150,8 +150,13 @@ impl Handle {
             self.inner.still_fenced().await?;
             return Ok(listing);
         }
-        let read =
-            v1::ReadNode { target: self.inner.target(), children: true, uncached: asked.uncached, contents: false };
+        let read = v1::ReadNode {
+            target: self.inner.target(),
+            children: true,
+            uncached: asked.uncached,
+            contents: false,
+            ..Default::default()
+        };
         let listing = match self.inner.ask(Message::Read(read)).await? {
             Message::NodeRead(read) => Listing::new(read.children),
             _ => return Err(unexpected()),
@@ -178,7 +183,8 @@ impl Handle {
 
     async fn read(&self, contents: bool) -> Result<File, Error> {
         let uncached = self.inner.opened.asked.uncached;
-        let read = v1::ReadNode { target: self.inner.target(), contents, children: false, uncached };
+        let read =
+            v1::ReadNode { target: self.inner.target(), contents, children: false, uncached, ..Default::default() };
         let file = match self.inner.ask(Message::Read(read)).await? {
             Message::NodeRead(v1::NodeRead { stat: Some(stat), contents, .. }) => File::new(stat, contents),
             Message::NodeRead(_) => return Err(error::node_gone(self.path())),

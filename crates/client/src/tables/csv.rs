@@ -32,9 +32,11 @@ impl Writer {
 
     /// The line of a record; its columns that the heading does not name are left out.
     pub fn record(&self, key: &Key, columns: &Columns) -> String {
-        let key = match key {
+        // The value that it may be within is a column.
+        let key = match key.own() {
             Key::String(text) => shown(&Value::String(text.clone())),
             Key::Bytes(bytes) => shown(&Value::Bytes(bytes.clone())),
+            Key::Within(_) => String::new(),
         };
         let values = self.columns.iter().map(|name| columns.get(name).map_or(String::new(), shown));
         line(std::iter::once(key).chain(values).map(|text| field(&text)))

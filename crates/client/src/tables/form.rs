@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use tidings_base::{Class, Error};
 use tidings_predicate::json::{self, BadJson};
 use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction};
-use tidings_predicate::{Key, Packed, Value};
+use tidings_predicate::{Key, Packed, PartitionValue, Value};
 use tidings_wire::v1;
+use tidings_wire::v1::partition_value::Value as WireValue;
 use tidings_wire::v1::record_data::Form;
 use tidings_wire::v1::record_key::Key as WireKey;
 
@@ -42,19 +43,43 @@ impl TryFrom<v1::Record> for Record {
 
 /// The key of a message; none if it names none.
 pub fn key_of(key: v1::RecordKey) -> Option<Key> {
-    key.key.map(|key| match key {
+    let own = match key.key? {
         WireKey::Bytes(bytes) => Key::Bytes(bytes.to_vec()),
         WireKey::Text(text) => Key::String(text),
+    };
+    match key.within {
+        Some(within) => Some(Key::within(partition_value_of(within)?, own)),
+        None => Some(own),
+    }
+}
+
+/// A value of a partition column in a message.
+pub fn partition_value_of(value: v1::PartitionValue) -> Option<PartitionValue> {
+    value.value.map(|value| match value {
+        WireValue::Number(number) => PartitionValue::Int(number),
+        WireValue::Text(text) => PartitionValue::String(text),
     })
+}
+
+/// A value of a partition column for a message.
+pub fn partition_value_to(value: PartitionValue) -> v1::PartitionValue {
+    let value = match value {
+        PartitionValue::Int(number) => WireValue::Number(number),
+        PartitionValue::String(text) => WireValue::Text(text),
+    };
+    v1::PartitionValue { value: Some(value) }
 }
 
 /// A key for a message.
 pub fn key_to(key: Key) -> v1::RecordKey {
-    let key = match key {
-        Key::Bytes(bytes) => WireKey::Bytes(bytes.into()),
-        Key::String(text) => WireKey::Text(text),
+    let within = key.partition_value().cloned().map(partition_value_to);
+    let own = match key.into_own() {
+        Key::Bytes(bytes) => Some(WireKey::Bytes(bytes.into())),
+        Key::String(text) => Some(WireKey::Text(text)),
+        // A key is within one value at most.
+        Key::Within(_) => None,
     };
-    v1::RecordKey { key: Some(key) }
+    v1::RecordKey { key: own, within }
 }
 
 /// Columns of a message, in whatever form.
@@ -136,6 +161,7 @@ pub fn query_to(ask: &Ask) -> v1::RecordQuery {
         lookup,
         from: None,
         before: None,
+        within: None,
     }
 }
 
@@ -183,11 +209,14 @@ fn aggregation(aggregate: Aggregate) -> v1::QueryAggregation {
     }
 }
 
-/// A record of an export: a JSON object with `key`, `columns` and, unless it is shown to everybody, `audience`; whatever else
-/// it has is ignored.
+/// A record of an export: a JSON object with `key`, `columns` and, unless it is shown to everybody, `audience`; in a table that
+/// is partitioned by a column with `in`, the column's value, or without. Whatever else it has is ignored.
 pub fn line_of(line: &str) -> Result<Line, Error> {
     let json: serde_json::Value = serde_json::from_str(line).map_err(|e| bad_data(format!("it is no JSON: {e}")))?;
-    let key = json::read_key(&json["key"]).map_err(bad_json)?;
+    let mut key = json::read_key(&json["key"]).map_err(bad_json)?;
+    if !json[json::IN].is_null() {
+        key = Key::within(json::read_partition_value(&json[json::IN]).map_err(bad_json)?, key);
+    }
     let columns = json::read_columns(&json["columns"]).map_err(bad_json)?;
     let audience = match &json["audience"] {
         serde_json::Value::Null => None,

@@ -23,10 +23,10 @@ pub use form::{Columns, Record};
 pub use operations::{Begun, Operations};
 pub use read::{ReadOptions, Rows};
 pub use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction};
-pub use tidings_predicate::{Key, Value};
+pub use tidings_predicate::{Key, PartitionValue, Value};
 pub use tidings_wire::v1::{
     PartitionInfo, PartitionSize, ReadLevel, RecordOperation, TableAccessChange, TableAcl, TableAclEntry, TableColumn,
-    TableInfo, TableLevel, TableProperties, TableRight,
+    TableInfo, TableLevel, TablePartitionBy, TableProperties, TableRight,
 };
 pub use watch::{Event, Watch, WatchOptions, event_of, objects};
 pub use write::{Conflict, Outcome, Write};

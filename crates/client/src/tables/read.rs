@@ -5,8 +5,8 @@ use super::{Table, unexpected};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use tidings_base::Error;
-use tidings_predicate::Key;
 use tidings_predicate::query::Ask;
+use tidings_predicate::{Key, PartitionValue};
 use tidings_wire::v1;
 use tidings_wire::v1::ReadLevel;
 use tidings_wire::v1::tables_message::Message;
@@ -25,6 +25,8 @@ pub struct ReadOptions {
     pub from: Option<Key>,
     /// See `from`.
     pub before: Option<Key>,
+    /// Only records within this value of the table's partition column.
+    pub within: Option<PartitionValue>,
     /// With `CommittedWio`: operations of other processes under these names that are waited for as well.
     pub pending: Vec<(v1::RecordOperation, Key)>,
     /// Whether whole records come with their audiences: for the table's own application and operators.
@@ -39,6 +41,7 @@ impl Default for ReadOptions {
             floors: BTreeMap::new(),
             from: None,
             before: None,
+            within: None,
             pending: Vec::new(),
             audiences: false,
         }
@@ -94,7 +97,8 @@ impl Table {
     /// The rows that a query selects, one by one: only a page of them is held.
     pub fn rows(&self, ask: &Ask, options: &ReadOptions) -> Result<Rows, Error> {
         let (from, before) = (options.from.clone().map(form::key_to), options.before.clone().map(form::key_to));
-        let query = Some(v1::RecordQuery { from, before, ..form::query_to(ask) });
+        let within = options.within.clone().map(form::partition_value_to);
+        let query = Some(v1::RecordQuery { from, before, within, ..form::query_to(ask) });
         let within = |key: &Key| {
             options.from.as_ref().is_none_or(|from| from <= key)
                 && options.before.as_ref().is_none_or(|before| key < before)
@@ -166,7 +170,10 @@ impl Rows {
                 Message::Rows(rows) => rows,
                 _ => return Err(unexpected()),
             };
-            self.positions.extend(rows.positions.iter().map(|at| (at.partition, at.position)));
+            for at in &rows.positions {
+                let seen = self.positions.entry(at.partition).or_default();
+                *seen = at.position.max(*seen);
+            }
             self.page = rows.rows.into();
             self.next = Some(rows.cursor).filter(|cursor: &Bytes| !cursor.is_empty()).map(|cursor| v1::RecordRead {
                 cursor,

@@ -4,7 +4,7 @@ use super::form::{Record, key_of};
 use super::watch::{Event, partition_object};
 use serde_json::{Value as Json, json};
 use tidings_base::Error;
-use tidings_predicate::json::{Form, write, write_columns, write_key};
+use tidings_predicate::json::{Form, IN, write, write_columns, write_key, write_partition_value};
 use tidings_predicate::{Key, Value};
 use tidings_wire::v1;
 use tidings_wire::v1::{TableLevel, TableRight};
@@ -13,7 +13,7 @@ use tidings_wire::v1::{TableLevel, TableRight};
 pub fn record(record: &Record, form: Form) -> Json {
     let mut json = json!({ "columns": write_columns(&record.columns, form) });
     if let Some(key) = &record.key {
-        json["key"] = write_key(key);
+        named(&mut json, key);
     }
     if record.version > 0 {
         json["version"] = version(record.version);
@@ -24,6 +24,14 @@ pub fn record(record: &Record, form: Form) -> Json {
         json["audience"] = record.audience.as_str().into();
     }
     json
+}
+
+/// What names a record: its key, and the value of the partition column that it is within, if the table has one.
+fn named(json: &mut Json, key: &Key) {
+    json["key"] = write_key(key.own());
+    if let Some(value) = key.partition_value() {
+        json[IN] = write_partition_value(value);
+    }
 }
 
 /// A version: a string where a number would be rounded (R12).
@@ -100,6 +108,8 @@ fn properties(properties: &v1::TableProperties) -> Json {
         "may_write": (!properties.may_write.is_empty()).then_some(&properties.may_write),
         "lossy": properties.lossy,
         "columns": columns.collect::<serde_json::Map<_, _>>(),
+        "partition_by": properties.partition_by.as_ref().map(|by| json!({ "column": by.column, "kind": by.kind })),
+        "replication": properties.replication,
         "closed": properties.closed,
         "max_records": (properties.max_records > 0).then_some(properties.max_records),
         "max_bytes": (properties.max_bytes > 0).then_some(properties.max_bytes),
@@ -132,7 +142,11 @@ pub fn event(event: &Event) -> (&'static str, Json) {
             ("reset", json)
         }
         Event::Put(put) => ("put", record(put, Form::Plain)),
-        Event::Leave(key) => ("leave", json!({ "key": write_key(key) })),
+        Event::Leave(key) => {
+            let mut json = json!({});
+            named(&mut json, key);
+            ("leave", json)
+        }
         Event::Rows(all) => ("rows", json!({ "rows": rows(all) })),
         Event::Settling(settling) => ("settling", json!({ "settling": settling })),
         Event::Ended(Error { code, message, hint, .. }) => {

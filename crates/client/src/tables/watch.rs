@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tidings_base::Seeded;
 use tidings_base::{Class, Error};
-use tidings_predicate::Key;
 use tidings_predicate::query::Ask;
+use tidings_predicate::{Key, PartitionValue};
 use tidings_wire::v1::live_event::Event as Said;
 use tidings_wire::v1::tables_message::Message;
 use tidings_wire::{Body, Part, v1};
@@ -31,6 +31,8 @@ pub struct WatchOptions {
     pub cursor: Option<Bytes>,
     /// Leaves records out of the first read that are older, in microseconds since 1970.
     pub newer_than_us: u64,
+    /// Only records within this value of the table's partition column.
+    pub within: Option<PartitionValue>,
     /// R3: names this device, at random and for good: while the watch is closed, Notify tells of changes ([`objects`]). A device
     /// has one watch of each query; the latest counts.
     pub endpoint: Option<[u8; 16]>,
@@ -109,7 +111,10 @@ impl Table {
         let rng = Seeded::new(self.tables.seed).fork("watch");
         Watch {
             table: self.clone(),
-            query: form::query_to(ask),
+            query: v1::RecordQuery {
+                within: options.within.clone().map(form::partition_value_to),
+                ..form::query_to(ask)
+            },
             received: options.cursor.clone(),
             options,
             open: None,

@@ -47,12 +47,16 @@ pub(super) fn admit(principal: &Principal, request: &mut v1::CellMessage) -> Res
     Ok(())
 }
 
+/// Who shows nothing.
+pub(crate) const NOBODY: &str = tidings_tables::acl::NOBODY;
+
 /// A principal as the cell knows it, in ACL files and as the owner of sessions. Never shortened: two subjects that begin
 /// alike are not the same.
 pub(crate) fn caller(principal: &Principal) -> v1::CellCaller {
     let text = match principal {
         Principal::App { app, key } => format!("app:{app}/{key}"),
         Principal::User { app, subject, .. } => format!("user:{app}/{}", escaped(subject)),
+        Principal::Nobody { .. } => NOBODY.to_owned(),
         Principal::Node(node) => format!("node:{node}"),
         // However it was recognised: an operator is one.
         Principal::Operator { .. } => "operator".to_owned(),
@@ -129,6 +133,7 @@ fn need(message: &Message) -> Need {
         | Message::Opened(_)
         | Message::NodeRead(_)
         | Message::ManyRead(_)
+        | Message::PlacedRead(_)
         | Message::Done(_)
         | Message::Acquired(_)
         | Message::Waiting(_)

@@ -1,9 +1,10 @@
 //! Requests of Tables: who asks is filled in here, and never taken from whoever asks.
 
 use super::{Scope, cell_caller, unsupported};
+use crate::auth::no_credential;
 use crate::authorize::{Action, authorize};
 use crate::principal::Principal;
-use tidings_base::Error;
+use tidings_base::{Class, Error};
 use tidings_wire::v1::TableLevel;
 use tidings_wire::v1::tables_message::Message;
 use tidings_wire::{Part, v1};
@@ -18,6 +19,8 @@ pub(super) fn admit(principal: &Principal, request: &mut v1::TablesMessage) -> R
         (Need::Node, Principal::Node(_)) => Ok(()),
         (Need::Read | Need::Write, Principal::Node(_)) if request.partition.is_some() => Ok(()),
         (Need::Node | Need::Nothing, _) | (_, Principal::Node(_)) => Err(unsupported("this message of Tables")),
+        // Default deny: records, and nothing that is made, listed, kept for later or told elsewhere.
+        (_, Principal::Nobody { .. }) if !request.message.as_ref().is_some_and(is_open) => Err(no_credential()),
         (Need::Read | Need::Write, _) => {
             request.partition = None;
             request.caller = Some(caller(principal));
@@ -31,6 +34,7 @@ pub(super) fn caller(principal: &Principal) -> v1::TablesCaller {
     let named = cell_caller(principal);
     let (level, privileged) = match principal {
         Principal::User { .. } => (TableLevel::User, false),
+        Principal::Nobody { .. } => (TableLevel::Public, false),
         Principal::App { .. } => (TableLevel::App, true),
         // Whoever runs the cluster could become any user of it.
         Principal::Operator { .. } | Principal::Node(_) => (TableLevel::User, true),
@@ -46,6 +50,26 @@ pub(super) fn caller(principal: &Principal) -> v1::TablesCaller {
         claims: claims.into(),
         until_us,
         privileged,
+    }
+}
+
+/// Whether somebody who shows nothing may ask it, if the table allows it.
+fn is_open(message: &Message) -> bool {
+    match message {
+        Message::Read(_) | Message::Write(_) | Message::Stat(_) => true,
+        Message::Watch(watch) => watch.netid.is_empty(),
+        _ => false,
+    }
+}
+
+/// What somebody is told who may not: who shows nothing does not even learn which tables there are.
+pub(crate) fn veiled(principal: &Principal, error: Error) -> Error {
+    let closed = matches!(error.class, Class::Refused | Class::NotFound)
+        && ["tables.access", "tables.denied", "tables.not_yours", "tables.unknown_table", "tables.applications_only"]
+            .contains(&error.code.as_ref());
+    match principal {
+        Principal::Nobody { .. } if closed || error.code == "control.forbidden" => no_credential(),
+        _ => error,
     }
 }
 
@@ -70,7 +94,7 @@ fn need(message: &Message) -> Need {
         | Message::Split(_)
         | Message::Merge(_)
         | Message::Access(_) => Need::Write,
-        Message::PartitionStat(_) | Message::LiveAsks(_) | Message::LiveNews(_) => Need::Node,
+        Message::PartitionStat(_) | Message::Cede(_) | Message::LiveAsks(_) | Message::LiveNews(_) => Need::Node,
         // New reader data comes in the course of its query.
         Message::Update(_)
         | Message::Info(_)
@@ -80,6 +104,7 @@ fn need(message: &Message) -> Need {
         | Message::Rows(_)
         | Message::Events(_)
         | Message::PartitionInfo(_)
+        | Message::Ceded(_)
         | Message::LiveTaken(_) => Need::Nothing,
     }
 }
@@ -133,10 +158,38 @@ mod tests {
         let mut whole = v1::TablesMessage { message: Some(read()), ..Default::default() };
         assert_eq!(admit(&node, &mut whole).unwrap_err().code, "control.unsupported");
         let asks = || Message::LiveAsks(v1::LiveAsks::default());
-        assert!(admitted(&node, asks()).is_ok());
+        let cede = || Message::Cede(v1::PartitionCede {});
+        assert!(admitted(&node, asks()).is_ok() && admitted(&node, cede()).is_ok());
         for other in [app(), Principal::operator(OperatorBy::Key)] {
-            assert_eq!(admitted(&other, asks()).unwrap_err(), "control.unsupported");
+            for message in [asks(), cede()] {
+                assert_eq!(admitted(&other, message).unwrap_err(), "control.unsupported");
+            }
         }
+    }
+
+    #[test]
+    fn nobody_asks_for_records_alone() {
+        let nobody = Principal::Nobody { app: AppName::parse("a").unwrap() };
+        let write = Message::Write(v1::RecordWrite::default());
+        for open in [read(), write, Message::Watch(v1::LiveQuery::default()), Message::Stat(v1::TableStat::default())] {
+            let caller = admitted(&nobody, open).unwrap().caller.unwrap();
+            assert_eq!((caller.level(), caller.privileged), (TableLevel::Public, false));
+            assert_eq!((caller.app.as_str(), caller.principal.as_str()), ("a", "nobody"));
+        }
+        let kept = v1::LiveQuery { netid: vec![1; 16].into(), ..Default::default() };
+        for closed in [
+            Message::List(v1::TableList {}),
+            Message::Create(v1::TableCreate::default()),
+            Message::Alter(v1::TableAlter::default()),
+            Message::Drop(v1::TableDrop::default()),
+            Message::Split(v1::TableSplit::default()),
+            Message::Merge(v1::TableMerge::default()),
+            Message::Access(v1::TableAccess::default()),
+            Message::Watch(kept),
+        ] {
+            assert_eq!(admitted(&nobody, closed).unwrap_err(), "control.unauthenticated");
+        }
+        assert_eq!(admitted(&nobody, Message::Cede(v1::PartitionCede {})).unwrap_err(), "control.unsupported");
     }
 
     #[test]

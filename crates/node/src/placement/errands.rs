@@ -169,7 +169,13 @@ impl Clerk {
     }
 
     async fn list(&self) -> Result<Vec<String>, Error> {
-        let read = v1::ReadNode { target: target(file::ROOT), contents: false, children: true, uncached: true };
+        let read = v1::ReadNode {
+            target: target(file::ROOT),
+            contents: false,
+            children: true,
+            uncached: true,
+            ..Default::default()
+        };
         let children = match self.ask(Message::Read(read)).await? {
             Message::NodeRead(read) => read.children,
             _ => return Err(unexpected()),

@@ -21,6 +21,7 @@ use tidings_base::{Class, Error};
 use tidings_cell::{NodePath, error};
 use tidings_client::cell::{Acl as NodeAcl, Handle, Stat as NodeStat, list_locks, list_sessions};
 use tidings_wire::v1::cell_message::Message;
+use tidings_wire::v1::placed_read::Answer;
 use tidings_wire::{Body, v1};
 use types::{Acl, Child, Listing, Lock, Locks, NewQuota, Quota, Session as SessionJson, Sessions, Stat};
 
@@ -110,6 +111,8 @@ fn part(query: &mut Query) -> Result<Part, Error> {
         ("list" = Option<bool>, Query, description = "A directory's nodes as JSON"),
         ("acl" = Option<bool>, Query, description = "Its ACL names as JSON"),
         ("watch" = Option<bool>, Query, description = "Its changes as server-sent events"),
+        ("place" = Option<String>, Query, description = "Contents with where in the cell's order they stand, in the header \
+            `Tidings-Place`: `newest`, or `applied`, which is what this node has applied, and may be old"),
         ("If-None-Match" = Option<String>, Header, description = "A version that is known: answered 304"),
     ),
     responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"), (status = 304),
@@ -124,7 +127,11 @@ pub(super) async fn get(
 ) -> Result<Response, Refusal> {
     let path = path_of(&segments)?;
     let part = part(&mut query)?;
+    let place = query.take("place").map(|word| placing(&word, &part)).transpose()?;
     query.finish()?;
+    if let Some(place) = place {
+        return Ok(read_placed(&app, &caller, &path, place, &headers).await?);
+    }
     if let Part::Watch = part {
         return Ok(watch::stream(app, caller.0, path).await?);
     }
@@ -155,6 +162,49 @@ async fn read(session: Session, path: &str, part: &Part, headers: &HeaderMap) ->
         Part::Acl => Ok(Json(Acl::from(stat.acl)).into_response()),
         _ => Ok(with_tag(&stat, Json(Stat::from(&stat)).into_response())),
     }
+}
+
+fn placing(word: &[u8], part: &Part) -> Result<v1::ReadPlace, Error> {
+    match (part, word) {
+        (Part::Contents, b"newest") => Ok(v1::ReadPlace::Newest),
+        (Part::Contents, b"applied") => Ok(v1::ReadPlace::Applied),
+        (Part::Contents, _) => Err(bad_path("`place` is `newest` or `applied`")),
+        _ => Err(bad_path("`place` is told of contents alone")),
+    }
+}
+
+/// A file's contents, and where in the cell's order that answer stands; a refusal by the state stands there, too. Past all caches:
+/// from the master, or as this node has applied it.
+async fn read_placed(
+    app: &App,
+    caller: &Caller,
+    path: &str,
+    place: v1::ReadPlace,
+    headers: &HeaderMap,
+) -> Result<Response, Error> {
+    let read = v1::ReadNode { target: target(path)?, contents: true, place: place as i32, ..Default::default() };
+    let Message::PlacedRead(v1::PlacedRead { place: Some(place), answer: Some(answer) }) =
+        ask(app, caller, Message::Read(read)).await?
+    else {
+        return Err(Error::new("cell.malformed", Class::Failed, "the answer has no place"));
+    };
+    let found = match answer {
+        Answer::Found(v1::NodeRead { stat: Some(stat), contents, .. }) => Ok((NodeStat::from(stat), contents)),
+        Answer::Found(_) => Err(error::no_node(path)),
+        Answer::Refused(error) => Err(Error::from(error)),
+    };
+    let mut response = match found {
+        Ok((stat, _)) if is_known(headers, &stat) => with_tag(&stat, StatusCode::NOT_MODIFIED.into_response()),
+        Ok((stat, contents)) => {
+            with_tag(&stat, ([(header::CONTENT_TYPE, "application/octet-stream")], contents).into_response())
+        }
+        Err(error) => Refusal(error).into_response(),
+    };
+    let v1::CellPlace { cluster, incarnation, height, index } = place;
+    let place = HeaderValue::from_str(&format!("{cluster:016x}.{incarnation}.{height}.{index}"));
+    // Digits and dots are always a proper value.
+    place.into_iter().for_each(|place| drop(response.headers_mut().insert("tidings-place", place)));
+    Ok(response)
 }
 
 /// The root directory, as `GET /v1/cell/files/{path}` does it for others: `stat`, `list`, `acl` or `watch`.

@@ -4,6 +4,7 @@ use super::App;
 use super::answer::Refusal;
 use crate::auth::no_credential;
 use crate::principal::{Identity, clip};
+use crate::routes::Nobody;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use bytes::Bytes;
@@ -23,6 +24,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
         // Put there by the one layer that authenticates; absent means that nobody was recognised.
         let identity = parts.extensions.get::<Identity>().cloned();
         identity.map(Caller).ok_or_else(|| super::error_response(&parts.headers, no_credential()))
+    }
+}
+
+/// The same, or somebody who shows nothing: of routes to what may be open to everybody.
+pub struct Anyone(pub Caller);
+
+impl<S: Send + Sync> FromRequestParts<S> for Anyone {
+    type Rejection = axum::response::Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Anyone, Self::Rejection> {
+        match parts.extensions.get::<Nobody>().cloned() {
+            Some(Nobody(identity)) => Ok(Anyone(Caller(identity))),
+            None => Caller::from_request_parts(parts, state).await.map(Anyone),
+        }
     }
 }
 

@@ -13,8 +13,9 @@ pub(super) use query::*;
 pub(super) use watch::*;
 
 use super::answer::{ErrorBody, Refusal};
-use super::extract::{JsonBody, Query, Segments, bad_path};
+use super::extract::{Anyone, JsonBody, Query, Segments, bad_path};
 use super::{App, Caller, call, unexpected};
+use crate::gate::veiled;
 use axum::Json;
 use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
@@ -59,6 +60,11 @@ pub(super) struct Properties {
     max_bytes: Option<u64>,
     /// How long a deleted record's version is kept, in seconds; 0 = the default.
     tombstones_s: Option<u64>,
+    /// The column by whose value records are placed, from the beginning and for good.
+    partition_by: Option<PartitionBy>,
+    /// How many copies there are of its records: `cluster`, all members have them.
+    #[schema(example = "cluster")]
+    replication: Option<String>,
     /// Keys at which a new table is cut into partitions.
     #[schema(value_type = Vec<serde_json::Value>)]
     cuts: Vec<Value>,
@@ -72,6 +78,18 @@ pub(super) struct Column {
     kinds: Vec<String>,
     #[serde(default)]
     required: bool,
+}
+
+/// A column by whose value records are placed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PartitionBy {
+    /// Its name.
+    #[schema(example = "city")]
+    column: String,
+    /// What it holds: `string` (the default) or `int`.
+    #[serde(default)]
+    kind: String,
 }
 
 impl Properties {
@@ -93,6 +111,11 @@ impl Properties {
             max_records: self.max_records.unwrap_or(before.max_records),
             max_bytes: self.max_bytes.unwrap_or(before.max_bytes),
             tombstones_s: self.tombstones_s.unwrap_or(before.tombstones_s),
+            partition_by: match self.partition_by {
+                Some(PartitionBy { column, kind }) => Some(v1::TablePartitionBy { column, kind }),
+                None => before.partition_by,
+            },
+            replication: self.replication.unwrap_or(before.replication),
         };
         let cut = |cut: &Value| values::read_key(cut).map(form::key_to).map_err(form::bad_json);
         Ok((properties, self.cuts.iter().map(cut).collect::<Result<_, Error>>()?))
@@ -138,7 +161,7 @@ fn rights_of(names: &[String]) -> Result<Vec<i32>, Error> {
 /// Asks the services.
 async fn ask(app: &App, caller: &Caller, message: Message) -> Result<Message, Error> {
     let body = Body::Tables(v1::TablesMessage { message: Some(message), ..Default::default() });
-    match call(app, caller, body).await? {
+    match call(app, caller, body).await.map_err(|error| veiled(&caller.0.principal, error))? {
         Body::Tables(v1::TablesMessage { message: Some(answer), .. }) => Ok(answer),
         other => Err(unexpected(&other)),
     }
@@ -175,7 +198,11 @@ pub(super) async fn list(State(app): State<App>, caller: Caller) -> Result<Json<
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
         (status = "5XX", body = ErrorBody)
 ))]
-pub(super) async fn stat(State(app): State<App>, caller: Caller, path: Segments) -> Result<Json<Value>, Refusal> {
+pub(super) async fn stat(
+    State(app): State<App>,
+    Anyone(caller): Anyone,
+    path: Segments,
+) -> Result<Json<Value>, Refusal> {
     info(&app, &caller, Message::Stat(v1::TableStat { table: path.text(TABLE)? })).await
 }
 
@@ -295,10 +322,19 @@ pub(super) async fn drop_table(State(app): State<App>, caller: Caller, path: Seg
 // ---- records --------------------------------------------------------------------------------------------------------
 
 fn key_of(path: &Segments, query: &mut Query) -> Result<Key, Error> {
-    match query.take("bytes").is_some_and(|value| value.as_ref() == b"true") {
-        true => Ok(Key::Bytes(path.bytes(KEY).to_vec())),
-        false => path.text(KEY).map(Key::String),
-    }
+    let own = match query.take("bytes").is_some_and(|value| value.as_ref() == b"true") {
+        true => Key::Bytes(path.bytes(KEY).to_vec()),
+        false => Key::String(path.text(KEY)?),
+    };
+    Ok(match text_of(query, values::IN)? {
+        Some(value) => Key::within(value, own),
+        None => own,
+    })
+}
+
+/// The value of the partition column that alone is asked for: the parameter `in`.
+fn within_of(query: &mut Query) -> Result<Option<v1::PartitionValue>, Error> {
+    Ok(text_of(query, values::IN)?.map(|value| form::partition_value_to(value.into())))
 }
 
 /// What the reader says of itself: the parameter `reader`, a JSON object.
@@ -326,6 +362,7 @@ fn expected(headers: &HeaderMap) -> Result<Option<u64>, Error> {
 /// Reads one record.
 #[utoipa::path(get, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_get", tag = "tables",
     params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
+        ("in" = Option<String>, Query, description = "The value of the partition column, if the table has one"),
         ("bytes" = Option<bool>, Query, description = "The key is bytes, not text"),
         ("level" = Option<String>, Query, description = "`latest` (the default), `committed` or `committed_wio`"),
         ("pending" = Option<Vec<String>>, Query, description = "With `committed_wio`: NETID/SEQ of writes to wait for"),
@@ -335,7 +372,7 @@ fn expected(headers: &HeaderMap) -> Result<Option<u64>, Error> {
 ))]
 pub(super) async fn get(
     State(app): State<App>,
-    caller: Caller,
+    Anyone(caller): Anyone,
     path: Segments,
     mut query: Query,
 ) -> Result<Response, Refusal> {
@@ -373,7 +410,7 @@ impl FromRequestParts<App> for Writing {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Writing, Response> {
-        let caller = Caller::from_request_parts(parts, app).await?;
+        let Anyone(caller) = Anyone::from_request_parts(parts, app).await?;
         let path = Segments::from_request_parts(parts, app).await.map_err(IntoResponse::into_response)?;
         let query = Query::from_request_parts(parts, app).await.map_err(IntoResponse::into_response)?;
         Ok(Writing { app: app.clone(), caller, path, query, headers: parts.headers.clone() })
@@ -432,6 +469,7 @@ fn columns_of(body: &Value) -> Result<v1::RecordData, Error> {
 #[utoipa::path(put, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_put", tag = "tables",
     request_body = serde_json::Value,
     params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
+        ("in" = Option<String>, Query, description = "The value of the partition column, if the table has one"),
         ("bytes" = Option<bool>, Query, description = "The key is bytes, not text"),
         ("audience" = Option<String>, Query, description = "A predicate: whom the record is shown to"),
         ("reader" = Option<String>, Query, description = "What the writer says of itself as a reader: a JSON object")),
@@ -448,6 +486,7 @@ pub(super) async fn put(mut writing: Writing, JsonBody(body): JsonBody<Value>) -
 #[utoipa::path(patch, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_patch", tag = "tables",
     request_body = serde_json::Value,
     params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
+        ("in" = Option<String>, Query, description = "The value of the partition column, if the table has one"),
         ("bytes" = Option<bool>, Query, description = "The key is bytes, not text"),
         ("remove" = Option<Vec<String>>, Query, description = "Columns to take away"),
         ("reader" = Option<String>, Query, description = "What the writer says of itself as a reader: a JSON object")),
@@ -464,6 +503,7 @@ pub(super) async fn patch(mut writing: Writing, JsonBody(body): JsonBody<Value>)
 /// Deletes one record, whether there is one or not.
 #[utoipa::path(delete, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_delete", tag = "tables",
     params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
+        ("in" = Option<String>, Query, description = "The value of the partition column, if the table has one"),
         ("bytes" = Option<bool>, Query, description = "The key is bytes, not text")),
     responses((status = 200, body = serde_json::Value), (status = 412, body = serde_json::Value),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)

@@ -166,6 +166,11 @@ impl Stored {
         members.filter(|member| member.node != here).map(|member| member.address).collect()
     }
 
+    /// How many members have everything that is stored.
+    pub(crate) fn voters(&self) -> usize {
+        self.store.log().status().members.iter().filter(|member| member.voter).count()
+    }
+
     /// The way to the other nodes.
     pub(crate) fn peers(&self) -> &Arc<Peers> {
         &self.peers

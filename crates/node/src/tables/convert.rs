@@ -7,14 +7,14 @@ pub(super) use live::*;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_base::{Class, Error, Mono, Wall};
-use tidings_client::tables::form::{data_of, key_of, key_to, packed, query_of};
+use tidings_client::tables::form::{data_of, key_of, key_to, packed, partition_value_of, query_of};
 use tidings_predicate::query::Row;
 use tidings_predicate::{Key, Packed};
 use tidings_tables::acl::{Acl, Change as AclChange, Right};
 use tidings_tables::calls::{
     Access, Caller, Condition, Conflict, Level, Operation, Page, Read, Span, Stat, Update, Visible, Write,
 };
-use tidings_tables::directory::{Column, Kind, Properties, Schema};
+use tidings_tables::directory::{Column, Kind, PartitionBy, PartitionKind, Properties, Schema};
 use tidings_tables::names::{NetId, OperationId, PartitionId, Position, TableId};
 use tidings_wire::v1;
 use tidings_wire::v1::record_conflict::Conflict as Stands;
@@ -83,6 +83,9 @@ const KINDS: [(&str, Kind); 8] = [
     ("map", Kind::Map),
 ];
 
+/// What a table's `replication` is: all members of the cluster have its records. There is no other kind of store.
+pub(super) const REPLICATION: &str = "cluster";
+
 pub(super) fn properties_of(properties: &v1::TableProperties) -> Result<Properties, Error> {
     let column = |column: &v1::TableColumn| {
         let kind = |name: &String| {
@@ -104,6 +107,7 @@ pub(super) fn properties_of(properties: &v1::TableProperties) -> Result<Properti
     let defaults = Properties::default();
     Ok(Properties {
         access: access_of(properties.level()),
+        partition_by: properties.partition_by.as_ref().map(partition_by_of).transpose()?,
         schema: declared.then_some(Schema { columns, closed: properties.closed }),
         may_write: (!properties.may_write.is_empty()).then(|| properties.may_write.clone()),
         lossy: properties.lossy,
@@ -112,6 +116,28 @@ pub(super) fn properties_of(properties: &v1::TableProperties) -> Result<Properti
         tombstones_s: if properties.tombstones_s > 0 { properties.tombstones_s } else { defaults.tombstones_s },
         ..defaults
     })
+}
+
+fn partition_by_of(by: &v1::TablePartitionBy) -> Result<PartitionBy, Error> {
+    let holds = match by.kind.as_str() {
+        "" | "string" => PartitionKind::String,
+        "int" => PartitionKind::Int,
+        other => {
+            let message =
+                format!("no table is partitioned by a column of the kind `{}`", crate::principal::clip(other));
+            return Err(Error::new("tables.partition_column", Class::Invalid, message)
+                .hint("Use string or int: fractions, nothing and lists are no part of a name."));
+        }
+    };
+    Ok(PartitionBy { column: by.column.clone(), holds })
+}
+
+fn partition_by_to(by: &PartitionBy) -> v1::TablePartitionBy {
+    let kind = match by.holds {
+        PartitionKind::String => "string",
+        PartitionKind::Int => "int",
+    };
+    v1::TablePartitionBy { column: by.column.clone(), kind: kind.to_owned() }
 }
 
 pub(super) fn properties_to(properties: &Properties) -> v1::TableProperties {
@@ -134,6 +160,8 @@ pub(super) fn properties_to(properties: &Properties) -> v1::TableProperties {
         max_records: properties.max_records.unwrap_or_default(),
         max_bytes: properties.max_bytes.unwrap_or_default(),
         tombstones_s: properties.tombstones_s,
+        partition_by: properties.partition_by.as_ref().map(partition_by_to),
+        replication: REPLICATION.to_owned(),
     }
 }
 
@@ -171,7 +199,8 @@ pub(super) fn acl_to(acl: &Acl) -> v1::TableAcl {
 }
 
 pub(super) fn stat_to(stat: Stat) -> v1::PartitionSize {
-    v1::PartitionSize { records: stat.records, bytes: stat.bytes, position: stat.position.get(), queries: stat.queries }
+    let Stat { records, bytes, position, queries, quiet } = stat;
+    v1::PartitionSize { records, bytes, position: position.get(), queries, quiet }
 }
 
 // ---- records --------------------------------------------------------------------------------------------------------
@@ -184,6 +213,14 @@ pub(super) fn record_to(record: Visible) -> v1::Record {
         writer: record.writer,
         time_us: record.time.0,
         audience: String::new(),
+    }
+}
+
+/// A record with whom it is shown to, if that is to be told.
+pub(super) fn record_with(record: Visible, audience: bool) -> v1::Record {
+    match audience {
+        true => v1::Record { audience: record.audience.to_string(), ..record_to(record) },
+        false => record_to(record),
     }
 }
 
@@ -239,6 +276,40 @@ pub(super) fn write_of(write: &v1::RecordWrite, deadline: Mono) -> Result<Write,
     })
 }
 
+/// R1: the key that a write's record is stored under, which the write names from now on.
+pub(super) fn stored_key(properties: &Properties, key: Key, write: &mut v1::RecordWrite) -> Result<Key, Error> {
+    let columns = match &write.change {
+        Some(Change::Put(put)) if properties.partition_by.is_some() => Some(data(&put.data)?),
+        _ => None,
+    };
+    let key = properties.stored(key, columns.as_ref())?;
+    write.key = Some(key_to(key.clone()));
+    Ok(key)
+}
+
+/// The same of a read of one record, and of operations that it waits for; bounds begin with a value.
+pub(super) fn locate(properties: &Properties, read: &mut v1::RecordRead) -> Result<(), Error> {
+    let stored = |key: &mut Option<v1::RecordKey>| match self::key(key) {
+        Ok(named) => properties.stored(named, None).map(|named| *key = Some(key_to(named))).map_err(Error::from),
+        Err(_) => Ok(()),
+    };
+    stored(&mut read.key)?;
+    read.pending.iter_mut().try_for_each(|pending| stored(&mut pending.key))?;
+    let Some(query) = &mut read.query else { return Ok(()) };
+    for bound in [&mut query.from, &mut query.before] {
+        if let Some(at) = bound.take().and_then(key_of) {
+            *bound = Some(key_to(properties.bound(at)?));
+        }
+    }
+    let Some(value) = query.within.take().and_then(partition_value_of) else { return Ok(()) };
+    let (from, before) = properties.span(&value)?;
+    let later = query.from.take().and_then(key_of).filter(|own| *own > from);
+    query.from = Some(key_to(later.unwrap_or(from)));
+    let earlier = query.before.take().and_then(key_of).filter(|own| before.as_ref().is_none_or(|before| own < before));
+    query.before = earlier.or(before).map(key_to);
+    Ok(())
+}
+
 /// What a partition is asked to read; whoever asks gives the span.
 pub(super) fn read_of(
     read: &v1::RecordRead,
@@ -286,11 +357,8 @@ pub(super) fn span_of(read: &v1::RecordRead) -> Result<Span, Error> {
 
 /// A piece of an answer; records come with their audiences if those are asked for.
 pub(super) fn page_to(partition: u32, page: Page, audiences: bool) -> v1::RecordRows {
-    let record = |record: Visible| match audiences {
-        true => v1::Record { audience: record.audience.to_string(), ..record_to(record) },
-        false => record_to(record),
-    };
-    let rows = page.records.into_iter().map(record).chain(page.rows.into_iter().map(row_to));
+    let rows =
+        page.records.into_iter().map(|record| record_with(record, audiences)).chain(page.rows.into_iter().map(row_to));
     let position = page.position.get();
     v1::RecordRows {
         rows: rows.collect(),

@@ -1,5 +1,6 @@
 //! What everything of Tables on a node shares: the machines' inputs, the ways out, and what is known.
 
+use super::copying::Copies;
 use super::directories::Directories;
 use super::lines::Lines;
 use super::owning::Held;
@@ -56,11 +57,14 @@ pub(super) struct Hub {
     ground: Ground,
     pub(super) directories: Directories,
     pub(super) held: Held,
+    /// One at a time is joined by itself.
+    pub(super) joining: tokio::sync::Mutex<()>,
     /// Something changed that partitions depend on.
     pub(super) changed: tokio::sync::Notify,
     pub(super) requests: Requests,
     pub(super) watchers: Watchers,
     pub(super) lines: Lines,
+    pub(super) copies: Copies,
     /// R6: names of writes whose callers gave none.
     pub(super) operations: Operations,
     pub(super) seal: Arc<OnceLock<Seal>>,
@@ -87,6 +91,7 @@ impl Hub {
     ) -> Result<(Arc<Hub>, mpsc::UnboundedReceiver<Said>), Error> {
         // As much as the machines have under way, which they bound themselves.
         let (said, saying) = mpsc::unbounded_channel();
+        let copy_reads = told.copy_reads;
         let hub = Hub {
             ground: Ground::new("tables", stored, placed, Way::new(cells, APP, told.node)),
             told,
@@ -97,10 +102,12 @@ impl Hub {
             said,
             directories: Directories::default(),
             held: Held::default(),
+            joining: tokio::sync::Mutex::default(),
             changed: tokio::sync::Notify::new(),
             requests: Requests::default(),
             watchers: Watchers::default(),
             lines: Lines::default(),
+            copies: Copies::new(copy_reads),
             operations: Operations::with_room(WRITES)?,
             seal: Arc::default(),
             notify,
@@ -156,6 +163,15 @@ impl Hub {
             let _ = machines.processor.send(processing::Input::Opened(partition, reply)).await;
         }
         opened.await.ok().flatten().ok_or(Refusal::Moved)
+    }
+
+    /// The same, once it has given the partition up.
+    pub(super) async fn ceded(&self, partition: PartitionId) -> Result<Opened, Refusal> {
+        let (reply, ceded) = oneshot::channel();
+        if let Some(machines) = self.machines.get() {
+            let _ = machines.processor.send(processing::Input::Cede(partition, reply)).await;
+        }
+        ceded.await.ok().flatten().ok_or(Refusal::Moved)
     }
 
     pub(super) async fn gateway(&self, input: gateway::Input) {

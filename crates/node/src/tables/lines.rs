@@ -3,7 +3,7 @@
 //! One line for each node and direction keeps the order. Whatever a line cannot carry is lost: the machines notice, and say it
 //! again (R3).
 
-use super::convert;
+use super::convert::{self, News};
 use super::hub::{Hub, Said};
 use parking_lot::Mutex;
 use prost::Message as _;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tidings_base::{Error, NodeId};
 use tidings_tables::names::{GatewayId, PartitionId};
-use tidings_tables::processor;
+use tidings_tables::{gateway, processor};
 use tidings_wire::v1::tables_message::Message;
 use tidings_wire::{Body, v1};
 use tokio::sync::mpsc;
@@ -115,13 +115,22 @@ impl Hub {
         v1::LiveTaken { known: true }
     }
 
-    /// A processor elsewhere tells the gateway here something.
+    /// A processor elsewhere tells the gateway here something, or a copy.
     pub(super) async fn news(&self, news: v1::LiveNews) -> v1::LiveTaken {
         if GatewayId(news.gateway) != self.gateway_id {
             return v1::LiveTaken { known: false };
         }
-        for input in news.items.into_iter().filter_map(|item| convert::news_of(self.gateway_id, item)) {
-            self.gateway(input).await;
+        for news in news.items.into_iter().filter_map(|item| convert::news_of(self.gateway_id, item)) {
+            match news {
+                News::Frame(query, frame) if query.is_copy() => {
+                    self.processor(processor::Input::CopyHears { query, frame }).await;
+                }
+                News::Frame(query, frame) => self.gateway(gateway::Input::Frame { number: query.number, frame }).await,
+                News::Progress(progress) => {
+                    self.processor(processor::Input::CopyProgresses(progress.clone())).await;
+                    self.gateway(gateway::Input::Progress(progress)).await;
+                }
+            }
         }
         v1::LiveTaken { known: true }
     }

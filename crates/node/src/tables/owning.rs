@@ -4,7 +4,7 @@
 //! directory first (R1), under a term of its own.
 
 use super::NAMESPACE;
-use super::directories::{Entry, Listed, TableName};
+use super::directories::{Entry, Listed};
 use super::hub::{Hub, place};
 use crate::metrics;
 use crate::placement::joining::{Member, Pool};
@@ -15,12 +15,12 @@ use std::time::Duration;
 use tidings_base::{Error, KeyRange, LeaseNumber};
 use tidings_client::cell::{Link, SessionOptions};
 use tidings_client::placement::{Owner, OwnershipChange};
-use tidings_predicate::Key;
 use tidings_tables::acl::Acl;
 use tidings_tables::directory::{Acquired, Directory, Properties};
 use tidings_tables::names::{PartitionId, TableId};
 use tidings_tables::refusal::Refusal;
 use tidings_tables::{gateway, processor};
+use tokio::time::Instant;
 
 /// The pause before another attempt to begin.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -46,6 +46,8 @@ struct Told {
     /// The gateway knows these directories, and who has which partition.
     directories: BTreeMap<TableId, (u64, u64)>,
     owners: BTreeMap<PartitionId, Option<LeaseNumber>>,
+    /// Partitions that were given up so that they are cut or joined, and until when they are not taken back.
+    ceded: BTreeMap<PartitionId, Instant>,
 }
 
 impl Held {
@@ -62,6 +64,24 @@ impl Held {
     /// The processor has lost a partition by itself.
     pub(super) fn forget(&self, partition: PartitionId) {
         self.told.lock().partitions.remove(&partition);
+    }
+
+    /// A partition is given up, and not taken back before that.
+    pub(super) fn cede(&self, partition: PartitionId, until: Instant) {
+        let mut told = self.told.lock();
+        told.partitions.remove(&partition);
+        told.ceded.insert(partition, until);
+    }
+
+    /// What came of these is known: those that are still there may be taken back.
+    pub(super) fn settle(&self, partitions: &[PartitionId]) {
+        self.told.lock().ceded.retain(|partition, _| !partitions.contains(partition));
+    }
+
+    fn is_ceded(&self, partition: PartitionId) -> bool {
+        let mut told = self.told.lock();
+        told.ceded.retain(|_, until| *until > Instant::now());
+        told.ceded.contains_key(&partition)
     }
 
     fn within(&self, range: Option<KeyRange>) -> Vec<PartitionId> {
@@ -156,10 +176,11 @@ impl Hub {
         for gone in self.directories.keep(&names) {
             self.forget_table(gone.table()).await;
         }
-        for entry in entries {
-            self.tell_gateway(&entry).await;
-            self.tell_processor(&entry).await;
+        for entry in &entries {
+            self.tell_gateway(entry).await;
+            self.tell_processor(entry).await;
         }
+        self.look_at_copies(&entries).await;
         metrics::tables_partitions(self.held.count());
         Ok(())
     }
@@ -220,6 +241,7 @@ impl Hub {
         for partition in parts {
             match (self.lease(partition), self.held.get(partition)) {
                 (Some(lease), Some(held)) if lease == held => {}
+                (Some(_), None) if self.held.is_ceded(partition) => {}
                 (Some(lease), _) => self.acquire(entry, partition, lease).await,
                 (None, Some(_)) => self.lose(partition).await,
                 (None, None) => {}
@@ -245,39 +267,5 @@ impl Hub {
         tracing::debug!(%partition, lease = lease.get(), term, "tables: a partition is served here");
         self.held.told.lock().partitions.insert(partition, lease);
         self.processor(processor::Input::Gained(Box::new(acquired))).await;
-    }
-
-    /// Cuts a partition that is served here before a key.
-    pub(super) async fn split(&self, name: &TableName, partition: PartitionId, at: &Key) -> Result<Arc<Entry>, Error> {
-        let opened = self.opened(partition).await?;
-        self.recut(name, &[partition], |directory| directory.split(opened, at).map(drop)).await
-    }
-
-    /// Joins two neighbours that are both served here.
-    pub(super) async fn merge(&self, name: &TableName, both: [PartitionId; 2]) -> Result<Arc<Entry>, Error> {
-        let opened = [self.opened(both[0]).await?, self.opened(both[1]).await?];
-        self.recut(name, &both, |directory| directory.merge(opened).map(drop)).await
-    }
-
-    /// Nobody writes any more to what is cut before the directory says so; if it does not, it is acquired anew. What the
-    /// directory would refuse is refused before anything is lost.
-    async fn recut(
-        &self,
-        name: &TableName,
-        parents: &[PartitionId],
-        mut cut: impl FnMut(&mut Directory) -> Result<(), Refusal>,
-    ) -> Result<Arc<Entry>, Error> {
-        let mut recut =
-            |directory: &mut Directory| match parents.iter().all(|partition| partition.table == directory.table()) {
-                true => cut(directory),
-                false => Err(Refusal::Moved),
-            };
-        recut(&mut (*self.table(name).await?.directory).clone())?;
-        for partition in parents {
-            self.lose(*partition).await;
-        }
-        let changed = self.change_table(name, |_, directory| recut(directory)).await;
-        self.changed.notify_one();
-        Ok(changed?.0)
     }
 }

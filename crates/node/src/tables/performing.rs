@@ -1,12 +1,10 @@
 //! Performs what the machines want. Nothing here waits.
 
 use super::convert;
+use super::cutting::Why;
 use super::hub::{Hub, Said};
 use crate::driver::Perform;
 use std::sync::Arc;
-use tidings_predicate::Key;
-use tidings_tables::directory::MAX_PARTITIONS;
-use tidings_tables::names::PartitionId;
 use tidings_tables::refusal::Refusal;
 use tidings_tables::{gateway, processor};
 
@@ -31,22 +29,27 @@ impl Perform<processor::Output> for ForProcessor {
             },
             Output::Frame { query, frame } => match query.gateway == hub.gateway_id {
                 true => hub.say(Said::Gateway(gateway::Input::Frame { number: query.number, frame })),
-                false => hub.send_news(query.gateway, convert::frame_to(query.number, *frame)),
+                false => hub.send_news(query.gateway, convert::frame_to(query, *frame)),
             },
             Output::Progress { gateway, progress } => match gateway == hub.gateway_id {
                 true => hub.say(Said::Gateway(gateway::Input::Progress(progress))),
                 false => hub.send_news(gateway, convert::progress_to(&progress)),
             },
             Output::Publish { partition, number, publications } => hub.publish(partition, number, publications),
-            Output::Grown { partition, at } => cut(hub, partition, at),
-            Output::Busy { partition, at } => {
-                // Halves of the same owner would be as busy; and parts that grow must be able to be cut.
-                let others = hub.lookup.get().is_some_and(|lookup| lookup.directory().owner(1).is_some());
-                let entry = hub.directories.find(partition.table);
-                let parts = entry.map_or(usize::MAX, |entry| entry.directory.partitions.len());
-                if others && parts < MAX_PARTITIONS / 2 {
-                    cut(hub, partition, at);
-                }
+            Output::Grown { partition, at } => hub.cut_by_itself(partition, at, Why::Grown),
+            Output::Busy { partition, at } => hub.cut_by_itself(partition, at, Why::Busy),
+            Output::Quiet { partition } => hub.join_by_itself(partition),
+            Output::Install(install) => hub.send_ask(install.partition, processor::Input::Install(install)),
+            Output::Taken { partition, query, frames } => {
+                hub.send_ask(partition, processor::Input::Taken { query, partition, frames });
+            }
+            Output::Remove { partition, query } => {
+                let (over, netid) = (true, None);
+                hub.send_ask(partition, processor::Input::Remove { query, partition, over, netid });
+            }
+            Output::Unfollowed { partition } => {
+                tracing::info!(%partition, "tables: a hot partition does not fit what is kept for copies");
+                hub.copies.refuse(partition, hub.clock.now().mono);
             }
             Output::Deposed { partition } => {
                 hub.held.forget(partition);
@@ -54,17 +57,6 @@ impl Perform<processor::Output> for ForProcessor {
             }
         }
     }
-}
-
-/// Cuts a partition; if it cannot be cut now, it is as it was.
-fn cut(hub: &Arc<Hub>, partition: PartitionId, at: Key) {
-    let cutting = hub.clone();
-    hub.spawn(async move {
-        let Some(entry) = cutting.directories.find(partition.table) else { return };
-        if let Err(error) = cutting.split(&entry.name, partition, &at).await {
-            tracing::warn!(%error, %partition, "tables: a large or busy partition was not cut");
-        }
-    });
 }
 
 impl Perform<gateway::Output> for ForGateway {

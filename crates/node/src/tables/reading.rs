@@ -16,8 +16,8 @@ use tidings_client::tables::form::{into_json, key_of, key_to, query_of};
 use tidings_predicate::query::Ask;
 use tidings_predicate::{Key, Packed};
 use tidings_tables::acl::Right;
-use tidings_tables::calls::{Answer, Call, Span, Visible};
-use tidings_tables::directory::Partition;
+use tidings_tables::calls::{Answer, Call, Page, Span, Visible};
+use tidings_tables::directory::{Partition, Properties};
 use tidings_tables::gather::{Gather, Reading};
 use tidings_tables::names::PartitionId;
 use tidings_tables::refusal::Refusal;
@@ -70,6 +70,21 @@ impl Course {
             && ask.lookup.is_none()
     }
 
+    /// R1: finds where it begins and ends, as the table names its records.
+    fn locate(&mut self, properties: &Properties) -> Result<(), Error> {
+        convert::locate(properties, &mut self.read)?;
+        let query = self.read.query.clone().unwrap_or_default();
+        self.before = query.before.and_then(key_of);
+        self.at = match self.read.cursor.is_empty() {
+            true => At::From(query.from.and_then(key_of)),
+            false => {
+                let key = v1::RecordKey::decode(self.read.cursor.clone()).ok().and_then(key_of);
+                At::After(key.ok_or(Refusal::BadCursor)?)
+            }
+        };
+        Ok(())
+    }
+
     fn span(&self) -> Span {
         match &self.at {
             At::From(from) => Span::Between(from.clone(), self.before.clone()),
@@ -86,6 +101,14 @@ impl Course {
             At::After(key) => read.after = Some(key_to(key.clone())),
         }
         read
+    }
+
+    /// R5: the client has seen partitions up to here, whoever has answered which piece.
+    fn reached(&mut self, piece: &v1::RecordRows) {
+        for at in &piece.positions {
+            let seen = self.positions.entry(at.partition).or_default();
+            *seen = at.position.max(*seen);
+        }
     }
 
     /// Goes on behind a partition; whether there is anything.
@@ -134,14 +157,23 @@ impl Course {
 
 /// Pieces of a partition's answer, here or elsewhere.
 enum Pieces {
-    Here { asked: Asked, partition: u32, audiences: bool },
+    Here {
+        asked: Asked,
+        /// A copy's first piece, which says that there is an answer.
+        first: Option<Page>,
+        partition: u32,
+        audiences: bool,
+    },
     There(Box<Answers>),
 }
 
 impl Pieces {
     async fn next(&mut self) -> Result<Option<v1::RecordRows>, Error> {
         match self {
-            Pieces::Here { asked, partition, audiences } => match asked.next().await {
+            Pieces::Here { first: first @ Some(_), partition, audiences, .. } => {
+                Ok(first.take().map(|page| convert::page_to(*partition, page, *audiences)))
+            }
+            Pieces::Here { asked, partition, audiences, .. } => match asked.next().await {
                 Some(Ok(Answer::Page(page))) => Ok(Some(convert::page_to(*partition, page, *audiences))),
                 Some(Ok(_)) => Err(malformed()),
                 Some(Err(refusal)) => Err(refusal.into()),
@@ -173,26 +205,24 @@ impl Hub {
             .hint("Read without them, or with that application's key."));
         }
         let ask = read.query.as_ref().map(query_of).transpose()?.unwrap_or_default();
-        let query = read.query.clone().unwrap_or_default();
-        let at = match read.cursor.is_empty() {
-            true => At::From(query.from.and_then(key_of)),
-            false => {
-                let key = v1::RecordKey::decode(read.cursor.clone()).ok().and_then(key_of);
-                At::After(key.ok_or(Refusal::BadCursor)?)
-            }
-        };
         let mut course = Course {
             caller: convert::relative(caller, &name.app),
             name,
             ask,
-            at,
-            before: query.before.and_then(key_of),
+            at: At::From(None),
+            before: None,
             rows: Vec::new(),
             bytes: 0,
             positions: BTreeMap::new(),
             until: Instant::now() + CALL,
             read,
         };
+        loop {
+            match self.readable(&course).await {
+                Ok(entry) => break course.locate(&entry.directory.properties)?,
+                Err(error) => self.again(error, course.until).await?,
+            }
+        }
         if course.read.key.is_some() {
             self.read_one(&mut course).await?;
             return course.finish(Ends::Done);
@@ -216,7 +246,7 @@ impl Hub {
             match attempt.await {
                 Ok(piece) => {
                     let rows = piece.unwrap_or_default();
-                    course.positions.extend(rows.positions.iter().map(|at| (at.partition, at.position)));
+                    course.reached(&rows);
                     course.rows = rows.rows;
                     return Ok(());
                 }
@@ -241,7 +271,7 @@ impl Hub {
         let (part, partition) = self.next_partition(course).await?;
         let mut pieces = self.pieces(course, partition, course.span(), false).await?;
         while let Some(piece) = pieces.next().await? {
-            course.positions.extend(piece.positions.iter().map(|at| (at.partition, at.position)));
+            course.reached(&piece);
             for record in piece.rows {
                 if !course.take(record) {
                     return Ok(Some(Ends::Full));
@@ -283,7 +313,7 @@ impl Hub {
             let mut pieces = self.pieces(course, partition, course.span(), true).await?;
             let mut size = 0;
             while let Some(piece) = pieces.next().await? {
-                course.positions.extend(piece.positions.iter().map(|at| (at.partition, at.position)));
+                course.reached(&piece);
                 size += piece.rows.iter().map(v1::Record::encoded_len).sum::<usize>();
                 if size > PAGE {
                     return Err(too_large(format!("the answer has more than {PAGE} bytes")));
@@ -312,7 +342,7 @@ impl Hub {
             let (part, partition) = self.next_partition(course).await?;
             let mut pieces = self.pieces(course, partition, course.span(), false).await?;
             while let Some(piece) = pieces.next().await? {
-                course.positions.extend(piece.positions.iter().map(|at| (at.partition, at.position)));
+                course.reached(&piece);
                 for record in piece.rows.into_iter().filter_map(convert::record_of) {
                     let joined = self.joined(course, &gather, &record).await?;
                     gather.add(&record, joined.as_ref())?;
@@ -388,12 +418,18 @@ impl Hub {
         whole: bool,
     ) -> Result<Pieces, Error> {
         let address = self.owner_of(partition).ok_or(Refusal::Moved)?;
+        let ask = || {
+            let read = convert::read_of(&course.read, partition.number, span.clone(), whole, self.deadline())?;
+            Ok::<_, Error>((convert::caller_of(&course.caller), read))
+        };
+        let (number, audiences) = (partition.number, course.read.audiences);
         if address == self.told.address {
-            let read = convert::read_of(&course.read, partition.number, span, whole, self.deadline())?;
-            let who = convert::caller_of(&course.caller);
+            let (who, read) = ask()?;
             let asked = self.ask(partition, who, Call::Read(Box::new(read))).await;
-            let (partition, audiences) = (partition.number, course.read.audiences);
-            return Ok(Pieces::Here { asked, partition, audiences });
+            return Ok(Pieces::Here { asked, first: None, partition: number, audiences });
+        }
+        if let Some((asked, first)) = self.at_copy(partition, &course.read, ask).await? {
+            return Ok(Pieces::Here { asked, first: Some(first), partition: number, audiences });
         }
         let message = match &span {
             Span::Only(_) => course.read.clone(),

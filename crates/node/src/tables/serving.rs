@@ -1,6 +1,8 @@
 //! What callers ask: tables, writes of one record, and what is at a partition that is served here.
 
+use super::NO_MEMBER;
 use super::convert;
+use super::cutting::{Why, ceded_to};
 use super::directories::{Entry, TableName};
 use super::hub::{Hub, random};
 use crate::connection::Responder;
@@ -59,24 +61,57 @@ impl Hub {
 
     async fn create(&self, caller: &v1::TablesCaller, create: v1::TableCreate) -> Result<v1::TableInfo, Error> {
         let name = self.owned(caller, &create.table)?;
-        let properties = convert::properties_of(&create.properties.unwrap_or_default())?;
+        let said = create.properties.unwrap_or_default();
+        self.refuse_promises(&said)?;
+        let properties = convert::properties_of(&said)?;
         let cuts = create.cuts.into_iter().map(|key| convert::key(&Some(key))).collect::<Result<_, Error>>()?;
-        let directory = Directory::create(TableId(random()?), &convert::caller_of(caller), properties, cuts)?;
+        let (functions, id) = (&self.told.functions, TableId(random()?));
+        let directory = Directory::create_with(functions, id, &convert::caller_of(caller), properties, cuts)?;
         let entry = self.create_table(&name, &directory).await?;
         Ok(self.info(&entry, true))
     }
 
     async fn alter(&self, caller: &v1::TablesCaller, alter: v1::TableAlter) -> Result<v1::TableInfo, Error> {
         let name = TableName::parse(&caller.app, &alter.table)?;
-        let properties = convert::properties_of(&alter.properties.unwrap_or_default())?;
+        let said = alter.properties.unwrap_or_default();
+        self.refuse_promises(&said)?;
+        let properties = convert::properties_of(&said)?;
         let caller = convert::caller_of(&convert::relative(caller, &name.app));
         let changed = self.change_table(&name, |entry, directory| {
             if alter.generation > 0 && entry.version.1 != alter.generation {
                 return Err(Refusal::Changed);
             }
-            directory.alter(&caller, properties.clone())
+            directory.alter_with(&self.told.functions, &caller, properties.clone())
         });
         Ok(self.info(&changed.await?.0, true))
+    }
+
+    /// Refuses what nothing here keeps: records lie in the cluster's store, and no client leaves writes unsent.
+    fn refuse_promises(&self, said: &v1::TableProperties) -> Result<(), Error> {
+        if said.lossy {
+            return Err(Error::new("tables.lossy", Class::Refused, "no table can be lossy yet")
+                .hint("Only devices leave writes unsent, and there are none. Make the table without it."));
+        }
+        let replication = said.replication.as_str();
+        if matches!(replication, "" | convert::REPLICATION) {
+            return Ok(());
+        }
+        let shown = crate::principal::clip(replication);
+        let Ok(copies) = replication.parse::<usize>() else {
+            let message = format!("there is no replication `{shown}` for tables");
+            return Err(Error::new("tables.replication", Class::Invalid, message)
+                .hint("Every member of the cluster has the records of every table: `cluster`."));
+        };
+        self.stored()?.refuse_outside(NO_MEMBER)?;
+        let members = self.stored()?.voters();
+        match copies == members {
+            true => Ok(()),
+            false => {
+                let message = format!("a table has a copy at each member: {members} here, not {shown}");
+                Err(Error::new("tables.replication", Class::Refused, message)
+                    .hint("Say `cluster`; `tidings member add` and `remove` change how many members there are."))
+            }
+        }
     }
 
     /// Changes a table's list of access, or tells it.
@@ -138,7 +173,11 @@ impl Hub {
     }
 
     /// How large a partition is; none if its owner does not say.
-    async fn size(self: &Arc<Self>, caller: &v1::TablesCaller, partition: PartitionId) -> Option<v1::PartitionSize> {
+    pub(super) async fn size(
+        self: &Arc<Self>,
+        caller: &v1::TablesCaller,
+        partition: PartitionId,
+    ) -> Option<v1::PartitionSize> {
         let message = Message::PartitionStat(v1::PartitionStat {});
         let asked = self.at_owner(caller, partition, message, Instant::now() + STAT);
         match tokio::time::timeout(STAT, asked).await {
@@ -159,17 +198,19 @@ impl Hub {
         let caller = &convert::relative(caller, &name.app);
         let key = convert::key(&at)?;
         let table = format!("{}/{}", name.app, name.table);
-        let message = match split {
-            true => Message::Split(v1::TableSplit { table, at }),
-            false => Message::Merge(v1::TableMerge { table, at }),
-        };
         let until = Instant::now() + CALL;
         loop {
             let attempt = async {
                 let entry = self.table(&name).await?;
                 entry.directory.may(&convert::caller_of(caller), Right::Administer)?;
+                let key = entry.directory.properties.bound(key.clone())?;
+                let (table, at) = (table.clone(), Some(key_to(key.clone())));
+                let message = match split {
+                    true => Message::Split(v1::TableSplit { table, at }),
+                    false => Message::Merge(v1::TableMerge { table, at }),
+                };
                 let partition = entry.directory.partition_id(partition_at(&entry, &key)?.number);
-                self.at_owner(caller, partition, message.clone(), until).await
+                self.at_owner(caller, partition, message, until).await
             };
             match attempt.await {
                 Ok(Message::Info(info)) => return Ok(info),
@@ -247,8 +288,10 @@ impl Hub {
                 reads = may_read.is_ok();
                 // Only what the writer sees can be patched.
                 may_read.or_else(|refusal| if patches { Err(refusal) } else { Ok(()) })?;
+                let mut write = write.clone();
+                let key = convert::stored_key(&entry.directory.properties, key.clone(), &mut write)?;
                 let partition = entry.directory.partition_id(partition_at(&entry, &key)?.number);
-                self.at_owner(&caller, partition, Message::Write(write.clone()), until).await
+                self.at_owner(&caller, partition, Message::Write(write), until).await
             };
             match attempt.await {
                 Ok(Message::Written(written)) => break written,
@@ -331,7 +374,7 @@ impl Hub {
                 },
                 Message::Split(split) => {
                     let (name, at) = (TableName::parse(&caller.app, &split.table)?, convert::key(&split.at)?);
-                    let entry = self.split(&name, partition, &at).await?;
+                    let entry = self.split(&name, partition, &at, Why::Asked).await?;
                     Ok(Message::Info(self.info(&entry, true)))
                 }
                 Message::Merge(merge) => {
@@ -340,6 +383,7 @@ impl Hub {
                     let entry = self.merge(&name, [partition, next]).await?;
                     Ok(Message::Info(self.info(&entry, true)))
                 }
+                Message::Cede(_) => self.cede(partition).await.map(ceded_to),
                 _ => Err(error::unsupported()),
             }
         })
@@ -363,25 +407,6 @@ impl Hub {
             Outcome::Refused(refusal) => return Err(refusal.into()),
         };
         Ok(v1::RecordWritten { outcome: Some(outcome) })
-    }
-
-    /// The partition behind another, which must be served here, too.
-    async fn neighbour(&self, name: &TableName, partition: PartitionId) -> Result<PartitionId, Error> {
-        let entry = self.table(name).await?;
-        let parts = &entry.directory.partitions;
-        let at = parts.iter().position(|part| part.number == partition.number).ok_or(Refusal::Moved)?;
-        let next = parts.get(at + 1).map(|part| entry.directory.partition_id(part.number)).ok_or_else(|| {
-            Error::new("tables.no_neighbour", Class::Refused, "there is no partition behind this one")
-                .hint("Name a key of the partition before the last.")
-        })?;
-        match self.owner_of(next) {
-            Some(address) if address == self.told.address => Ok(next),
-            None => Err(Refusal::Moved.into()),
-            Some(_) => {
-                Err(Error::new("tables.apart", Class::Refused, "the two partitions are served by different nodes")
-                    .hint("Partitions that one node serves can be joined."))
-            }
-        }
     }
 
     /// When what waits in a machine for others gives up.

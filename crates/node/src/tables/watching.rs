@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidings_base::{Class, Error, Wall};
-use tidings_client::tables::form::{into_json, key_to, query_of};
+use tidings_client::tables::form::{into_json, key_to, partition_value_of, query_of};
 use tidings_predicate::query::Query;
 use tidings_tables::acl::Right;
 use tidings_tables::gateway::{Event, Input, Start, Watch};
@@ -267,9 +267,13 @@ impl Hub {
             false => Some(Endpoint { netid: convert::netid_of(&query.netid)?, app: caller.app.clone() }),
         };
         let (caller_here, properties) = (convert::caller_of(&who), &entry.directory.properties);
-        let ask = query_of(&query.query.clone().unwrap_or_default())?;
         // What is wrong with it is told before anything is begun.
         entry.directory.may(&caller_here, Right::Read)?;
+        let mut ask = query_of(&query.query.clone().unwrap_or_default())?;
+        let within = query.query.as_ref().and_then(|query| query.within.clone()).and_then(partition_value_of);
+        if let Some(value) = within {
+            ask.predicate = properties.narrowed(&ask.predicate, &value)?;
+        }
         Query::compile(&ask, &self.dialect(properties)).and_then(|query| query.check_live()).map_err(Refusal::from)?;
         if query.cursor.as_ref().is_some_and(|cursor| !cursor.is_empty() && !self.is_sealed(cursor)) {
             return Err(Refusal::BadCursor.into());

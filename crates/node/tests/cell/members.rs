@@ -2,6 +2,8 @@
 
 use super::{Nodes, Raw, STUCK, ask_bare, until};
 use crate::cell_load::Load;
+use crate::support::request;
+use http::Method;
 use tidings_client::{Request, Retry};
 use tidings_node::config::{Member, Time};
 use tidings_wire::v1::cell_message::Message;
@@ -55,6 +57,42 @@ async fn sessions_and_what_was_acknowledged_survive_the_master() {
     nodes.ready().await;
     assert_ne!(nodes.master().await, master);
     assert_eq!(session.read("/kept").await.unwrap().contents, "more");
+}
+
+/// Everybody says where the newest stands, and what is applied there; whoever does not hear the others goes on with what is old.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_says_what_it_has_applied_and_the_newest_with_its_place() {
+    let mut nodes = Nodes::found(3).await;
+    let session = Raw::start(nodes.clients()).await;
+    session.put("/a", "old").await.unwrap();
+    let master = nodes.master().await;
+    let read = async |nodes: &Nodes, at: usize, how: &str| {
+        let ask = request(Method::GET, &format!("/v1/cell/files/a?place={how}"), None, None);
+        let answer = nodes.http(at, ask).await;
+        let place = answer.headers.get("tidings-place").map(|place| place.to_str().unwrap().to_owned());
+        let place: Vec<String> = place.unwrap_or_default().split('.').map(str::to_owned).collect();
+        (answer.status.as_u16(), answer.text(), place)
+    };
+    let mut last = (String::new(), 0, 0);
+    for at in 0..3 {
+        // The way to the master may have to be made first.
+        let newest = async || Some(read(&nodes, at, "newest").await).filter(|(status, ..)| *status == 200);
+        let (_, contents, place) = until("the master is reached", newest).await;
+        assert_eq!((contents.as_str(), place.len()), ("old", 4));
+        let number = |at: usize| place[at].parse::<u64>().unwrap();
+        assert!(at == 0 || (place[0] == last.0 && (number(2), number(3)) > (last.1, last.2)), "{last:?} {place:?}");
+        last = (place[0].clone(), number(2), number(3));
+        until("it has applied it", async || (read(&nodes, at, "applied").await.1 == "old").then_some(())).await;
+    }
+    // Without a majority nobody knows the newest; what is applied is still there.
+    let (left, gone) = ((master + 1) % 3, (master + 2) % 3);
+    nodes.kill(master).await;
+    nodes.kill(gone).await;
+    let (status, contents, place) = read(&nodes, left, "applied").await;
+    assert_eq!((status, contents.as_str(), place[0].clone()), (200, "old", last.0));
+    let (status, _, place) = read(&nodes, left, "newest").await;
+    assert!(status >= 500 && place == [""], "{status} {place:?}");
+    assert_eq!(read(&nodes, left, "oldest").await.0, 400);
 }
 
 /// One request of an operator, at whichever node: who is asked redirects, and a leader that is to leave hands over first.

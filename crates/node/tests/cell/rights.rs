@@ -66,6 +66,33 @@ async fn applications_do_not_see_each_other_and_sessions_are_nobody_elses() {
     assert_eq!(a.read("/config").await.unwrap().contents, "of the shop");
 }
 
+/// What a node has applied is told to whom the access lists there let read it, and to nobody without a right to the cell.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_applied_is_told_to_those_who_may_read_it() {
+    let keyed = Keyed::start().await;
+    let (shop, blog) = (keyed.key("shop").await, keyed.key("blog").await);
+    let ask = async |key: Option<&str>, method: Method, path: &str, body| {
+        let answer = keyed.nodes.http(0, request(method, &format!("/v1/cell/files{path}"), key, body)).await;
+        (answer.status.as_u16(), answer.headers.contains_key("tidings-place"))
+    };
+    assert_eq!(ask(Some(&shop), Method::PUT, "/config", Some(json!("x"))).await.0, 201);
+    assert_eq!(ask(Some(&shop), Method::PUT, "/acl/nobody", Some(json!({}))).await.0, 400, "an access list is lines");
+    for how in ["applied", "newest"] {
+        let path = format!("/config?place={how}");
+        assert_eq!(ask(Some(&shop), Method::GET, &path, None).await, (200, true));
+        assert_eq!(ask(Some(&blog), Method::GET, &path, None).await, (404, true), "another application's tree");
+        assert_eq!(ask(None, Method::GET, &path, None).await, (401, false));
+    }
+    let acl = Some(json!({"read": "nobody"}));
+    let session = Raw::start(keyed.client(&shop)).await;
+    session.put("/acl/nobody", "operator").await.unwrap();
+    assert_eq!(ask(Some(&shop), Method::PUT, "/config?acl", acl).await.0, 204);
+    for how in ["applied", "newest"] {
+        let path = format!("/config?place={how}");
+        assert_eq!(ask(Some(&shop), Method::GET, &path, None).await, (403, true), "a refusal has its place, too");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn operators_see_everything_and_applications_no_lists() {
     let keyed = Keyed::start().await;

@@ -211,3 +211,103 @@ async fn users_are_told_neither_bounds_nor_counts() {
     }
     town.node.shutdown().await.unwrap();
 }
+
+/// Who shows nothing reads what is public in the application that it names, and writes there if a list says so by name. Everything
+/// else is as if it were not there.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_shows_nothing_has_what_is_open_to_everybody() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    for (name, level) in [("open", "public"), ("closed", "app"), ("private", "user")] {
+        town.create(&shop, name, json!({ "level": level })).await;
+    }
+    for name in ["open", "closed"] {
+        let put = town.ask(&shop, Method::PUT, &format!("tables/{name}/records/a"), json!({ "n": 1 })).await;
+        assert_eq!(put.status, 200, "{}", put.text());
+    }
+    let unknown = |answer: &crate::support::Answer| answer.error() == (401, "control.unauthenticated".to_owned());
+    let operations = |table: &str| {
+        let path = |rest: &str| format!("tables/shop%2F{table}{rest}");
+        let count = json!({ "aggregates": [{ "name": "n", "aggregate": "count" }] });
+        let reads = vec![
+            (READ, path("/records/a"), NONE),
+            (READ, path("/records"), NONE),
+            (Method::POST, path("/query"), json!({ "order": [{ "expression": "n" }], "limit": 1 })),
+            (Method::POST, path("/query"), count),
+            (READ, path("/export"), NONE),
+            (READ, path(""), NONE),
+        ];
+        let writes = vec![
+            (Method::PUT, path("/records/b"), json!({ "n": 2 })),
+            (Method::DELETE, path("/records/c"), NONE),
+            (Method::PATCH, path("/records/a"), json!({ "n": 1 })),
+        ];
+        let never = vec![
+            (READ, path("/access"), NONE),
+            (Method::PATCH, path("/access"), json!({ "changes": [{ "who": "nobody", "allow": ["all"] }] })),
+            (Method::DELETE, path("/access"), NONE),
+            (Method::PATCH, path(""), json!({ "max_records": 1_000 })),
+            (Method::PUT, path(""), json!({})),
+            (Method::DELETE, path(""), NONE),
+            (Method::POST, path("/import"), NONE),
+            (READ, path("/watch?netid=00112233445566778899aabbccddeeff"), NONE),
+            (READ, path("/export?audiences=true"), NONE),
+        ];
+        [reads, writes, never]
+    };
+    let may = async |table: &str, allowed: [bool; 3]| {
+        for (some, allowed) in operations(table).into_iter().zip(allowed) {
+            for (method, path, body) in some {
+                let answer = town.ask("", method.clone(), &path, body).await;
+                match allowed {
+                    true => assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text()),
+                    false => assert!(unknown(&answer), "{method} {path}: {} {}", answer.status, answer.text()),
+                }
+            }
+        }
+        if !allowed[0] {
+            let watch = town.ask("", READ, &format!("tables/shop%2F{table}/watch"), NONE).await;
+            assert!(unknown(&watch), "{}", watch.text());
+        }
+    };
+    may("open", [true, false, false]).await;
+    for table in ["closed", "private", "nothing"] {
+        may(table, [false; 3]).await;
+    }
+    // Whoever watches without a name hears what everybody may see.
+    let heard = town.stream("tables/shop%2Fopen/watch").await;
+    assert!(heard.contains("event: reset") && heard.contains("\"n\":1"), "{heard}");
+    // A list is of those who are known, unless it names nobody.
+    let change = async |changes: Value| {
+        let changed = town.ask(&shop, Method::PATCH, "tables/open/access", json!({ "changes": changes })).await;
+        assert_eq!(changed.status, 200, "{}", changed.text());
+    };
+    change(json!([{ "who": "*", "allow": ["all"] }])).await;
+    may("open", [false; 3]).await;
+    change(json!([{ "who": "nobody", "allow": ["all"] }])).await;
+    may("open", [true, true, false]).await;
+    let written = town.ask(&shop, READ, "tables/open/records/b", NONE).await.json();
+    assert_eq!(written["writer"], "nobody");
+    // Without an application, with a wrong key, and everywhere else it is as before.
+    assert!(unknown(&town.ask("", READ, "tables/open/records", NONE).await));
+    for wrong in ["tid_none.wrong", "e30.e30.e30"] {
+        let answer = town.ask(wrong, READ, "tables/shop%2Fopen/records", NONE).await;
+        assert_eq!(answer.status, 401, "{}", answer.text());
+    }
+    for path in ["tables", "admin/status", "admin/apps", "store/g/r", "cell/files/x", "notify/shop/o", "placement"] {
+        for app in [None, Some("shop")] {
+            let mut asks = request(READ, &format!("/v1/{path}"), None, None);
+            if let Some(app) = app {
+                asks.headers_mut().insert("x-tidings-app", app.parse().unwrap());
+            }
+            let stream = TcpStream::connect(town.address).await.unwrap();
+            let answer = send_http1(stream, asks).await;
+            assert!(unknown(&answer), "{path}: {} {}", answer.status, answer.text());
+        }
+    }
+    let mut named = request(READ, "/v1/tables/open/records", None, None);
+    named.headers_mut().insert("x-tidings-app", "shop".parse().unwrap());
+    let stream = TcpStream::connect(town.address).await.unwrap();
+    assert_eq!(send_http1(stream, named).await.status, 200);
+    town.node.shutdown().await.unwrap();
+}

@@ -121,6 +121,8 @@ fn split(data: &[u8]) -> (&[u8], Scope<'_>) {
 struct Shared {
     template: Arc<Template>,
     users: u32,
+    /// Those of them that are kept for somebody who is away.
+    kept: u32,
     /// For each alternative of its plan: the scheme, and what to hold its fields against.
     routes: Vec<Option<(u32, Recipe)>>,
 }
@@ -147,6 +149,15 @@ pub struct Index {
     /// At how many places all subscriptions together stand.
     places: usize,
     mirrors: Mirrors,
+    kept: Kept,
+}
+
+/// Subscriptions that are kept for somebody who is away, and how many shapes and sets of fields are in use for them.
+#[derive(Debug, Default)]
+struct Kept {
+    slots: BTreeSet<u32>,
+    shapes: usize,
+    schemes: usize,
 }
 
 impl Index {
@@ -169,6 +180,7 @@ impl Index {
             scanned: BTreeSet::new(),
             places: 0,
             mirrors: Mirrors::default(),
+            kept: Kept::default(),
         }
     }
 
@@ -187,14 +199,55 @@ impl Index {
         self.scanned.len()
     }
 
-    /// Whether a subscription takes of what there is little of, evaluations for every record or patterns, and more than one part
-    /// in so many of that is taken.
-    pub fn crowds(&self, id: SubscriptionId, parts: usize) -> bool {
+    /// Keeps a subscription though its reader is away, if it leaves room for those who are there: of evaluations for every record,
+    /// patterns, shapes and sets of fields such subscriptions take one part in so many. Whether it is kept.
+    pub fn keep(&mut self, id: SubscriptionId, parts: usize) -> bool {
         let Some(template) = self.template_of(id) else { return false };
-        let shared = self.templates[template as usize].as_ref();
-        let scans = self.scanned.contains(&id.slot) && self.scanned.len() > self.limits.scanned / parts;
-        let patterned = shared.is_some_and(|shared| !shared.template.patterns.is_empty());
-        scans || patterned && self.patterns() > self.limits.patterns / parts
+        if self.kept.slots.contains(&id.slot) {
+            return true;
+        }
+        if self.crowds(id, template, parts) {
+            return false;
+        }
+        self.kept.slots.insert(id.slot);
+        self.count_kept(template, true);
+        true
+    }
+
+    /// Its reader is there again.
+    pub fn unkeep(&mut self, id: SubscriptionId) {
+        let Some(template) = self.template_of(id) else { return };
+        if self.kept.slots.remove(&id.slot) {
+            self.count_kept(template, false);
+        }
+    }
+
+    fn crowds(&self, id: SubscriptionId, template: u32, parts: usize) -> bool {
+        let Some(shared) = &self.templates[template as usize] else { return false };
+        let limits = &self.limits;
+        let scans = self.scanned.contains(&id.slot) && self.scanned.len() > limits.scanned / parts;
+        let patterned = !shared.template.patterns.is_empty() && self.patterns() > limits.patterns / parts;
+        let new = |number: &u32| self.schemes[*number as usize].as_ref().is_some_and(|scheme| scheme.kept == 0);
+        let schemes: BTreeSet<u32> = shared.routes.iter().flatten().map(|(number, _)| *number).filter(new).collect();
+        let shape = shared.kept == 0 && self.kept.shapes >= limits.templates / parts;
+        scans || patterned || shape || !schemes.is_empty() && self.kept.schemes + schemes.len() > limits.schemes / parts
+    }
+
+    /// A template has one user more or less that is away.
+    fn count_kept(&mut self, template: u32, more: bool) {
+        let Some(shared) = &mut self.templates[template as usize] else { return };
+        shared.kept = if more { shared.kept + 1 } else { shared.kept - 1 };
+        if shared.kept != u32::from(more) {
+            return;
+        }
+        count(&mut self.kept.shapes, more);
+        for (number, _) in shared.routes.iter().flatten() {
+            let Some(scheme) = &mut self.schemes[*number as usize] else { continue };
+            scheme.kept = if more { scheme.kept + 1 } else { scheme.kept - 1 };
+            if scheme.kept == u32::from(more) {
+                count(&mut self.kept.schemes, more);
+            }
+        }
     }
 
     /// How many patterns all shapes have.
@@ -237,6 +290,7 @@ impl Index {
     /// Ends a subscription; whether there was one.
     pub fn unsubscribe(&mut self, id: SubscriptionId) -> bool {
         let Some(template) = self.template_of(id) else { return false };
+        self.unkeep(id);
         self.leave(id.slot);
         let slot = &mut self.slots[id.slot as usize];
         self.mirrors.remove(id.slot, &split(&slot.data).1, self.seed);
@@ -310,7 +364,7 @@ impl Index {
             })
             .collect();
         let number = vacant(&mut self.templates);
-        self.templates[number as usize] = Some(Shared { template: template.clone(), users: 1, routes });
+        self.templates[number as usize] = Some(Shared { template: template.clone(), users: 1, kept: 0, routes });
         self.by_shape.insert(template.shape.clone(), number);
         Ok(number)
     }
@@ -453,6 +507,10 @@ impl Index {
             }
         }
     }
+}
+
+fn count(of: &mut usize, more: bool) {
+    *of = if more { *of + 1 } else { *of - 1 };
 }
 
 fn full(message: &str) -> Refusal {

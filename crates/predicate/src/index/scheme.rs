@@ -126,6 +126,8 @@ pub(crate) struct Scheme {
     pub shape: Shape,
     /// How many templates use it.
     pub users: u32,
+    /// How many of them have a subscription that is kept for somebody who is away.
+    pub kept: u32,
     /// How many subscriptions stand in cells of each size.
     levels: [u32; LEVELS],
 }
@@ -153,7 +155,7 @@ impl<'a> Bound<'a> {
 
 impl Scheme {
     pub(crate) fn new(shape: Shape) -> Scheme {
-        Scheme { shape, users: 0, levels: [0; LEVELS] }
+        Scheme { shape, users: 0, kept: 0, levels: [0; LEVELS] }
     }
 
     pub(crate) fn count(&mut self, level: u8, more: bool) {

@@ -299,12 +299,23 @@ fn who_takes_of_what_there_is_little_of_crowds_beyond_its_part() {
     let mut index = Index::new(Limits { scanned: 4, patterns: 4, ..Limits::default() }, 1);
     let mut subscribe = |text: &str| {
         let id = index.subscribe(&predicate(text), &nobody(), &nobody()).unwrap();
-        index.crowds(id, 2)
+        index.crowds(id, index.template_of(id).unwrap(), 2)
     };
     assert!(!subscribe("a != 1") && !subscribe("a != 2") && subscribe("a != 3"));
     assert!(!subscribe("b == 1"), "what is looked up does not");
     assert!(!subscribe("b == 1 && a.matches('x')") && !subscribe("b == 1 && a.matches('y')"));
     assert!(subscribe("b == 1 && a.matches('z')"));
+}
+
+#[test]
+fn who_is_away_leaves_half_of_the_shapes() {
+    let mut index = Index::new(Limits { templates: 4, ..Limits::default() }, 1);
+    let mut keep = |text: &str| {
+        let id = index.subscribe(&predicate(text), &nobody(), &nobody()).unwrap();
+        index.keep(id, 2)
+    };
+    assert!(keep("a == 1") && keep("b == 1") && !keep("c == 1"));
+    assert!(keep("a == 2"), "of a shape that is kept already");
 }
 
 #[test]

@@ -102,9 +102,10 @@ impl World {
         };
         Ok(match &expr.node {
             Node::Literal(value) => value.clone(),
-            Node::Key => match &self.key {
+            Node::Key => match self.key.own() {
                 Key::Bytes(bytes) => Value::Bytes(bytes.clone()),
                 Key::String(text) => Value::String(text.clone()),
+                Key::Within(_) => return Err(()),
             },
             Node::Path(root, fields) => {
                 let root = match root {

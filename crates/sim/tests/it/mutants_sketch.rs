@@ -53,6 +53,7 @@ const ELSEWHERE: &[Rule] = &[
     Rule::ReplayRemembered,
     Rule::ExecutorTrusted,
     Rule::TransferKeepsTable,
+    Rule::AppliedIsNewest,
 ];
 
 /// Two minutes of faults.

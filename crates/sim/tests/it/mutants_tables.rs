@@ -28,7 +28,7 @@ const LOST: &[&str] = &[
 const VIEWS: &[&str] = &["reads_fit_the_definitions", "reads_keep_their_floors"];
 const SHOWN: &[&str] = &["hidden_records_stay_hidden"];
 /// Seeds that are tried behind the known one: what a seed does changes with the product.
-const OTHERS: std::ops::RangeInclusive<u64> = 1..=60;
+const OTHERS: std::ops::RangeInclusive<u64> = 1..=400;
 
 /// A rule, the seed that notices its absence, and by which claims.
 const TABLE: &[(Rule, u64, &[&str])] = &[
@@ -47,6 +47,9 @@ const TABLE: &[(Rule, u64, &[&str])] = &[
     (Rule::NoDifference, 6, LIVE),
     (Rule::CursorKept, 37, LIVE),
     (Rule::FloorIgnored, 3, VIEWS),
+    (Rule::CopyGapIgnored, 7, VIEWS),
+    (Rule::CopyOwns, 29, VIEWS),
+    (Rule::CopyShowsAll, 2, SHOWN),
     (Rule::OutcomeForgotten, 1, ONCE),
     (Rule::OutcomeApart, 110, ONCE),
     (Rule::WatermarkIgnored, 1, ONCE),
@@ -60,8 +63,18 @@ const TABLE: &[(Rule, u64, &[&str])] = &[
 ];
 
 /// Rules that no seed here misses: tests of the machines hold them (`crates/tables/tests/it`).
-const ELSEWHERE: &[Rule] =
-    &[Rule::BoundsTold, Rule::ListIgnored, Rule::AwayForgotten, Rule::OpenedSilently, Rule::PublishedOnce];
+const ELSEWHERE: &[Rule] = &[
+    Rule::BoundsTold,
+    Rule::ListIgnored,
+    Rule::AwayForgotten,
+    Rule::OpenedSilently,
+    Rule::PublishedOnce,
+    Rule::CededServing,
+    Rule::LeftOnce,
+    Rule::GivenEarly,
+    Rule::WatermarkAged,
+    Rule::CopyOutdated,
+];
 
 /// Two minutes of faults.
 fn options(mutant: Option<Rule>) -> Options {

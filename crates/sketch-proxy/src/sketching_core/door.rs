@@ -3,7 +3,7 @@
 use super::Core;
 use super::seal::{self, Asks, Carries, Nonce, Opened, same};
 use crate::config::Config;
-use crate::engine::{Asked, Engine};
+use crate::engine::{Asked, Engine, Served};
 use crate::held::{Held, Reading};
 use crate::serve::{Content, PIECE, Untaken, full, trailed};
 use bytes::Bytes;
@@ -122,10 +122,10 @@ impl Door {
             return self.foreign();
         }
         self.core.counts.served.fetch_add(1, Relaxed);
-        let question = Arc::new(Asked { forwarded: admitted.forwarded, key: admitted.key, rules });
-        let kind = Kind::Read { way: asks.way, after: None };
+        let Ok(question) = self.engine.question(admitted.forwarded, admitted.key, rules) else { return self.foreign() };
+        let kind = Kind::Read { way: asks.way, after: asks.after };
         match self.engine.ask(Arc::clone(&question), kind, asks.client).await {
-            Ok((page, how)) => match self.whole(&page) {
+            Ok(Served { page, how, .. }) => match self.whole(&page) {
                 Ok(content) => self.vouched(&asks.nonce, &question, &page, how, content),
                 Err(why) => self.refused(&asks.nonce, why),
             },

@@ -4,7 +4,8 @@
 //!   client ─▶ A: s(q) ── held here? ── yes ─▶ A's engine
 //!                │ no: whom does the lookup name?
 //!                ├──────────────────────────────▶ B's door ── held there? ── yes ─▶ B's engine, the page comes back
-//!                └ nobody, no answer, "moved" ──▶ past the table: asked of all origins, nothing remembered
+//!                └ nobody, no answer, "moved" ──▶ past the table: asked of all origins, nothing remembered;
+//!                                                 before a BFT group: the holder is waited for
 //! ```
 //! Every proxy is request sketcher and response sketcher (§3.4 of the paper). A request takes one hop at most: a door asks its
 //! own engine and nobody else. The loss of a proxy costs agreed reads, and nothing else.
@@ -18,8 +19,9 @@ mod peers;
 mod seal;
 
 use crate::config::{Config, Core as CoreConfig, Secret};
-use crate::engine::{End, Engine, Question};
+use crate::engine::{End, Engine, Question, Served};
 use crate::held::Held;
+use crate::ordered::Group;
 use bytes::Bytes;
 use carry::{Books, Carrier};
 use http::header::{HOST, HeaderValue, TE};
@@ -42,8 +44,9 @@ use tidings_base::{Class, Error, KeyHash, LeaseNumber};
 use tidings_client::placement::{Changes, Lookup, LookupOptions, Owner, OwnerState};
 use tidings_sketch::group;
 use tidings_sketch::http::CORE;
+use tidings_sketch::sigma::Sigma;
 use tidings_sketch::sketch::Sketching;
-use tidings_sketch::sketcher::{How, Kind, Ranges, Refusal, Way};
+use tidings_sketch::sketcher::{How, Kind, Ranges, Refusal, WHOLE, Way};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -52,10 +55,15 @@ const CONNECT: Duration = Duration::from_millis(500);
 /// How long a connection without a request is kept: less than a door keeps it, so that none ends under a request.
 const IDLE: Duration = Duration::from_secs(15);
 /// How long another proxy has to begin its answer, in patiences: it may ask one origin in vain, and then all. Whoever has none by
-/// then asks all origins itself.
+/// then asks all origins itself. (Before a group it has as long as ordering may take.)
 const PATIENCES: u32 = 3;
 /// How often it is looked whether placement refuses this proxy.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long it is waited before the holder of a range is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long a range may have no holder, before a group with an order: longer than leases of a namespace that proxies make (12 s),
+/// and what it takes to notice.
+const HOLDERLESS: Duration = Duration::from_secs(20);
 
 type Line = Client<HttpConnector, Full<Bytes>>;
 
@@ -95,6 +103,15 @@ struct Counts {
     foreign: AtomicU64,
 }
 
+/// A read that the table has a part in.
+#[derive(Clone, Copy)]
+struct Read {
+    way: Way,
+    after: Option<Sigma>,
+    /// Whom it is counted for.
+    client: u64,
+}
+
 /// A proxy's part in a sketching core.
 pub(crate) struct Core {
     owner: Owner,
@@ -108,6 +125,8 @@ pub(crate) struct Core {
     unverified_rather_than_none: bool,
     /// Requests that are put to others at a time.
     forwards: Semaphore,
+    /// Reads of a group that are under way here, or wait for the holder of their range.
+    waits: Semaphore,
     peers: Mutex<Peers>,
     counts: Counts,
 }
@@ -123,6 +142,14 @@ impl Ranges for Core {
     fn held(&self, at: KeyHash) -> Option<LeaseNumber> {
         self.books.clean.read().held(at, self.owner.check_hash(at))
     }
+
+    /// What it has leases of. Who has none yet counts as if it were alone: nobody else counts for what it puts to all origins then.
+    fn share(&self) -> u32 {
+        match (self.points() >> (u64::BITS - WHOLE.ilog2())) as u32 {
+            0 => WHOLE,
+            share => share,
+        }
+    }
 }
 
 /// How pages are sketched in a core: alike by all proxies with these origins, and otherwise than in any other group.
@@ -130,7 +157,9 @@ pub(crate) fn sketching(config: &Config, secret: &Secret) -> Sketching {
     let mut origins: Vec<String> = config.origins.iter().map(ToString::to_string).collect();
     origins.sort_unstable();
     let quorum = format!("{} of {}, {} wrong", config.quorum, origins.len(), config.faults);
-    let parts: Vec<&[u8]> = origins.iter().chain([&quorum]).map(String::as_bytes).collect();
+    let group = config.group.as_ref().map(Group::identity).unwrap_or_default();
+    let parts = origins.iter().chain([&quorum]).map(String::as_bytes).chain(group.iter().map(Vec::as_slice));
+    let parts: Vec<&[u8]> = parts.collect();
     Sketching::derived(secret.bytes(), "pages", &parts)
 }
 
@@ -193,10 +222,15 @@ impl Core {
             books,
             seal,
             line: line(),
-            patience: config.patience.saturating_mul(PATIENCES),
+            patience: match config.group {
+                // To order takes the holder as long as it takes.
+                Some(_) => config.patience + config.give_up,
+                None => config.patience.saturating_mul(PATIENCES),
+            },
             give_up: config.give_up,
             unverified_rather_than_none: config.unverified_rather_than_none,
             forwards: Semaphore::new(core.most_forwards),
+            waits: Semaphore::new(config.most_requests),
             peers: Mutex::default(),
             counts: Counts::default(),
         };
@@ -229,7 +263,7 @@ impl Core {
             if code != told {
                 match refusal {
                     Some(error) => {
-                        tracing::warn!(%error, hint = %error.hint, "placement refuses this proxy: all origins are asked");
+                        tracing::warn!(%error, hint = %error.hint, "placement refuses this proxy: it remembers nothing");
                     }
                     None => tracing::info!("placement does not refuse this proxy any more"),
                 }
@@ -257,9 +291,13 @@ impl Core {
         self.owner.leave();
     }
 
+    /// How much of the ring it has leases of.
+    fn points(&self) -> u128 {
+        self.owner.held().iter().map(|held| held.leased.range.len()).sum()
+    }
+
     pub(crate) fn stats(&self) -> CoreStats {
-        let held = self.owner.held();
-        let points: u128 = held.iter().map(|held| held.leased.range.len()).sum();
+        let (held, points) = (self.owner.held(), self.points());
         let Counts { forwarded, served, aside, unanswered, foreign } = &self.counts;
         CoreStats {
             name: self.owner.name().to_owned(),
@@ -277,24 +315,47 @@ impl Core {
 
     /// Asks whoever holds a request's range, or else all origins.
     pub(crate) async fn ask(&self, engine: &Arc<Engine>, question: Question, kind: Kind, client: u64) -> End {
-        let Kind::Read { way: way @ (Way::Usual | Way::Replicated), .. } = kind else {
+        let Kind::Read { way: way @ (Way::Usual | Way::Replicated), after } = kind else {
             // The table has no part in it.
             return engine.aside(question, kind, client).await;
         };
-        let at = question.key.position();
-        let end = if self.held(at).is_some() {
-            engine.ask(Arc::clone(&question), kind, client).await
-        } else if let Some(address) = self.elsewhere(at) {
-            self.forward(engine, &address, &question, way, client).await
-        } else {
-            Err(Refusal::Moved)
-        };
-        match end {
-            Err(Refusal::Moved) => {
+        let read = Read { way, after, client };
+        if engine.is_ordered() {
+            return self.insist(engine, &question, read).await;
+        }
+        match self.ask_holder(engine, &question, read).await {
+            // That the holder has too much to do, or does not reach the origins, says nothing of this proxy; and origins have
+            // no order that it could fall behind.
+            Err(Refusal::Moved | Refusal::Busy | Refusal::Group(group::Refusal::Unreachable)) => {
                 self.counts.aside.fetch_add(1, Relaxed);
                 engine.aside(question, kind, client).await
             }
             end => end,
+        }
+    }
+
+    /// Asks whoever holds a request's range.
+    async fn ask_holder(&self, engine: &Arc<Engine>, question: &Question, read: Read) -> End {
+        let (at, Read { way, after, client }) = (question.key.position(), read);
+        if self.held(at).is_some() {
+            engine.ask(Arc::clone(question), Kind::Read { way, after }, client).await
+        } else if let Some(address) = self.elsewhere(at) {
+            self.forward(engine, &address, question, read).await
+        } else {
+            Err(Refusal::Moved)
+        }
+    }
+
+    /// Rule A: before a group with an order nobody but the holder answers. What was read past it now could be newer than what it
+    /// remembers, and the next read, answered by it, would go back. So it is waited for until there is one.
+    async fn insist(&self, engine: &Arc<Engine>, question: &Question, read: Read) -> End {
+        let Ok(_waits) = self.waits.try_acquire() else { return Err(Refusal::Busy) };
+        let until = Instant::now() + self.give_up.max(HOLDERLESS);
+        loop {
+            match self.ask_holder(engine, question, read).await {
+                Err(Refusal::Moved) if Instant::now() < until => tokio::time::sleep(AGAIN).await,
+                end => return end,
+            }
         }
     }
 
@@ -308,9 +369,9 @@ impl Core {
     }
 
     /// Asks another proxy. That it gives no proper answer, or that too much is asked of others, is as if the range had moved.
-    async fn forward(&self, engine: &Engine, address: &str, question: &Question, way: Way, client: u64) -> End {
+    async fn forward(&self, engine: &Engine, address: &str, question: &Question, read: Read) -> End {
         let Ok(_under_way) = self.forwards.try_acquire() else { return Err(Refusal::Moved) };
-        match self.forwarded(engine, address, question, way, client).await {
+        match self.forwarded(engine, address, question, read).await {
             Ok(end) => {
                 if !matches!(end, Err(Refusal::Moved)) {
                     self.counts.forwarded.fetch_add(1, Relaxed);
@@ -324,11 +385,7 @@ impl Core {
                     peers.silent(now, address, how);
                 }
                 if peers.may_tell(now) {
-                    tracing::warn!(
-                        proxy = address,
-                        why,
-                        "another proxy of the core gave no answer; all origins are asked"
-                    );
+                    tracing::warn!(proxy = address, why, "another proxy of the core gave no answer");
                 }
                 Err(Refusal::Moved)
             }
@@ -340,11 +397,10 @@ impl Core {
         engine: &Engine,
         address: &str,
         question: &Question,
-        way: Way,
-        client: u64,
+        read: Read,
     ) -> Result<End, NoAnswer> {
-        let nonce = nonce().map_err(NoAnswer::improper)?;
-        let asks = Asks { nonce, scheme: question.forwarded.scheme, way, client };
+        let (nonce, Read { way, after, client }) = (nonce().map_err(NoAnswer::improper)?, read);
+        let asks = Asks { nonce, scheme: question.forwarded.scheme, way, client, after };
         let request = self.request(address, question, &asks).map_err(NoAnswer::improper)?;
         let asked = tokio::time::timeout(self.patience, self.line.request(request)).await;
         let response = asked
@@ -369,7 +425,7 @@ impl Core {
                 if matches!(answer.response.body, Held::Passing(_)) {
                     return Err(NoAnswer::improper("its page is too long to be held"));
                 }
-                Ok(Ok((answer.response, how)))
+                Ok(Ok(Served { page: answer.response, how, sigma: None }))
             }
         };
         self.peers.lock().answered(address);

@@ -11,8 +11,10 @@
 //! earlier time has another MAC. Nothing is encrypted.
 
 use std::fmt;
+use tidings_base::Incarnation;
 use tidings_sketch::group;
 use tidings_sketch::http::Fields;
+use tidings_sketch::sigma::Sigma;
 use tidings_sketch::sketch::{Of, Pen, Sketch, Sketching};
 use tidings_sketch::sketcher::{How, Refusal, Way};
 
@@ -28,6 +30,8 @@ pub(crate) struct Asks {
     pub(crate) way: Way,
     /// Whom replicated reads are counted for.
     pub(crate) client: u64,
+    /// The write that the answer may not be older than (rule K).
+    pub(crate) after: Option<Sigma>,
 }
 
 /// What goes along with entries.
@@ -80,6 +84,7 @@ impl Seal {
     pub(crate) fn of_ask(&self, asks: &Asks, key: &Sketch, non_inputs: &Fields) -> Sketch {
         let mut pen = self.pen(Of::Request, "ask", &asks.nonce);
         pen.field(asks.scheme.as_bytes()).field(way(asks.way).as_bytes()).number(asks.client).field(&key.0);
+        pen.field(place(asks.after).as_bytes());
         for (name, value) in non_inputs {
             pen.field(name.as_str().as_bytes()).field(value.as_bytes());
         }
@@ -114,8 +119,9 @@ impl Seal {
     /// The header of a request.
     pub(crate) fn ask(&self, asks: &Asks, key: &Sketch, non_inputs: &Fields) -> String {
         let mac = self.of_ask(asks, key, non_inputs);
-        let Asks { nonce, scheme, way: its, client } = asks;
-        format!("ask {} {scheme} {} {client:016x} {}", Hex(*nonce), way(*its), Hex(mac.0))
+        let Asks { nonce, scheme, way: its, client, after } = asks;
+        let after = place(*after);
+        format!("ask {} {scheme} {} {client:016x} {after} {}", Hex(*nonce), way(*its), Hex(mac.0))
     }
 
     /// The header of entries.
@@ -162,10 +168,11 @@ impl Seal {
 pub(crate) fn open(header: &str) -> Option<Opened> {
     let parts: Vec<&str> = header.split(' ').collect();
     match parts[..] {
-        ["ask", nonce, scheme, way, client, mac] => {
+        ["ask", nonce, scheme, way, client, after, mac] => {
             let scheme = ["http", "https"].into_iter().find(|known| *known == scheme)?;
             let client = u64::from_str_radix(client, 16).ok()?;
-            Some(Opened::Asks(Asks { nonce: hex(nonce)?.0, scheme, way: way_of(way)?, client }, hex(mac)?))
+            let asks = Asks { nonce: hex(nonce)?.0, scheme, way: way_of(way)?, client, after: place_of(after)? };
+            Some(Opened::Asks(asks, hex(mac)?))
         }
         ["carry", nonce, token, incarnation, length, entries, mac] => {
             let carries = Carries {
@@ -199,6 +206,25 @@ fn hex(text: &str) -> Option<Sketch> {
     proper.then(|| u128::from_str_radix(text, 16).ok())?.map(|number| Sketch(number.to_be_bytes()))
 }
 
+/// A place in a group's order, or none.
+fn place(sigma: Option<Sigma>) -> String {
+    let told = |sigma: Sigma| format!("{}.{}.{}", sigma.incarnation().0, sigma.height(), sigma.index());
+    sigma.map_or_else(|| NO_PLACE.to_owned(), told)
+}
+
+const NO_PLACE: &str = "-";
+
+fn place_of(word: &str) -> Option<Option<Sigma>> {
+    if word == NO_PLACE {
+        return Some(None);
+    }
+    let mut numbers = word.split('.').map(|number| number.parse::<u64>().ok());
+    let mut next = || numbers.next().flatten();
+    let (life, height, index) = (next()?, next()?, u32::try_from(next()?).ok()?);
+    let sigma = Sigma::new(Incarnation(life), height, index)?;
+    numbers.next().is_none().then_some(Some(sigma))
+}
+
 fn way(way: Way) -> &'static str {
     match way {
         Way::Usual => "usual",
@@ -228,18 +254,16 @@ fn refusal_word(why: Refusal) -> &'static str {
     match why {
         Refusal::TooManyReplicated => "too-many",
         Refusal::Group(group::Refusal::Disagreement) => "disagreement",
-        // What is not for the client to hear: the one who asked goes another way. That this proxy has too much to do, or does
-        // not reach the origins, says nothing of that one; and origins have no order that it could fall behind.
-        Refusal::Busy
-        | Refusal::Group(group::Refusal::Unreachable)
-        | Refusal::Moved
-        | Refusal::WritesRefused
-        | Refusal::NoAnswer => "moved",
+        Refusal::Group(group::Refusal::Unreachable) => "unreachable",
+        Refusal::Busy => "busy",
+        // What is not for the client to hear: the one who asked goes another way.
+        Refusal::Moved | Refusal::WritesRefused | Refusal::NoAnswer => "moved",
     }
 }
 
 fn refusal_of(word: &str) -> Option<Refusal> {
-    let known = [Refusal::Moved, Refusal::TooManyReplicated, Refusal::Group(group::Refusal::Disagreement)];
+    let of_group = [group::Refusal::Disagreement, group::Refusal::Unreachable].map(Refusal::Group);
+    let known = [Refusal::Moved, Refusal::Busy, Refusal::TooManyReplicated].into_iter().chain(of_group);
     known.into_iter().find(|why| refusal_word(*why) == word)
 }
 
@@ -257,7 +281,8 @@ mod tests {
 
     #[test]
     fn a_request_is_what_was_sealed_or_none() {
-        let asks = Asks { nonce: NONCE, scheme: "https", way: Way::Usual, client: 99 };
+        let after = Sigma::new(Incarnation(3), 70_000, 12);
+        let asks = Asks { nonce: NONCE, scheme: "https", way: Way::Usual, client: 99, after };
         let agent: Fields = vec![(USER_AGENT, HeaderValue::from_static("x"))];
         let header = seal().ask(&asks, &KEY, &agent);
         let Some(Opened::Asks(opened, mac)) = open(&header) else { panic!("{header}") };
@@ -270,6 +295,7 @@ mod tests {
             seal().of_ask(&Asks { scheme: "http", ..opened }, &KEY, &agent),
             seal().of_ask(&Asks { way: Way::Replicated, ..opened }, &KEY, &agent),
             seal().of_ask(&Asks { nonce: [8; 16], ..opened }, &KEY, &agent),
+            seal().of_ask(&Asks { after: None, ..opened }, &KEY, &agent),
             Seal::new(b"another secret").of_ask(&opened, &KEY, &agent),
         ];
         assert!(others.iter().all(|other| !same(other, &mac)));
@@ -283,15 +309,14 @@ mod tests {
         assert!(same(&mac, &seal().of_page(&NONCE, How::Agreed, &page)));
         assert!(!same(&mac, &seal().of_page(&NONCE, How::Fast, &page)));
         assert!(!same(&mac, &seal().of_page(&[8; 16], How::Agreed, &page)));
-        for why in [Refusal::Moved, Refusal::TooManyReplicated, Refusal::Group(group::Refusal::Disagreement)] {
+        let of_group = [group::Refusal::Disagreement, group::Refusal::Unreachable].map(Refusal::Group);
+        for why in [Refusal::Moved, Refusal::Busy, Refusal::TooManyReplicated].into_iter().chain(of_group) {
             let header = seal().refusal(&NONCE, why);
             assert_eq!(seal().says(&NONCE, &header), Some(Says::Refused(why)));
             assert_eq!(seal().says(&[8; 16], &header), None);
         }
-        for own in [Refusal::Busy, Refusal::Group(group::Refusal::Unreachable), Refusal::NoAnswer] {
-            let header = seal().refusal(&NONCE, own);
-            assert_eq!(seal().says(&NONCE, &header), Some(Says::Refused(Refusal::Moved)), "{own:?} is nobody else's");
-        }
+        let header = seal().refusal(&NONCE, Refusal::NoAnswer);
+        assert_eq!(seal().says(&NONCE, &header), Some(Says::Refused(Refusal::Moved)), "it is nobody else's");
         let header = seal().taken(&NONCE);
         assert!(seal().has_taken(&NONCE, &header) && !seal().has_taken(&[8; 16], &header));
     }
@@ -316,8 +341,11 @@ mod tests {
 
     #[test]
     fn nonsense_is_none() {
-        let proper =
-            seal().ask(&Asks { nonce: NONCE, scheme: "http", way: Way::Usual, client: 1 }, &KEY, &Fields::new());
+        let proper = seal().ask(
+            &Asks { nonce: NONCE, scheme: "http", way: Way::Usual, client: 1, after: None },
+            &KEY,
+            &Fields::new(),
+        );
         for end in 0..proper.len() {
             assert_eq!(open(&proper[..end]), None);
         }
@@ -327,6 +355,8 @@ mod tests {
             proper.replace("ask", "Ask"),
             format!("{proper} "),
             proper.replace(' ', "  "),
+            proper.replace(" - ", " 1.2 "),
+            proper.replace(" - ", " 1.2.3.4 "),
         ] {
             assert_eq!(open(&wrong), None, "{wrong}");
         }

@@ -122,6 +122,9 @@ pub struct Survey {
     pub third_party: Vec<Point>,
     /// By site, those with the most requests first.
     pub sites: Vec<Site>,
+    /// Those URLs that changed, the greatest ratios first.
+    #[serde(default)]
+    pub changing: Vec<Changing>,
     /// Transitions of the counted URLs.
     pub transitions: u64,
     /// Those of which both bodies were there to be compared.
@@ -162,6 +165,19 @@ pub struct Site {
     pub ratio: f64,
 }
 
+/// A URL whose answers changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Changing {
+    /// What was asked for.
+    pub url: String,
+    /// How often.
+    pub requests: u64,
+    /// How often the answer was another one than before.
+    pub transitions: u64,
+    /// Transitions by request.
+    pub ratio: f64,
+}
+
 /// The throughput that is predicted for a number of origins.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
@@ -175,6 +191,8 @@ pub struct Gain {
 pub const LEAST_REQUESTS: u64 = 25;
 /// Sites that are listed.
 const MOST_SITES: usize = 50;
+/// URLs that changed that are listed.
+const MOST_CHANGING: usize = 20;
 
 impl Study {
     fn within(bounds: Bounds) -> Study {
@@ -248,6 +266,7 @@ impl Study {
             third_party: distribution(&ratios(&|known| !known.first_party)),
             all: distribution(&all),
             sites: sites(&counted),
+            changing: self.changing(least_requests),
             transitions: sum(|known| known.transitions),
             compared,
             third_new: of_compared(sum(|known| known.differences.third_new)),
@@ -258,6 +277,21 @@ impl Study {
                 .map(|origins| Gain { origins, times: f64::from(origins) / (1.0 + votes * f64::from(origins)) })
                 .to_vec(),
         }
+    }
+}
+
+impl Study {
+    fn changing(&self, least_requests: u64) -> Vec<Changing> {
+        let counted = |known: &Known| known.requests >= least_requests && known.transitions > 0;
+        let mut found: Vec<(&String, &Known)> = self.urls.iter().filter(|(_, known)| counted(known)).collect();
+        found.sort_by(|(_, left), (_, right)| {
+            right.ratio().total_cmp(&left.ratio()).then(right.requests.cmp(&left.requests))
+        });
+        let told = |(url, known): (&String, &Known)| {
+            let Known { requests, transitions, .. } = *known;
+            Changing { url: url.clone(), requests, transitions, ratio: known.ratio() }
+        };
+        found.into_iter().take(MOST_CHANGING).map(told).collect()
     }
 }
 
@@ -336,6 +370,9 @@ mod tests {
         let votes = 47.0 / 123.0;
         assert!((survey.votes - votes).abs() < 1e-9 && (survey.gain[0].times - 4.0 / (1.0 + 4.0 * votes)).abs() < 1e-9);
         assert_eq!((survey.sites[0].site.as_str(), survey.sites[0].urls), ("a", 2));
+        let changing: Vec<(&str, u64)> =
+            survey.changing.iter().map(|page| (page.url.as_str(), page.transitions)).collect();
+        assert_eq!(changing, [("http://a/clock", 40), ("http://b/slow", 4)]);
     }
 
     #[test]

@@ -1,8 +1,11 @@
-//! A real proxy before real small web servers, on loopback.
+//! A real proxy before real small web servers, or before a BFT group, on loopback.
 
 mod bodies;
 mod health;
+mod ordered;
 mod origins;
+#[path = "../../../../tests/shared/ports.rs"]
+mod ports;
 mod secure;
 mod serving;
 mod sketching_core;

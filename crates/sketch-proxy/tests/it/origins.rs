@@ -1,7 +1,7 @@
 //! Web servers in this process, right and wrong ones; and somebody who asks.
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -152,7 +152,42 @@ impl Origin {
 pub struct Site {
     pub origins: Vec<Arc<Origin>>,
     pub proxy: Proxy,
+    asking: Asking,
+}
+
+/// Somebody who asks a proxy.
+pub struct Asking {
     client: Client<HttpConnector, Full<Bytes>>,
+    address: SocketAddr,
+    host: Option<&'static str>,
+}
+
+impl Asking {
+    pub fn of(address: SocketAddr) -> Asking {
+        Asking { client: Client::builder(TokioExecutor::new()).build_http(), address, host: None }
+    }
+
+    /// The same, for a site with this name.
+    pub fn named(self, host: &'static str) -> Asking {
+        Asking { host: Some(host), ..self }
+    }
+
+    pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Got {
+        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        let host = self.host.map(|host| ("host", host));
+        for (name, value) in headers.iter().copied().chain(host) {
+            request = request.header(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        let request = request.body(Full::new(Bytes::from(body.to_owned()))).unwrap();
+        let asked = tokio::time::timeout(Duration::from_secs(60), self.client.request(request));
+        let (parts, body) = asked.await.expect("it answers").expect("it answers properly").into_parts();
+        let body = body.collect().await.expect("it answers to the end").to_bytes();
+        Got { status: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
+    pub async fn get(&self, path: &str) -> Got {
+        self.ask("GET", path, &[], "").await
+    }
 }
 
 /// What a client got.
@@ -180,7 +215,8 @@ impl Site {
         config.patience = Duration::from_millis(300);
         change(&mut config);
         let proxy = Proxy::start(config).await.unwrap();
-        Site { origins, proxy, client: Client::builder(TokioExecutor::new()).build_http() }
+        let asking = Asking::of(proxy.address());
+        Site { origins, proxy, asking }
     }
 
     pub fn put(&self, path: &str, page: &str) {
@@ -188,16 +224,7 @@ impl Site {
     }
 
     pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Got {
-        let uri = format!("http://{}{path}", self.proxy.address());
-        let mut request = Request::builder().method(method).uri(uri);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Full::new(Bytes::from(body.to_owned()))).unwrap();
-        let asked = tokio::time::timeout(Duration::from_secs(30), self.client.request(request));
-        let (parts, body) = asked.await.expect("it answers").expect("it answers properly").into_parts();
-        let body = body.collect().await.expect("it answers to the end").to_bytes();
-        Got { status: parts.status.as_u16(), headers: parts.headers, body }
+        self.asking.ask(method, path, headers, body).await
     }
 
     pub async fn get(&self, path: &str) -> Got {

@@ -196,6 +196,20 @@ async fn ambiguous_and_malformed_requests_reach_no_origin() {
         ("GET / HTTP/1.1\r\nConnection: close\r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade, close\r\n\r\n", "501"),
         ("GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: a b\r\nConnection: close\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: a/b\r\nConnection: close\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: me@a\r\nConnection: close\r\n\r\n", "400"),
+        // What follows is a request of its own to a server that does not expect a body.
+        ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\nConnection: close\r\n\r\nGET /other HTTP/1.1\r\n", "400"),
+        (
+            "HEAD / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+            "400",
+        ),
+        ("GET / HTTP/1.1\r\nHost: a\r\n folded\r\n\r\n", "400"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc", "400"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", "400"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n", "400"),
+        ("GET http://b/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400"),
         ("nonsense\r\n\r\n", "400"),
     ] {
         let told = raw(&site, bytes).await;
@@ -204,4 +218,96 @@ async fn ambiguous_and_malformed_requests_reach_no_origin() {
     let both = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
     let told = raw(&site, both).await;
     assert_eq!(site.reads(), 0, "{told}");
+}
+
+/// Whoever announces more than is taken hears so at once, and need not send it.
+#[tokio::test]
+async fn a_body_that_says_that_it_is_too_long_is_not_waited_for() {
+    let site = Site::start(&[Sin::None; 3], |config| config.slow_client = Duration::from_secs(3_600)).await;
+    let told = raw(&site, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\nabc").await;
+    assert!(told.starts_with("HTTP/1.1 413"), "{told}");
+}
+
+/// What comes until the connection is ended.
+async fn until_ended(stream: &mut TcpStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    // It may be reset: what matters is that it ends.
+    let _ = stream.read_to_end(&mut rest).await;
+    rest
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// A frame of SETTINGS that says nothing.
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+/// Whoever sends slowly holds nobody up, and not for ever: a place among two is free again each time.
+#[tokio::test]
+async fn whoever_sends_slowly_is_cut_off_wherever_it_stands() {
+    let slow = |config: &mut tidings_sketch_proxy::Config| {
+        config.slow_client = Duration::from_millis(400);
+        config.most_connections = 2;
+    };
+    let site = Site::start(&[Sin::None; 3], slow).await;
+    site.put("/page", "0123456789");
+    // The first request of HTTP/2, of which the head never ends: HEADERS without END_HEADERS.
+    let half_a_head = [PREFACE, SETTINGS, &[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82]].concat();
+    // A whole head, by the static table: POST, http, /, a host; and of its body one byte.
+    let head = [&[0x83, 0x86, 0x84, 0x41, 1][..], b"a"].concat();
+    let headers = [&[0, 0, head.len() as u8, 1, 4, 0, 0, 0, 1][..], &head].concat();
+    let half_a_body = [PREFACE, SETTINGS, &headers, &[0, 0, 1, 0, 0, 0, 0, 0, 1, b'x']].concat();
+    for (what, said) in [
+        ("nothing", &b""[..]),
+        ("a part of the preface", &PREFACE[..9]),
+        ("half a head", b"GET /page HTTP/1.1\r\nHost: a\r\nX-Slow: "),
+        ("half a head, by HTTP/2", &half_a_head),
+        ("half a body", b"POST /page HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12"),
+        ("half a chunk", b"POST /page HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n12"),
+        ("half a body, by HTTP/2", &half_a_body),
+        ("a whole request, and no other", b"GET /page HTTP/1.1\r\nHost: a\r\n\r\n"),
+    ] {
+        let mut streams = Vec::new();
+        for _ in 0..2 {
+            let mut stream = TcpStream::connect(site.proxy.address()).await.unwrap();
+            stream.write_all(said).await.unwrap();
+            streams.push(stream);
+        }
+        // Both places are taken; somebody else waits for one of them, and gets it.
+        assert_eq!(site.get("/page").await.status, 200, "behind {what}");
+        for stream in &mut streams {
+            let told = until_ended(stream).await;
+            let told = String::from_utf8_lossy(&told);
+            match what {
+                "half a body" | "half a chunk" => assert!(told.starts_with("HTTP/1.1 408 "), "{what}: {told}"),
+                "a whole request, and no other" => assert!(told.starts_with("HTTP/1.1 200 "), "{what}: {told}"),
+                _ => assert!(!told.contains("200 OK"), "{what}: {told}"),
+            }
+        }
+    }
+}
+
+/// A byte now and then is not more than nothing.
+#[tokio::test]
+async fn a_head_or_a_body_that_trickles_is_cut_off() {
+    let site = Site::start(&[Sin::None; 3], |config| config.slow_client = Duration::from_millis(400)).await;
+    for begin in [
+        "GET /page HTTP/1.1\r\nHost: a\r\nX-Slow: ",
+        "POST /page HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n",
+    ] {
+        let (mut reading, mut writing) = TcpStream::connect(site.proxy.address()).await.unwrap().into_split();
+        writing.write_all(begin.as_bytes()).await.unwrap();
+        let trickle = async {
+            while writing.write_all(b"x").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ends = async {
+            let mut told = Vec::new();
+            let _ = reading.read_to_end(&mut told).await;
+            String::from_utf8_lossy(&told).into_owned()
+        };
+        tokio::select! {
+            told = ends => assert!(told.is_empty() || told.starts_with("HTTP/1.1 408 "), "{told}"),
+            () = trickle => {}
+        }
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidings_client::placement::testing::{Line, TestPool};
 use tidings_sketch::http::Rules;
-use tidings_sketch::sketcher::Writes;
+use tidings_sketch::sketcher::{Allowance, Writes};
 use tidings_sketch_proxy::{Config, Core, CoreStats, Proxy, Secret};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -431,4 +431,27 @@ async fn what_cannot_be_joined_is_refused_by_name() {
     config.core = Some(Core::of(pool.line(), everywhere, Secret::new(&SECRET).unwrap()));
     let error = Proxy::start(config).await.err().expect("others could not reach it");
     assert_eq!(error.code, "sketch.no_core_address");
+}
+
+/// Rule L: what one client may cause in pages that nothing is remembered of is counted once over the core, whichever proxies it asks:
+/// each counts its part.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_has_one_allowance_at_all_proxies_together() {
+    const BURST: usize = 90;
+    let mut site = Site::start(3).await;
+    let allowance = Some(Allowance { burst: BURST as u32, every: Duration::from_secs(3_600) });
+    for _ in 0..3 {
+        site.add(&SECRET, |config| config.allowance = allowance).await;
+    }
+    site.divided(&[0, 1, 2]).await;
+    let mut served = 0;
+    for page in 0..300 {
+        match site.get(page % 3, &format!("/made-up-{page}")).await.status {
+            429 => {}
+            404 => served += 1,
+            other => panic!("{other}"),
+        }
+    }
+    // A range that moves meanwhile takes a part of what was left along.
+    assert!((BURST / 2..BURST * 3 / 2).contains(&served), "{served} were asked of all origins");
 }

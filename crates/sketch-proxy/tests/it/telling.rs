@@ -73,6 +73,50 @@ async fn metrics_and_statistics_are_told_on_this_machine() {
     assert!(told(admin, "POST /metrics").await.starts_with("HTTP/1.1 405"));
 }
 
+/// The console's page for whoever looks now, and what is new on it for whoever stays.
+#[tokio::test]
+async fn the_console_shows_who_was_wrong_and_goes_on() {
+    let site = Site::start(&[Sin::None, Sin::Forger, Sin::None], |config| {
+        config.admin = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.survey = true;
+    })
+    .await;
+    let admin = site.proxy.admin().expect("it tells");
+    for version in 0..3 {
+        site.put("/clock", &format!("{version}"));
+        for _ in 0..10 {
+            assert_eq!(site.get("/clock?one&two").await.status, 200);
+        }
+    }
+    let page = told(admin, "GET /").await;
+    let wrong = site.proxy.stats().origins[1].clone();
+    assert!(wrong.mismatches + wrong.differed > 0, "{wrong:?}");
+    for part in ["<!DOCTYPE html>", "text/html", "default-src 'none'", &wrong.origin, "<svg", "class=\"bad\"", "/clock"]
+    {
+        assert!(page.contains(part), "no {part} in {page}");
+    }
+    assert!(told(admin, "GET /console.js").await.contains("EventSource('/live')"));
+
+    let mut listeners = Vec::new();
+    for _ in 0..9 {
+        let mut stream = TcpStream::connect(admin).await.unwrap();
+        stream.write_all(b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        listeners.push(stream);
+    }
+    let mut heard = Vec::new();
+    for stream in &mut listeners {
+        let (mut text, mut piece) = (String::new(), [0; 4_096]);
+        while !text.contains("data: ") && !text.contains("too many listen") {
+            let read = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut piece)).await;
+            let read = read.expect("there are news").unwrap();
+            assert!(read > 0, "{text}");
+            text.push_str(&String::from_utf8_lossy(&piece[..read]));
+        }
+        heard.push(text.contains("text/event-stream"));
+    }
+    assert_eq!(heard.iter().filter(|live| **live).count(), 8, "one too many is told so");
+}
+
 #[tokio::test]
 async fn nothing_is_told_to_other_machines() {
     let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &["http://a".to_owned()]).unwrap();

@@ -10,7 +10,7 @@ use crate::sketcher::How;
 use crate::unforeseen::Unforeseen;
 use crate::{CallId, ReplicaId, RequestId};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::bounded::BoundedQueue;
 use tidings_base::{Machine, Mono, Now, Outbox};
@@ -52,6 +52,8 @@ pub struct Ask {
 pub enum Input {
     /// Ask the group.
     Ask(Ask),
+    /// Nobody waits for this request any more: if it has not been begun, it is not.
+    Forget(RequestId),
     /// What a replica says to a fast read.
     Word(Word),
     /// What a replica says to an ordered command.
@@ -152,6 +154,8 @@ pub struct Client {
     group: Group<Bytes, Bytes>,
     under_way: Option<(RequestId, Way)>,
     waiting: BoundedQueue<Ask>,
+    /// Of those that wait: who is not to be begun.
+    forgotten: BTreeSet<RequestId>,
     last_nonce: u64,
     last_call: u64,
     unforeseen: Unforeseen,
@@ -170,6 +174,7 @@ impl Client {
             group: Group::new(options.group.clone())?,
             under_way: None,
             waiting: BoundedQueue::new(options.most_waiting),
+            forgotten: BTreeSet::new(),
             last_nonce: options.group.last_nonce,
             last_call: 0,
             unforeseen: Unforeseen::new(&options.secret),
@@ -203,7 +208,12 @@ impl Client {
         if self.under_way.is_some() {
             return;
         }
-        let Some(ask) = self.waiting.pop() else { return };
+        let ask = loop {
+            let Some(ask) = self.waiting.pop() else { return };
+            if !self.forgotten.remove(&ask.id) {
+                break ask;
+            }
+        };
         if ask.read { self.ask_all(now, ask, out) } else { self.order(now, ask.id, ask.request, out) }
     }
 
@@ -360,6 +370,10 @@ impl Machine for Client {
     fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
         match input {
             Input::Ask(ask) => self.ask(now, ask, out),
+            Input::Forget(id) if self.waiting.iter().any(|ask| ask.id == id) => {
+                self.forgotten.insert(id);
+            }
+            Input::Forget(_) => {}
             Input::Word(word) => self.heard(now, word, out),
             Input::Reply(call, reply) => self.tell_group(now, group::Input::Reply(call, reply), out),
             Input::Unasked(nonce, replica) => self.unasked(now, nonce, replica, out),

@@ -22,8 +22,8 @@ pub trait Reads: Service {
     /// Answers a request that changes nothing, as things stand.
     fn read(&self, request: &Bytes) -> Bytes;
 
-    /// Whether an answer may be remembered: not so for errors (rule D).
-    fn keeps(&self, _response: &Bytes) -> bool {
+    /// Whether an answer may be remembered: not so for errors (rule D), and for what is for one client alone (rule C).
+    fn keeps(&self, _request: &Bytes, _response: &Bytes) -> bool {
         true
     }
 }
@@ -95,7 +95,7 @@ impl ReplicaSketcher {
             }
             let request = Digest::of_request(&command.request);
             let sketch = Digest::of_response(request, result);
-            let remembered = service.keeps(result).then_some(Remembered { sketch, sigma: *sigma });
+            let remembered = service.keeps(&command.request, result).then_some(Remembered { sketch, sigma: *sigma });
             match self.options.mutant {
                 Some(Mutant::RepliedFirst) => self.late.push((request, remembered)),
                 _ => self.remember(request, remembered),

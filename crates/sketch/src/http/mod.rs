@@ -21,6 +21,7 @@ pub use rules::{Bodies, Hold, PathRule, Rules};
 use crate::sketch::{BodyHash, Of, Sketch, Sketching};
 use crate::sketcher::Kind;
 use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use ::http::uri::Authority;
 use ::http::{Method, StatusCode, request, response};
 use bytes::Bytes;
 
@@ -70,12 +71,15 @@ pub struct Admitted {
 /// Why a request is not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRequest {
-    /// It names no host, several, or one that differs from its target's.
+    /// It names no host, several, one that differs from its target's, or something that is none.
     #[error("the request must name exactly one host")]
     Host,
     /// Its length is told twice or in two ways, which servers understand differently.
     #[error("the request's length is ambiguous")]
     Length,
+    /// It is a read and has a body. A server that does not expect one takes it for the next request, of somebody else.
+    #[error("GET and HEAD have no body here; put what is asked for into the path and its query")]
+    Body,
     /// It asks for another protocol.
     #[error("WebSocket and other upgrades do not pass the sketcher; connect to the service itself")]
     Upgrade,
@@ -163,7 +167,7 @@ fn passing(headers: &HeaderMap, passes: impl Fn(&HeaderName) -> bool) -> Fields 
 
 /// Whether `Cache-Control` says how long a page lasts. `Expires` means nothing beside it (RFC 9111 §5.3), and servers that write
 /// both write another one each second.
-fn says_how_long((name, value): &(HeaderName, HeaderValue)) -> bool {
+pub fn says_how_long(name: &HeaderName, value: &HeaderValue) -> bool {
     let says = |directive: &str| {
         let name = directive.split('=').next().unwrap_or_default().trim();
         ["max-age", "s-maxage", "no-cache", "no-store"].iter().any(|known| name.eq_ignore_ascii_case(known))
@@ -182,6 +186,11 @@ fn may_be_ignored(upgrade: &HeaderValue) -> bool {
     let offered =
         |protocol: &str| protocol.eq_ignore_ascii_case("h2c") || protocol.to_ascii_lowercase().starts_with("tls/");
     upgrade.to_str().is_ok_and(|value| value.split(',').all(|protocol| offered(protocol.trim())))
+}
+
+/// Whether it is a host, perhaps with a port, and nothing besides: servers would make different things of a path or a name in it.
+fn is_host(text: &str) -> bool {
+    text.parse::<Authority>().is_ok() && !text.contains('@')
 }
 
 /// Refuses what servers might understand differently from us, before anything is forwarded.
@@ -203,6 +212,7 @@ fn check(parts: &request::Parts) -> Result<String, BadRequest> {
     match (host.or(named), named) {
         (Some(host), _) if second.is_some() || host.is_empty() => Err(BadRequest::Host),
         (Some(host), Some(named)) if !host.eq_ignore_ascii_case(named) => Err(BadRequest::Host),
+        (Some(host), _) if !is_host(host) => Err(BadRequest::Host),
         (Some(host), _) => Ok(host.to_ascii_lowercase()),
         (None, _) => Err(BadRequest::Host),
     }
@@ -223,6 +233,9 @@ impl Rules {
             return Err(BadRequest::Target);
         }
         let read = parts.method == Method::GET || parts.method == Method::HEAD;
+        if read && !body.is_empty() {
+            return Err(BadRequest::Body);
+        }
         let (headers, session) = self.without_session(sketching, &parts.headers);
         let passes = |name: &HeaderName| self.forwards(name) || (!read && conditions::is_conditional(name));
         let inputs = passing(&headers, passes);
@@ -259,7 +272,7 @@ impl Rules {
             return Err(BadResponse::Status(status));
         }
         let mut fields = passing(&parts.headers, |name| self.returns(name));
-        if fields.iter().any(says_how_long) {
+        if fields.iter().any(|(name, value)| says_how_long(name, value)) {
             fields.retain(|(name, _)| name != header::EXPIRES);
         }
         let own = fields.iter().any(|(name, _)| name == header::SET_COOKIE) && !self.remembers_set_cookie;

@@ -133,21 +133,24 @@ impl Rules {
         }
     }
 
-    /// The headers without our own cookie, and what that says.
+    /// The headers without our own cookie, and what that says. Others may be of any bytes.
     pub(super) fn without_session(&self, sketching: &Sketching, headers: &HeaderMap) -> (HeaderMap, Option<Sigma>) {
         let mut kept = headers.clone();
-        let (mut session, mut others) = (None, Vec::new());
-        for value in kept.get_all(header::COOKIE) {
-            let Ok(text) = value.to_str() else { return (headers.clone(), None) };
-            for pair in text.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
-                match pair.strip_prefix(SESSION_COOKIE).and_then(|rest| rest.strip_prefix('=')) {
-                    Some(token) => session = session.max(session::open(sketching, token)),
-                    None => others.push(pair.to_owned()),
+        let (mut session, mut others) = (None, Vec::<&[u8]>::new());
+        for value in headers.get_all(header::COOKIE) {
+            let pairs = value.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+            for pair in pairs.filter(|pair| !pair.is_empty()) {
+                match pair.strip_prefix(SESSION_COOKIE.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) {
+                    Some(token) => {
+                        let token = std::str::from_utf8(token).ok();
+                        session = session.max(token.and_then(|token| session::open(sketching, token)));
+                    }
+                    None => others.push(pair),
                 }
             }
         }
         kept.remove(header::COOKIE);
-        if let Ok(value) = HeaderValue::from_str(&others.join("; "))
+        if let Ok(value) = HeaderValue::from_bytes(&others.join(&b"; "[..]))
             && !others.is_empty()
         {
             kept.insert(header::COOKIE, value);

@@ -47,7 +47,12 @@ fn every_part_that_is_forwarded_is_part_of_the_sketch() {
     let rules = Rules::default();
     let admit = |rules: &Rules, scheme, body| rules.admit(&sketching(), scheme, &request(PAGE), body).unwrap().key;
     assert_ne!(plain, admit(&rules, "https", Bytes::new()));
-    assert_ne!(plain, admit(&rules, "http", Bytes::from_static(b"x")));
+    let with_body = |text, body| rules.admit(&sketching(), "http", &request(text), Bytes::from_static(body));
+    let write = |body| with_body("PUT /a\nHost: x.org", body).unwrap().key;
+    assert_ne!(write(b"x"), write(b"y"));
+    for read in [PAGE, "HEAD /\nHost: x.org"] {
+        assert_eq!(with_body(read, b"GET / HTTP/1.1").err(), Some(BadRequest::Body), "{read}");
+    }
     assert_ne!(plain, admit(&Rules { generation: 1, ..rules }, "http", Bytes::new()), "other rules, other entries");
 }
 
@@ -98,6 +103,9 @@ fn ambiguous_requests_are_refused() {
         ("GET /", BadRequest::Host),
         ("GET /\nHost: a\nHost: b", BadRequest::Host),
         ("GET http://a/\nHost: b", BadRequest::Host),
+        ("GET /\nHost: a b", BadRequest::Host),
+        ("GET /\nHost: a/b", BadRequest::Host),
+        ("GET /\nHost: me@a", BadRequest::Host),
         ("POST /\nHost: a\nContent-Length: 1\nContent-Length: 1", BadRequest::Length),
         ("POST /\nHost: a\nContent-Length: 1\nTransfer-Encoding: chunked", BadRequest::Length),
         ("GET /\nHost: a\nUpgrade: websocket\nConnection: upgrade", BadRequest::Upgrade),

@@ -17,6 +17,7 @@ use crate::mutant::Mutant;
 use crate::sigma::Sigma;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use tidings_base::Incarnation;
 
 /// How many of a client's latest commands are known with their replies. More than a client has under way.
@@ -125,7 +126,8 @@ pub struct Window {
 pub struct Replica<S> {
     incarnation: Incarnation,
     height: u64,
-    clients: BTreeMap<u64, Window>,
+    /// Shared with copies, which change a few of them.
+    clients: BTreeMap<u64, Arc<Window>>,
     service: S,
     mutant: Option<Mutant>,
 }
@@ -133,12 +135,13 @@ pub struct Replica<S> {
 impl<S: Service> Replica<S> {
     /// A replica that has executed nothing, with the clients that are registered.
     pub fn new(incarnation: Incarnation, clients: impl IntoIterator<Item = u64>, service: S) -> Replica<S> {
-        let clients = clients.into_iter().map(|client| (client, Window::default())).collect();
+        let clients = clients.into_iter().map(|client| (client, Arc::default())).collect();
         Replica { incarnation, height: 0, clients, service, mutant: None }
     }
 
     /// A replica as a snapshot says: its state at a height, replies to clients included (rule F).
     pub fn restored(incarnation: Incarnation, height: u64, clients: BTreeMap<u64, Window>, service: S) -> Replica<S> {
+        let clients = clients.into_iter().map(|(client, window)| (client, Arc::new(window))).collect();
         Replica { incarnation, height, clients, service, mutant: None }
     }
 
@@ -164,8 +167,8 @@ impl<S: Service> Replica<S> {
     }
 
     /// What each client was answered: part of what a snapshot must hold.
-    pub fn windows(&self) -> &BTreeMap<u64, Window> {
-        &self.clients
+    pub fn windows(&self) -> impl ExactSizeIterator<Item = (u64, &Window)> {
+        self.clients.iter().map(|(client, window)| (*client, window.as_ref()))
     }
 
     /// What is replicated.
@@ -202,6 +205,7 @@ impl<S: Service> Replica<S> {
         let Some(sigma) = Sigma::new(self.incarnation, self.height, index) else { return Outcome::TooOld };
         let result = self.service.execute(sigma, &command.request);
         let Some(window) = self.clients.get_mut(&command.client) else { return Outcome::Unregistered };
+        let window = Arc::make_mut(window);
         window.replies.insert(command.nonce, (sigma, result.clone()));
         if window.replies.len() > WINDOW
             && let Some((oldest, _)) = window.replies.pop_first()

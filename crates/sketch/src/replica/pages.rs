@@ -99,7 +99,7 @@ impl Reads for Pages {
         Pages::read(self, page_of(request).unwrap_or_default())
     }
 
-    fn keeps(&self, response: &Bytes) -> bool {
+    fn keeps(&self, _: &Bytes, response: &Bytes) -> bool {
         !is_error(response)
     }
 }

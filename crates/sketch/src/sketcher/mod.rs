@@ -15,7 +15,7 @@ mod lists;
 mod replicas;
 
 pub use clean::Clean;
-pub use limits::Allowance;
+pub use limits::{Allowance, WHOLE};
 pub use replicas::Standing;
 
 use crate::group;
@@ -90,6 +90,12 @@ pub enum Writes {
 pub trait Ranges: fmt::Debug + Send + Sync {
     /// The lease under which a place on the ring is held, if it is.
     fn held(&self, at: KeyHash) -> Option<LeaseNumber>;
+
+    /// Its part of all requests, in [`WHOLE`]ths: so much of a client's allowance is counted here (rule L). Requests are spread by
+    /// their sketches, so made-up ones are, too.
+    fn share(&self) -> u32 {
+        WHOLE
+    }
 }
 
 /// A sketcher without others beside it holds everything.
@@ -346,7 +352,7 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
                 self.ask_fast(now, pending, out);
             }
             // A client is charged for reads that nothing is remembered of, not for what replicas or writers cause.
-            Kind::Read { .. } if then.is_none() && !self.limits.allow(now.mono, client) => {
+            Kind::Read { .. } if then.is_none() && !self.allows(now, client) => {
                 self.refuse(pending.ask.id, Refusal::TooManyReplicated, out);
             }
             Kind::Read { .. } => self.replicate(pending, None, out),
@@ -367,11 +373,16 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         match kind {
             Kind::Write => self.write(now, pending, out),
             Kind::Read { way: Way::One, .. } => self.ask_one(now, pending, 2, out),
-            Kind::Read { .. } if !self.limits.allow(now.mono, client) => {
+            Kind::Read { .. } if !self.allows(now, client) => {
                 self.refuse(pending.ask.id, Refusal::TooManyReplicated, out);
             }
             Kind::Read { .. } => self.replicate(pending, None, out),
         }
+    }
+
+    /// Rule L.
+    fn allows(&mut self, now: Now, client: u64) -> bool {
+        self.limits.allow(now.mono, client, self.ranges.share())
     }
 
     /// Rules I and K: whether an entry lets a read be fast.

@@ -207,4 +207,18 @@ fn a_group_that_does_not_lie_is_asked_one_after_the_other() {
     let mut desk = Desk::new(3, Kind::CrashTolerant);
     (0..12).for_each(|_| desk.wait(100));
     assert_eq!(desk.refused, Some((Refusal::Unreachable, None)));
+
+    // All of them refuse, more often than there are members: the next round asks again, and whoever is back then is heard.
+    let mut desk = Desk::new(3, Kind::CrashTolerant);
+    for round in 0..3 {
+        let asked = desk.sent.len();
+        for _ in 0..6 {
+            let last = desk.sent.last().expect("one is asked").0;
+            desk.give(Input::Failed(CALL, ReplicaId(last)));
+        }
+        assert!(desk.sent.len() >= asked + 3, "round {round}: {:?}", desk.sent);
+        desk.wait(100);
+    }
+    desk.says(1, 1, sigma(5));
+    assert_eq!(desk.done, Some((1, sigma(5))));
 }

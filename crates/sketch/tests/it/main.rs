@@ -84,6 +84,25 @@ fn entries_are_carried_once_nobody_answers_for_their_range() {
     }
 }
 
+/// Before members that fail and do not lie: one is asked for the newest, others lag, and no read goes back. Red if whoever is asked says
+/// what it has applied, and if an answer is not held against what is remembered.
+#[test]
+fn no_read_goes_back_before_members_that_lag() {
+    let mut total = Counts::default();
+    for seed in 0..12 {
+        match run(Plan::tolerant(seed), None) {
+            Ok(counts) => total.add(&counts),
+            Err(broken) => panic!("{broken}"),
+        }
+    }
+    assert!(total.lagging_members_were_asked(), "{total:?}");
+    for left_out in [Mutant::AppliedIsNewest, Mutant::MismatchAccepted, Mutant::NoFloor, Mutant::SessionIgnored] {
+        let broken = (0..60).find_map(|seed| run(Plan::tolerant(seed), Some(left_out)).err());
+        let noticed = broken.as_ref().is_some_and(|broken| broken.contains("older") || broken.contains("own write"));
+        assert!(noticed, "{left_out:?}: {broken:?}");
+    }
+}
+
 /// With one liar more than the group bears, made-up answers come through: the claim needs its assumption.
 #[test]
 fn two_liars_of_four_break_it() {

@@ -122,7 +122,7 @@ pub enum Output {
         /// The reader at its next epoch.
         reader: Box<Reader>,
     },
-    /// Bring this to the owner of the partition.
+    /// Bring this to the owner of the partition; where it must arrive it is repeated.
     Remove {
         /// The partition.
         partition: PartitionId,

@@ -8,6 +8,7 @@
 //! installed again from where the client is.
 
 mod cursor;
+mod leaving;
 mod messages;
 mod watched;
 mod whole;
@@ -137,6 +138,7 @@ impl Gateway {
         }
         let mut watched = Watched::new(watch.clone(), reader, begin);
         watched.veiled = self.is_veiled(directory, &watch.caller);
+        watched.confirmed |= self.is(Mutant::GivenEarly);
         Ok(watched)
     }
 
@@ -196,11 +198,14 @@ impl Gateway {
         }
     }
 
-    /// Asks a partition's owner for a query, from where the client is.
+    /// Asks a partition's owner for a query, from where the client is. If the client has gone, the owner is to know that.
     fn install(&mut self, now: Now, number: u64, partition: PartitionId, out: &mut Outbox<Output>) {
         let query = self.id(number);
         let window = self.options.window;
         let Some(watched) = self.queries.get_mut(&number) else { return };
+        if watched.leaving.is_some() {
+            return self.leave_word(now, number, partition, out);
+        }
         let Some(install) = watched.install(now, query, partition, window) else { return };
         if self.owners.contains_key(&partition) {
             out.put(Output::Install(Box::new(install)));
@@ -214,11 +219,7 @@ impl Gateway {
     fn unwatch(&mut self, number: u64, over: bool, out: &mut Outbox<Output>) {
         let Some(watched) = self.queries.remove(&number) else { return };
         self.timers.cancel(&Timer::Expiry(number));
-        // Notify has the table's application alone.
-        let directory = self.directories.get(&watched.watch.table);
-        let endpoint = watched.watch.endpoint.as_ref();
-        let endpoint = endpoint.filter(|of| directory.is_some_and(|directory| directory.properties.app == of.app));
-        let netid = endpoint.map(|endpoint| endpoint.netid);
+        let netid = watched.leaving.or_else(|| self.told_by_notify(&watched.watch));
         for part in watched.parts.keys() {
             let partition = PartitionId { table: watched.watch.table, number: *part };
             self.unlisten(number, partition);
@@ -227,8 +228,12 @@ impl Gateway {
     }
 
     fn end(&mut self, number: u64, refusal: Refusal, out: &mut Outbox<Output>) {
+        let leaving = self.queries.get(&number).is_some_and(|watched| watched.leaving.is_some());
         self.unwatch(number, true, out);
-        out.put(Output::Ended { number, refusal });
+        // Who has gone hears nothing.
+        if !leaving {
+            out.put(Output::Ended { number, refusal });
+        }
     }
 
     /// R4: the reader changed; every partition switches at a position of its own.
@@ -262,6 +267,9 @@ impl Gateway {
     /// A frame, and the pieces that waited for it.
     fn frames(&mut self, now: Now, number: u64, frame: Frame, out: &mut Outbox<Output>) {
         let (partition, mut next) = (frame.partition, Some(frame));
+        if self.is_over_here(number, next.as_ref(), out) {
+            return;
+        }
         while let Some(frame) = next {
             self.frame(now, number, frame, out);
             next = self.queries.get_mut(&number).and_then(|watched| watched.next_piece(partition));
@@ -472,9 +480,10 @@ impl Gateway {
     fn admit(&mut self, now: Now, number: u64, directory: &Directory, out: &mut Outbox<Output>) {
         let Some(watched) = self.queries.get(&number) else { return };
         let veiled = self.is_veiled(directory, &watched.watch.caller);
+        let leaving = watched.leaving.is_some();
         match self.may_read(directory, &watched.watch.caller) {
-            Err(refusal) => self.end(number, refusal, out),
-            Ok(()) => {
+            Err(refusal) if !leaving => self.end(number, refusal, out),
+            _ => {
                 if let Some(watched) = self.queries.get_mut(&number) {
                     watched.veiled = veiled;
                 }
@@ -526,7 +535,7 @@ impl Machine for Gateway {
                 let (access, claims) = (caller.access, caller.claims);
                 self.update(now, number, |reader| (reader.access, reader.claims) = (access, claims), out);
             }
-            Input::Unwatch { number } => self.unwatch(number, false, out),
+            Input::Unwatch { number } => self.leave(now, number, out),
             Input::Taken { number, events } => self.taken(number, events, out),
             Input::Directory(directory) => self.directory(now, directory, out),
             Input::Dropped(table) => self.dropped(table, out),

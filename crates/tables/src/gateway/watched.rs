@@ -5,7 +5,7 @@ use super::whole::Whole;
 use super::{Event, Start, Watch};
 use crate::directory::Partition;
 use crate::live::{Body, Frame, From, Install, Reader};
-use crate::names::{PartitionId, Position, QueryId, Term};
+use crate::names::{NetId, PartitionId, Position, QueryId, Term};
 use crate::refusal::Refusal;
 use std::collections::{BTreeMap, VecDeque};
 use tidings_base::{Mono, Now};
@@ -39,6 +39,8 @@ pub(super) struct Part {
     installation: u64,
     /// Whether the owner has answered the last installation.
     pub live: bool,
+    /// Whether an owner has answered at all.
+    pub answered: bool,
     /// Whether progress was heard since then: from there on everything that is sent is named to somebody who listens.
     pub named: bool,
     /// R1: the term of the owner that did.
@@ -67,6 +69,10 @@ pub(super) struct Watched {
     /// R7: whether the client may not know where the table is cut.
     pub veiled: bool,
     pub whole: Whole,
+    /// The device that has gone though not every owner has heard of it; none = the client is there.
+    pub leaving: Option<NetId>,
+    /// R3: whether the client was given a cursor since every owner has answered; without an endpoint nobody asks.
+    pub confirmed: bool,
 }
 
 /// What a frame means.
@@ -95,7 +101,8 @@ impl Watched {
             Begin::Everything | Begin::Nothing => BTreeMap::new(),
         };
         let (parts, taking, whole) = (BTreeMap::new(), VecDeque::new(), Whole::default());
-        Watched { watch, reader, begin, parts, settled: true, taking, given, veiled: false, whole }
+        let (leaving, confirmed) = (None, watch.endpoint.is_none());
+        Watched { watch, reader, begin, parts, settled: true, taking, given, veiled: false, whole, leaving, confirmed }
     }
 
     /// The state of a partition that the query did not know; its parents may have been known (R1).
@@ -132,6 +139,7 @@ impl Watched {
             epoch: self.reader.epoch,
             installation: 0,
             live: false,
+            answered: false,
             named: false,
             term: Term::default(),
             asked: Mono(0),
@@ -224,6 +232,7 @@ impl Watched {
             }
         }
         (part.heard, part.live, part.term) = (now.mono, true, frame.term);
+        part.answered = true;
         let first = frame.piece == 0;
         match frame.more {
             true => part.pieces = Some((frame.previous, frame.position, frame.epoch, frame.piece + 1)),
@@ -247,7 +256,7 @@ impl Watched {
 
     /// The first cursor, as soon as every partition has answered: whoever begins with nothing could not go on without it.
     pub fn first_cursor(&mut self) -> Option<Cursor> {
-        if self.given.is_empty() { self.cursor() } else { None }
+        if self.given.is_empty() || !self.confirmed { self.cursor() } else { None }
     }
 
     /// R4: a cursor that begins with everything, for a client whose cursor is of other data than those that its rows will be of,
@@ -268,14 +277,19 @@ impl Watched {
         let part =
             |(number, part): (&u32, &Part)| part.cursor.filter(|_| part.epoch == epoch).map(|cursor| (*number, cursor));
         // R7: what is held is told behind rows that have not all come.
-        if !self.whole.is_idle() {
+        if !self.whole.is_idle() || self.leaving.is_some() {
+            return None;
+        }
+        // R3: a device may leave as soon as it has a cursor. An owner that has not answered would not know of it.
+        if !self.confirmed && !self.parts.values().all(|part| part.answered) {
             return None;
         }
         let positions: BTreeMap<u32, Position> = self.parts.iter().map(part).collect::<Option<_>>()?;
-        if positions == self.given {
+        if positions == self.given && self.confirmed {
             return None;
         }
         self.given.clone_from(&positions);
+        self.confirmed = true;
         Some(self.cursor_to(positions))
     }
 

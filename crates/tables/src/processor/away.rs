@@ -8,9 +8,11 @@
 //! everybody who listens to the partition to come again. Where such a query ends for another reason, its client is told with
 //! the next change, whatever that is: it is never silence, and a version that was told before says nothing.
 
+use super::sending::over_frame;
 use super::{Output, Processor};
 use crate::mutant::Mutant;
 use crate::names::{NetId, Object, PartitionId, Position, QueryId, TableId};
+use crate::refusal::Refusal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::{Mono, Now, Outbox, Wall};
@@ -151,14 +153,27 @@ impl Away {
 
 impl Processor {
     /// A query's client wants no more of it. One that leaves before its query was here knows nothing of what happens here, and
-    /// nobody here knows what concerns it: it hears of the next change.
-    pub(super) fn removed(&mut self, now: Now, query: QueryId, id: PartitionId, over: bool, netid: Option<NetId>) {
+    /// nobody here knows what concerns it: it hears of what is here already, and of the next change. Its gateway says so until it
+    /// is answered.
+    pub(super) fn removed(
+        &mut self,
+        now: Now,
+        query: QueryId,
+        id: PartitionId,
+        over: bool,
+        netid: Option<NetId>,
+        out: &mut Outbox<Output>,
+    ) {
         let (most, forgotten) = (self.shared.options.endpoints, self.shared.is(Mutant::AwayForgotten));
-        if let (Some(netid), Some(partition)) = (netid.filter(|_| !forgotten), self.partitions.get_mut(&id))
-            && !partition.feeds.contains_key(&query)
-            && !partition.away.has(query)
-        {
-            partition.away.forsake(netid, most);
+        if let (Some(netid), Some(partition)) = (netid, self.partitions.get_mut(&id)) {
+            if !partition.feeds.contains_key(&query) && !partition.away.has(query) && !forgotten {
+                partition.away.forsake(netid, most);
+                if partition.position > Position::ZERO {
+                    partition.away.owe(id, Some(netid), partition.position);
+                }
+            }
+            let frame = over_frame(id, partition.owned.entry.term, (0, 0), Refusal::Ended);
+            out.put(Output::Frame { query, frame: Box::new(frame) });
         }
         self.gone(now, query, id, over);
     }
@@ -168,11 +183,11 @@ impl Processor {
     pub(super) fn gone(&mut self, now: Now, query: QueryId, id: PartitionId, over: bool) {
         let forgotten = self.shared.is(Mutant::AwayForgotten);
         let table = self.tables.get(&id.table);
-        let known = table.and_then(|table| Some((table, table.queries.get(&query)?)));
-        let absent = known.and_then(|(table, known)| Some((known.endpoint.as_ref()?, known, table)));
-        let Some((absent, known, table)) = absent.filter(|_| !forgotten) else { return self.remove(query, id) };
+        let known = table.and_then(|table| table.queries.get(&query));
+        let absent = known.and_then(|known| Some((known.endpoint.as_ref()?, known)));
+        let Some((absent, known)) = absent.filter(|_| !forgotten) else { return self.remove(query, id) };
         let (doubted, netid, until) = (absent.doubted, absent.netid, expiry(&known.reader.claims));
-        let crowds = table.index.crowds(known.id, PARTS);
+        let index = known.id;
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         if partition.feeds.remove(&query).is_none() {
             // It is away already, or was never here.
@@ -182,7 +197,13 @@ impl Processor {
         partition.left(query);
         partition.away.insert(query, Gone { since: now.mono, until, netid });
         let first = partition.away.first_beyond(netid, OF_A_DEVICE);
-        if over || doubted || crowds {
+        let may_stay = !over && !doubted;
+        if !may_stay
+            || !self
+                .tables
+                .get_mut(&id.table)
+                .is_some_and(|table| index.is_some_and(|index| table.index.keep(index, PARTS)))
+        {
             self.dismiss(id, query);
         } else if let Some(first) = first {
             self.dismiss(id, first);

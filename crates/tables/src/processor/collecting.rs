@@ -15,8 +15,9 @@ use bytes::Bytes;
 use std::time::Duration;
 use tidings_base::{Mono, Now, Outbox};
 
-/// How often clients that are gone are looked for while what they have acknowledged is kept.
-const LOOKS: u32 = 8;
+/// How often clients that are gone are looked for while what they have acknowledged is kept; and in how many whiles that is
+/// divided: a client that is heard of in each has a cell of each.
+pub(super) const LOOKS: u32 = 8;
 /// After so long a new owner has nothing more urgent to do.
 const SETTLED: Duration = Duration::from_secs(3600);
 
@@ -97,7 +98,7 @@ impl Processor {
         if looking.next.is_none() && due <= now.mono {
             looking.next = Some(start);
         }
-        let room = partition.expired.len() < EXPIRED;
+        let room = partition.unheard.len() < EXPIRED;
         if let Some(next) = looking.next.clone().filter(|_| room && !looking.asked) {
             looking.asked = true;
             let request = partition.scan(next, end, page);
@@ -105,18 +106,19 @@ impl Processor {
         }
     }
 
-    /// A page of the look has come. What goes, goes at its own number: whatever a client has acknowledged since stays.
+    /// A page of the look has come. What goes, goes at its own number, out of a while that is over: whatever was heard since stays.
     pub(super) fn looked(&mut self, now: Now, id: PartitionId, result: StoreResult) {
         let keep = self.shared.options.watermarks;
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         partition.looking.asked = false;
         let Ok(StoreReply::Rows(found)) = result else { return };
         for row in &found.rows {
-            let Some((number, value)) = rows::found(row) else { continue };
-            let heard = rows::heard_at(&value).unwrap_or(now.wall);
-            let silent = Duration::from_micros(now.wall.0.saturating_sub(heard.0));
-            if silent > keep && partition.expired.len() < EXPIRED {
-                partition.expired.push((row.row.clone(), number));
+            for cell in &row.cells {
+                let heard = rows::heard_at(cell.value.as_deref().unwrap_or_default()).unwrap_or(now.wall);
+                let silent = Duration::from_micros(now.wall.0.saturating_sub(heard.0));
+                if silent > keep && partition.unheard.len() < EXPIRED {
+                    partition.unheard.push((row.row.clone(), cell.column.clone(), cell.timestamp));
+                }
             }
         }
         partition.looking.next = found.next;
@@ -154,7 +156,7 @@ impl Processor {
         if partition.commit.is_some() || !partition.queue.is_empty() {
             return;
         }
-        if partition.expired.is_empty() && partition.gone.is_empty() {
+        if partition.expired.is_empty() && partition.gone.is_empty() && partition.unheard.is_empty() {
             return;
         }
         // A position of its own, as every commit has one: the store keeps one value for each.
@@ -164,7 +166,7 @@ impl Processor {
         let mut commit = Commit { position, records, bytes, ..Commit::default() };
         collect(partition, &mut commit);
         forget(partition, &mut commit, now, keep);
-        if !commit.rows.is_empty() {
+        if !commit.rows.is_empty() || !commit.unheard.is_empty() {
             partition.commit = Some(commit);
             self.commit_again(id, out);
         }

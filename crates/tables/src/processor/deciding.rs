@@ -13,6 +13,7 @@ use crate::refusal::Refusal;
 use crate::rows;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::sync::Arc;
+use std::time::Duration;
 use tidings_base::Now;
 use tidings_predicate::{Packed, Scope, Value};
 
@@ -34,6 +35,8 @@ pub(super) struct Decider<'a> {
     pub table: &'a Table,
     pub writers: &'a mut Writers,
     pub now: Now,
+    /// R6: a watermark is renewed once in each while in which its client is heard of.
+    pub a_while: Duration,
     pub mutant: Option<Mutant>,
 }
 
@@ -214,6 +217,10 @@ impl Decider<'_> {
             Update::Delete => None,
         };
         let columns = next.as_ref().map(|(columns, _)| columns);
+        // R1: before `may_write`, which would see a record where it cannot be.
+        if let Some(columns) = columns {
+            self.table.properties.check_placed(&waiting.write.key, columns)?;
+        }
         self.may_write(waiting, current, columns)?;
         if let (Some(schema), Some(columns)) = (&self.table.properties.schema, columns) {
             record::check_schema(schema, columns)?;
@@ -251,7 +258,12 @@ impl Decider<'_> {
             return;
         }
         let caller = &waiting.caller;
-        let writer = if caller.user.is_empty() { caller.app.clone() } else { caller.user.clone() };
+        let writer = match caller.is_nobody() {
+            // Not the application, though it is in its table.
+            true => caller.principal.clone(),
+            false if caller.user.is_empty() => caller.app.clone(),
+            false => caller.user.clone(),
+        };
         let (columns, predicate) = match next {
             Some((columns, predicate)) => (Some(columns), predicate),
             None => (None, Arc::from("")),
@@ -279,10 +291,14 @@ impl Decider<'_> {
             self.commit.rows.insert(row.clone(), (position.get(), Some(value)));
             self.commit.outcomes.push((op.id, row));
         }
-        if op.acked_through <= self.acked(op) {
+        let (row, heard) = (rows::acked(op.id.netid), rows::heard(self.now.wall));
+        let (acked, known) = (self.acked(op), self.cell(&row));
+        let now = rows::which_while(&heard, self.a_while);
+        let renewed = known.is_none_or(|(_, before)| rows::which_while(&before, self.a_while) == now);
+        if op.acked_through <= acked && (renewed || self.is(Mutant::WatermarkAged)) {
             return;
         }
-        self.commit.rows.insert(rows::acked(op.id.netid), (op.acked_through + 1, Some(rows::heard(self.now.wall))));
+        self.commit.rows.insert(row, (op.acked_through.max(acked) + 1, Some(heard)));
         let Some(client) = self.partition.clients.get_mut(&op.id.netid) else { return };
         for _ in 0..PRUNED {
             match client.outcomes.first_entry() {
@@ -337,6 +353,10 @@ impl Recorded {
                 out.put_slice(what.as_bytes());
             }
             Told::Refused(Refusal::TooLarge) => out.put_u8(5),
+            Told::Refused(Refusal::PartitionColumn(what)) => {
+                out.put_u8(7);
+                out.put_slice(what.as_bytes());
+            }
             Told::Refused(_) => out.put_u8(6),
         }
         out.freeze()
@@ -353,6 +373,7 @@ impl Recorded {
             4 => Told::Refused(Refusal::Schema(String::from_utf8_lossy(value).into_owned())),
             5 => Told::Refused(Refusal::TooLarge),
             6 => Told::Refused(Refusal::MayNotWrite),
+            7 => Told::Refused(Refusal::PartitionColumn(String::from_utf8_lossy(value).into_owned())),
             _ => return None,
         };
         Some(Recorded { hash, what })

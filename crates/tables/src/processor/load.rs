@@ -1,5 +1,6 @@
 //! R1: how busy a partition is, and where. One that stays busy is cut in the middle of what is asked for, so that its halves may
-//! find owners of their own; where one record is what everybody wants a cut would not help.
+//! find owners of their own; where one record is what everybody wants a cut would not help. One that has long been quiet may be
+//! joined with a neighbour that is as quiet: together they are then far below what is cut.
 
 use crate::rows;
 use std::time::Duration;
@@ -15,15 +16,29 @@ const ONE_OF: u64 = 17;
 /// Of those that are remembered, how many each half must have.
 const LEAST: usize = SAMPLED / 4;
 
+/// A partition with less than this part of the requests that make one busy, and of the bytes that make one large, is quiet.
+/// Two that are joined have half of what is cut at most.
+const QUIET: u64 = 4;
+/// How often it is said that a partition is quiet.
+const SAID: Duration = Duration::from_secs(60);
+
 /// How busy a partition is.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     begun: Mono,
+    /// When it was not quiet last, and when it was said that it is.
+    loud: Mono,
+    said: Mono,
     requests: u64,
     busy: u32,
     /// Requests for one record each, and some of the keys that were asked for last, in no order.
     keyed: u64,
     keys: Vec<Key>,
+}
+
+/// Whether a partition of so many bytes is small enough to be joined with another.
+pub(super) fn is_small(bytes: u64, grown: u64) -> bool {
+    bytes < grown / QUIET
 }
 
 impl Load {
@@ -45,14 +60,52 @@ impl Load {
             return None;
         }
         // After a pause the first request begins anew.
-        let many = u128::from(self.requests) >= u128::from(busy) * passed.as_millis() / 1_000;
-        self.busy = if many { self.busy + 1 } else { 0 };
-        (self.begun, self.requests) = (now, 0);
+        self.busy = if self.many(passed, busy) { self.busy + 1 } else { 0 };
+        self.end_window(now, busy);
         if self.busy < WINDOWS || self.keys.len() < SAMPLED {
             return None;
         }
         self.busy = 0;
         self.middle()
+    }
+
+    /// The partition is served from now on; nothing is known of it.
+    pub fn begin(&mut self, now: Mono) {
+        (self.begun, self.loud, self.said) = (now, now, now);
+    }
+
+    /// Whether it has had few requests for so long. Nobody need ask anything for that to be noticed.
+    pub fn is_quiet(&mut self, now: Mono, busy: u64, long: Duration) -> bool {
+        if now.since(self.begun) > 2 * WINDOW {
+            self.busy = 0;
+            self.end_window(now, busy);
+        }
+        // A window that is full already need not end.
+        if self.many(WINDOW, busy / QUIET) {
+            self.loud = now;
+        }
+        now.since(self.loud) >= long
+    }
+
+    /// The same, if it is time to say so.
+    pub fn says_quiet(&mut self, now: Mono, busy: u64, long: Duration) -> bool {
+        let says = self.is_quiet(now, busy, long) && now.since(self.said) >= SAID.min(long);
+        if says {
+            self.said = now;
+        }
+        says
+    }
+
+    /// Whether there were as many requests as that a second.
+    fn many(&self, passed: Duration, rate: u64) -> bool {
+        u128::from(self.requests) >= u128::from(rate) * passed.as_millis() / 1_000
+    }
+
+    fn end_window(&mut self, now: Mono, busy: u64) {
+        if self.requests > 0 && self.many(now.since(self.begun), busy / QUIET) {
+            self.loud = now;
+        }
+        (self.begun, self.requests) = (now, 0);
     }
 
     /// A key that parts what was asked for about in half, if there is one.
@@ -103,6 +156,27 @@ mod tests {
         for minute in 3..10 {
             assert_eq!(cuts(&mut load, minute * 60, 15, 5 * BUSY, spread), []);
         }
+    }
+
+    #[test]
+    fn what_has_few_requests_for_long_is_quiet_and_says_so_now_and_then() {
+        let (long, at) = (Duration::from_secs(600), |seconds| Mono(0) + Duration::from_secs(seconds));
+        let mut load = Load::default();
+        load.begin(at(1_000));
+        assert!(!load.is_quiet(at(1_599), BUSY, long), "it was not looked at for long enough");
+        assert!(load.is_quiet(at(1_600), BUSY, long) && load.says_quiet(at(1_601), BUSY, long));
+        assert!(!load.says_quiet(at(1_650), BUSY, long) && load.says_quiet(at(1_661), BUSY, long));
+        // A few more than a quarter of what is busy, for a quarter of a minute.
+        cuts(&mut load, 2_000, 15, BUSY / QUIET + 2, spread);
+        assert!(!load.is_quiet(at(2_020), BUSY, long) && !load.is_quiet(at(2_600), BUSY, long));
+        // And fewer than that for as long as one likes.
+        cuts(&mut load, 2_601, 700, BUSY / QUIET - 2, spread);
+        assert!(load.is_quiet(at(3_301), BUSY, long));
+        // Many at once are noticed before their window has ended.
+        for _ in 0..BUSY * 10 {
+            load.count(at(3_302), None, BUSY);
+        }
+        assert!(!load.is_quiet(at(3_303), BUSY, long) && !load.is_quiet(at(3_370), BUSY, long));
     }
 
     #[test]

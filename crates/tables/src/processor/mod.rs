@@ -4,6 +4,7 @@
 //!   Gained ─▶ opening: fence ─▶ position (or parents: seal ─▶ position) ─▶ open
 //!   Write ─▶ queue ─▶ rows it needs ─▶ decided in order ─▶ one commit at a time ─▶ log ─▶ answer, index ─▶ frames
 //!   Read ─▶ scan in pages, both predicates ─▶ pages       Install ─▶ snapshot, or the log since the cursor ─▶ frames
+//!   Follow ─▶ everything from its owner, in order ─▶ a copy in memory: reads at or above their floor
 //! ```
 //! A partition has one commit under way; what the store says late or not at all is asked again, with the same bytes. All
 //! that is remembered may be forgotten: outcomes, positions and records are in the store.
@@ -11,8 +12,10 @@
 mod away;
 mod cache;
 mod collecting;
+mod copied;
 mod counting;
 mod deciding;
+mod following;
 mod load;
 mod log;
 mod opening;
@@ -27,13 +30,14 @@ mod writing;
 
 pub use options::Options;
 
-use crate::calls::{Answer, Call, Caller, Stat};
-use crate::directory::{Acquired, Opened, Properties};
+use crate::calls::{Answer, Call, Caller};
+use crate::directory::{self, Acquired, Opened, Properties};
 use crate::live::{Frame, Install, Progress, Reader};
 use crate::mutant::{self, Mutant};
 use crate::names::{GatewayId, NetId, Object, PartitionId, Position, QueryId, RequestId, TableId};
 use crate::refusal::Refusal;
 use bytes::Bytes;
+use following::Copy;
 use partition::Partition;
 use reading::Reading;
 use std::collections::BTreeMap;
@@ -59,6 +63,32 @@ pub enum Input {
         /// The partition.
         partition: PartitionId,
     },
+    /// R1: reads of a partition that somebody else owns are to be answered here, too, from a copy. Said again whenever the
+    /// directory has changed.
+    Follow {
+        /// The partition.
+        partition: PartitionId,
+        /// The copy's name: [`QueryId::of_copy`], never used again.
+        query: QueryId,
+        /// The partition as the directory has it.
+        entry: Box<directory::Partition>,
+        /// What the table is.
+        properties: Box<Properties>,
+    },
+    /// The copy is not wanted any more, or its partition was cut or dropped.
+    Unfollow {
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// The owner of a partition tells a copy here what has changed.
+    CopyHears {
+        /// The copy's name.
+        query: QueryId,
+        /// What is said.
+        frame: Box<Frame>,
+    },
+    /// The owner of a partition says how far its queries are, copies here among them.
+    CopyProgresses(Box<Progress>),
     /// Somebody asks something.
     Request {
         /// Names the answer.
@@ -99,7 +129,7 @@ pub enum Input {
         partition: PartitionId,
         /// The query was refused, or has ended: it does not stay.
         over: bool,
-        /// The device that Notify is to tell, though the query may never have come here.
+        /// The device that Notify is to tell, though the query may never have come here: its gateway hears that it was heard.
         netid: Option<NetId>,
     },
     /// The gateway has handed on so many frames of a query: there is room for as many.
@@ -166,6 +196,29 @@ pub enum Output {
         /// What is said.
         progress: Box<Progress>,
     },
+    /// A copy asks: bring this to the owner of its partition. If that fails, nothing need be done: it is repeated.
+    Install(Box<Install>),
+    /// Bring this to the owner of the partition: its copy here has taken frames.
+    Taken {
+        /// The partition.
+        partition: PartitionId,
+        /// The copy.
+        query: QueryId,
+        /// How many frames.
+        frames: u32,
+    },
+    /// Bring this to the owner of the partition: there is no copy here any more.
+    Remove {
+        /// The partition.
+        partition: PartitionId,
+        /// The copy.
+        query: QueryId,
+    },
+    /// The partition cannot be copied here: it is too large, or this processor's own. The processor has forgotten the copy.
+    Unfollowed {
+        /// The partition.
+        partition: PartitionId,
+    },
     /// R3: publish through Notify, in the table's application. Answered exactly once, by [`Input::Published`].
     Publish {
         /// The partition, whose lease must hold.
@@ -188,6 +241,12 @@ pub enum Output {
         partition: PartitionId,
         /// A key that parts what is asked for about in half.
         at: Key,
+    },
+    /// The partition has been quiet for long: it would be well to join it with the one behind it, if they were cut apart by
+    /// themselves and that one is quiet, too. It is said again while it holds.
+    Quiet {
+        /// The partition.
+        partition: PartitionId,
     },
     /// The store has seen a higher fence: somebody else owns the partition. The processor has forgotten it.
     Deposed {
@@ -291,6 +350,10 @@ enum Timer {
     Waited(PartitionId),
     /// Queries that are read again are told so.
     Dirty(PartitionId),
+    /// Owners that say nothing to copies are asked again.
+    Silence,
+    /// A read at a copy goes on.
+    Copied(RequestId),
 }
 
 /// What all partitions use.
@@ -333,6 +396,8 @@ pub struct Processor {
     shared: Shared,
     tables: BTreeMap<TableId, Table>,
     partitions: BTreeMap<PartitionId, Partition>,
+    /// R1: copies of partitions that others own.
+    copies: BTreeMap<PartitionId, Copy>,
     reads: BTreeMap<RequestId, Reading>,
 }
 
@@ -341,7 +406,8 @@ impl Processor {
     pub fn new(options: Options) -> Processor {
         let writers = Writers::new(&options.functions);
         let shared = Shared { options, writers, steps: BTreeMap::new(), next: 0, timers: Timers::new() };
-        Processor { shared, tables: BTreeMap::new(), partitions: BTreeMap::new(), reads: BTreeMap::new() }
+        let (tables, partitions, copies) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Processor { shared, tables, partitions, copies, reads: BTreeMap::new() }
     }
 
     /// Says that this owner has opened a partition, if it has: then it may be split, or merged with another.
@@ -349,6 +415,16 @@ impl Processor {
         let partition = self.partitions.get(&id).filter(|partition| partition.is_open())?;
         let Acquired { entry, lease, .. } = &partition.owned;
         Some(Opened { number: id.number, lease: *lease, term: entry.term })
+    }
+
+    /// R1: gives a partition up, so that it can be cut, or joined whoever owns the other: what it was opened under, if it is
+    /// open. From now on nothing is answered for it, whatever lease goes on: placement does not know that it has ended.
+    pub fn cede(&mut self, id: PartitionId, out: &mut Outbox<Output>) -> Option<Opened> {
+        let opened = self.opened(id)?;
+        if !self.shared.is(Mutant::CededServing) {
+            self.lose(id, out);
+        }
+        Some(opened)
     }
 
     /// R3: whether everybody who listens to a partition, or to its parents, knows that it is in these hands. Its own children would
@@ -364,7 +440,7 @@ impl Processor {
 
     fn request(&mut self, now: Now, ask: Asked, out: &mut Outbox<Output>) {
         let Some(partition) = self.partitions.get_mut(&ask.partition) else {
-            return answer(ask.request, Err(Refusal::Moved), out);
+            return self.ask_copy(now, ask, out);
         };
         if !partition.is_open() {
             if partition.waiting.len() >= self.shared.options.queue {
@@ -388,7 +464,7 @@ impl Processor {
             Call::Write(write) => self.write(now, ask.request, ask.partition, ask.caller, write, out),
             Call::Read(read) => self.read(now, ask.request, ask.partition, ask.caller, read, out),
             Call::Stat => {
-                let stat = Stat { queries: partition.feeds.len() as u64, ..partition.stat() };
+                let stat = partition.stat(now.mono, &self.shared.options);
                 answer(ask.request, Ok(Answer::Stat(stat)), out);
             }
         }
@@ -412,9 +488,14 @@ impl Processor {
             for query in feeds.into_keys().chain(partition.away.queries()) {
                 table.leave(query, id);
             }
-            if !self.partitions.keys().any(|other| other.table == id.table) {
-                self.tables.remove(&id.table);
-            }
+        }
+        self.forget_table(id.table);
+    }
+
+    /// A table of which nothing is here any more is forgotten.
+    fn forget_table(&mut self, table: TableId) {
+        if !self.partitions.keys().chain(self.copies.keys()).any(|other| other.table == table) {
+            self.tables.remove(&table);
         }
     }
 
@@ -466,11 +547,17 @@ impl Machine for Processor {
             Input::Request { request, partition, caller, call } => {
                 self.request(now, Asked { request, partition, caller, call }, out);
             }
-            Input::Pull { request } => self.pull(request, out),
+            Input::Follow { partition, query, entry, properties } => {
+                self.follow(now, partition, query, *entry, *properties, out);
+            }
+            Input::Unfollow { partition } => self.unfollow(partition, out),
+            Input::CopyHears { query, frame } => self.copy_hears(now, query, *frame, out),
+            Input::CopyProgresses(progress) => self.copy_progresses(now, &progress, out),
+            Input::Pull { request } => self.pull(now, request, out),
             Input::Cancel { request } => self.cancel(request),
             Input::Install(install) => self.install(now, *install, out),
             Input::Update { query, partition, reader } => self.update(now, query, partition, *reader, out),
-            Input::Remove { query, partition, over, netid } => self.removed(now, query, partition, over, netid),
+            Input::Remove { query, partition, over, netid } => self.removed(now, query, partition, over, netid, out),
             Input::Taken { query, partition, frames } => self.taken(query, partition, frames, out),
             Input::GatewayGone(gateway) => self.gateway_gone(now, gateway),
             Input::Relisted(table) => self.relisted(table),
@@ -486,6 +573,8 @@ impl Machine for Processor {
                 Timer::Progress(partition) => self.progress(now, partition, out),
                 Timer::Waited(partition) => self.waited(now, partition, out),
                 Timer::Dirty(partition) => self.tell_dirty(partition, out),
+                Timer::Silence => self.silence(now, out),
+                Timer::Copied(request) => self.copied(now, request, out),
             }
         }
     }

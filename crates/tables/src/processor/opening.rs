@@ -49,6 +49,8 @@ impl Processor {
     pub(super) fn gained(&mut self, acquired: Acquired, out: &mut Outbox<Output>) {
         let id = acquired.partition;
         self.lose(id, out);
+        // What is owned here needs no copy here.
+        self.unfollow(id, out);
         let options = &self.shared.options;
         self.tables.entry(id.table).or_insert_with(|| Table::new(acquired.properties.clone(), options));
         self.altered(id.table, acquired.properties.clone(), out);
@@ -161,6 +163,7 @@ impl Processor {
         (partition.records, partition.bytes) = (meta.records, meta.bytes);
         (partition.estimated, partition.looked) = (meta.estimated, now.mono);
         partition.log = super::log::Log::after(partition.position);
+        partition.load.begin(now.mono);
         let (start, end) = (partition.owned.entry.start.as_ref(), partition.owned.entry.end.as_ref());
         let (start, end) = rows::outcomes(start, end);
         let request = partition.scan(start, end, self.shared.options.page);

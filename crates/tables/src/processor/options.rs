@@ -1,5 +1,6 @@
 //! What a processor may use, and how it paces itself.
 
+use super::collecting::LOOKS;
 use crate::mutant::Mutant;
 use std::time::Duration;
 use tidings_predicate::Functions;
@@ -46,6 +47,10 @@ pub struct Options {
     pub away: Duration,
     /// R3: queries of clients that are away in one partition; the one that left first makes room, as if its time were over.
     pub endpoints: usize,
+    /// R1: bytes of all copies of partitions that others own; one that does not fit is given up.
+    pub copy_bytes: usize,
+    /// R1: how long an owner may say nothing before its copies are not read any more, and ask again.
+    pub copy_patience: Duration,
     /// Whether marks of deletions are looked for and taken away though nobody reads or writes.
     pub collects: bool,
     /// The pause before the store is asked again after it failed.
@@ -54,6 +59,8 @@ pub struct Options {
     pub grown: u64,
     /// Requests a second from which on it should be cut if others could own a part of it.
     pub busy: u64,
+    /// How long a partition is quiet before it is joined with a neighbour that is, too: far longer than what makes one busy.
+    pub quiet: Duration,
     /// What the index of live queries may hold, per table.
     pub index: tidings_predicate::index::Limits,
     /// A secret of this server: nobody can choose values that collide in the index.
@@ -63,6 +70,13 @@ pub struct Options {
     /// For tests alone: a rule that is left out.
     #[doc(hidden)]
     pub mutant: Option<Mutant>,
+}
+
+impl Options {
+    /// How often a watermark is renewed: a client of which nothing was heard for a while may be gone.
+    pub(super) fn a_while(&self) -> Duration {
+        self.watermarks / LOOKS
+    }
 }
 
 impl Default for Options {
@@ -90,10 +104,14 @@ impl Default for Options {
             // As long as Notify keeps a client that is away.
             away: Duration::from_secs(7 * 24 * 3600),
             endpoints: 65_536,
+            copy_bytes: 64 << 20,
+            // Three progress frames were lost, or their sender.
+            copy_patience: Duration::from_secs(4),
             collects: true,
             retry: Duration::from_millis(50),
             grown: 1 << 30,
             busy: 5_000,
+            quiet: Duration::from_secs(600),
             index: tidings_predicate::index::Limits::default(),
             seed: 0,
             functions: Functions::default(),

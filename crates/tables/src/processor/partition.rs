@@ -4,7 +4,7 @@ use super::away::Away;
 use super::cache::Rows;
 use super::collecting::{Collecting, Looking};
 use super::counting::Counting;
-use super::load::Load;
+use super::load::{self, Load};
 use super::log::Log;
 use super::opening::Meta;
 use super::progress::Told;
@@ -70,6 +70,8 @@ pub(super) struct Partition {
     pub away: Away,
     /// Marks of deletions that are old enough to go: rows and versions.
     pub expired: Vec<(Bytes, u64)>,
+    /// R6: what clients had acknowledged in whiles that are long past: rows, columns and numbers.
+    pub unheard: Vec<(Bytes, Bytes, u64)>,
     pub collecting: Collecting,
     pub looking: Looking,
     /// Whether the driver was told that it is large.
@@ -104,6 +106,7 @@ impl Partition {
             gateways: BTreeMap::new(),
             away: Away::default(),
             expired: Vec::new(),
+            unheard: Vec::new(),
             collecting: Collecting::default(),
             looking: Looking::default(),
             grown: false,
@@ -123,8 +126,21 @@ impl Partition {
         self.owned.entry.contains(key)
     }
 
-    pub fn stat(&self) -> Stat {
-        Stat { records: self.records, bytes: self.bytes, position: self.position, queries: 0 }
+    /// How many copies are fed from here.
+    pub fn copies(&self) -> usize {
+        self.feeds.keys().filter(|query| query.is_copy()).count()
+    }
+
+    pub fn stat(&mut self, now: Mono, options: &Options) -> Stat {
+        let quiet = load::is_small(self.bytes, options.grown) && self.load.is_quiet(now, options.busy, options.quiet);
+        let queries = self.feeds.len() as u64;
+        Stat { records: self.records, bytes: self.bytes, position: self.position, queries, quiet }
+    }
+
+    /// R1: whether it is time to say that it could be joined with the one behind it.
+    pub fn says_quiet(&mut self, now: Mono, options: &Options) -> bool {
+        let joins = self.is_open() && self.owned.entry.end.is_some() && load::is_small(self.bytes, options.grown);
+        joins && self.load.says_quiet(now, options.busy, options.quiet)
     }
 
     /// Whether an outcome is known, and of what is read here: a deposed owner finds a later one's outcomes in the store, and
@@ -149,12 +165,13 @@ impl Partition {
     }
 
     pub fn get(&self, row: Bytes) -> StoreRequest {
+        let columns = rows::columns(&row);
         let key = Some(v1::RowKey { group: rows::group(self.id.table), row });
-        StoreRequest::Get(v1::Get { key, columns: vec![Bytes::from_static(rows::CELL)] })
+        StoreRequest::Get(v1::Get { key, columns })
     }
 
     pub fn scan(&self, start: Bytes, end: Bytes, limit: u32) -> StoreRequest {
-        let (group, columns) = (rows::group(self.id.table), vec![Bytes::from_static(rows::CELL)]);
+        let (group, columns) = (rows::group(self.id.table), rows::columns(&start));
         StoreRequest::Scan(v1::Scan { group, start, end, limit, columns })
     }
 

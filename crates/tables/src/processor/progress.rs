@@ -101,6 +101,9 @@ impl Processor {
             out.put(Output::Progress { gateway: *gateway, progress: Box::new(progress) });
         }
         partition.gateways.retain(|_, told| told.feeds > 0);
+        if partition.says_quiet(now.mono, &self.shared.options) {
+            out.put(Output::Quiet { partition: id });
+        }
         // What the store did not answer is asked again.
         for query in partition.busy.clone() {
             self.flow(id, query, out);

@@ -1,9 +1,10 @@
 //! One-time reads: a scan in pages, both predicates next to the data, bounded memory (§4.2, R5).
 
-use super::tables::To;
+use super::tables::{To, Writers};
 use super::writing::{load, outcome_row};
 use super::{Output, Processor, Step, StoreReply, StoreResult, Timer, answer};
 use crate::calls::{Answer, Caller, Level, Page, Read, Span, Visible};
+use crate::directory;
 use crate::gather::{self, Gather};
 use crate::mutant::Mutant;
 use crate::names::{PartitionId, Position, RequestId};
@@ -30,15 +31,15 @@ pub(super) struct Reading {
     /// Makes the rows, if this partition has all records.
     gather: Option<Gather>,
     /// R6: outcomes that it waits for.
-    pending: Vec<Bytes>,
+    pub pending: Vec<Bytes>,
     deadline: Mono,
     /// Where the scan goes on, up to `end`; none at its end.
-    next: Option<Bytes>,
-    end: Bytes,
+    pub next: Option<Bytes>,
+    pub end: Bytes,
     /// Records of the next piece.
     records: Vec<Visible>,
     found: usize,
-    size: usize,
+    pub size: usize,
     /// Whether a piece was sent and nobody asked for the next.
     paused: bool,
     /// The answer is at least as new as this.
@@ -55,7 +56,8 @@ impl Processor {
         read: Box<Read>,
         out: &mut Outbox<Output>,
     ) {
-        match self.reading(now, id, caller, read) {
+        let Some(partition) = self.partitions.get(&id) else { return answer(request, Err(Refusal::Moved), out) };
+        match self.reading(now, id, (&partition.owned.entry, partition.position), caller, read) {
             Err(refusal) => answer(request, Err(refusal), out),
             Ok(mut reading) => {
                 if let Some(partition) = self.partitions.get_mut(&id) {
@@ -72,26 +74,32 @@ impl Processor {
         }
     }
 
-    fn reading(&self, now: Now, id: PartitionId, caller: Box<Caller>, read: Box<Read>) -> Result<Reading, Refusal> {
-        let (Some(table), Some(partition)) = (self.tables.get(&id.table), self.partitions.get(&id)) else {
-            return Err(Refusal::Moved);
-        };
+    /// What a read is of a partition that is at this position, here or at its copy.
+    pub(super) fn reading(
+        &self,
+        now: Now,
+        id: PartitionId,
+        (entry, position): (&directory::Partition, Position),
+        caller: Box<Caller>,
+        read: Box<Read>,
+    ) -> Result<Reading, Refusal> {
+        let table = self.tables.get(&id.table).ok_or(Refusal::Moved)?;
         if self.reads.len() >= self.shared.options.reads {
             return Err(Refusal::Busy);
         }
         // R5: nothing older than what the client has seen.
-        if read.floor > partition.position && !self.shared.is(Mutant::FloorIgnored) {
+        if read.floor > position && !self.shared.is(Mutant::FloorIgnored) {
             return Err(Refusal::Behind);
         }
         let query = Query::compile(&read.ask, &table.dialect)?;
         if read.whole && read.ask.lookup.is_some() {
             return Err(Refusal::Invalid("What is looked up may lie in another partition.".to_owned()));
         }
-        let (next, end) = range(&read.span, &partition.owned.entry)?.unzip();
+        let (next, end) = range(&read.span, entry)?.unzip();
         let pending = match &read.level {
             Level::CommittedWio { netid, pending } => {
                 // What is pending elsewhere is waited for there.
-                let here = pending.iter().filter(|(key, _)| partition.contains(key));
+                let here = pending.iter().filter(|(key, _)| entry.contains(key));
                 here.map(|(key, seq)| outcome_row(key, *netid, *seq)).collect()
             }
             _ => Vec::new(),
@@ -112,7 +120,7 @@ impl Processor {
             found: 0,
             size: 0,
             paused: false,
-            position: partition.position,
+            position,
         })
     }
 
@@ -130,13 +138,16 @@ impl Processor {
             return self.page(now, request, Ok(StoreReply::Rows(found)), out);
         }
         match reading.next {
-            Some(_) => self.scan(request, out),
-            None => self.piece(request, true, out),
+            Some(_) => self.scan(now, request, out),
+            None => self.piece(now, request, true, out),
         }
     }
 
-    fn scan(&mut self, request: RequestId, out: &mut Outbox<Output>) {
+    fn scan(&mut self, now: Now, request: RequestId, out: &mut Outbox<Output>) {
         let Some(reading) = self.reads.get_mut(&request) else { return };
+        if self.copies.contains_key(&reading.partition) {
+            return self.shared.timers.set(Timer::Copied(request), now.mono);
+        }
         let Some(partition) = self.partitions.get(&reading.partition) else { return };
         let Some(next) = reading.next.clone() else { return };
         let limit = self.shared.options.page;
@@ -161,13 +172,13 @@ impl Processor {
             return answer(request, Err(refusal), out);
         }
         let Some(reading) = self.reads.get_mut(&request) else { return };
-        let full = reading.gather.as_ref().is_some_and(Gather::is_full) || reading.is_full();
+        let full = reading.is_satisfied();
         reading.next = found.next.filter(|_| !full);
         let last = reading.next.is_none();
         if last || reading.size >= self.shared.options.page_bytes {
-            return self.piece(request, last, out);
+            return self.piece(now, request, last, out);
         }
-        self.scan(request, out);
+        self.scan(now, request, out);
     }
 
     /// Keeps what of a page is shown to the reader and asked for.
@@ -197,24 +208,13 @@ impl Processor {
             if reading.is_full() {
                 break;
             }
-            let (data, claims, query) = (&reading.read.data, &reading.caller.claims, Some(&reading.query));
-            if !self.shared.writers.shows(&key, &record, &To { data, claims, query, now: Some(now.wall) }) {
-                continue;
-            }
-            let Some(visible) = record.visible(&key) else { continue };
-            reading.position = reading.position.max(record.version);
-            reading.size += record.size();
-            reading.found += 1;
-            match &mut reading.gather {
-                Some(gather) => gather.add(&visible, None)?,
-                None => reading.records.push(visible),
-            }
+            reading.consider(&mut self.shared.writers, now, &key, &record)?;
         }
         Ok(())
     }
 
     /// Sends what has been found.
-    fn piece(&mut self, request: RequestId, last: bool, out: &mut Outbox<Output>) {
+    pub(super) fn piece(&mut self, now: Now, request: RequestId, last: bool, out: &mut Outbox<Output>) {
         let Some(reading) = self.reads.get_mut(&request) else { return };
         let rows = match &mut reading.gather {
             Some(gather) if last => gather.finish(),
@@ -225,7 +225,7 @@ impl Processor {
         reading.size = 0;
         let empty = records.is_empty() && rows.as_ref().is_ok_and(Vec::is_empty);
         if empty && !last {
-            return self.scan(request, out);
+            return self.scan(now, request, out);
         }
         // Each piece is linearizable only under a lease that held while it was read.
         let latest = reading.read.level == Level::Latest;
@@ -243,10 +243,10 @@ impl Processor {
         out.put(Output::Answer { request, guard, answer: page });
     }
 
-    pub(super) fn pull(&mut self, request: RequestId, out: &mut Outbox<Output>) {
+    pub(super) fn pull(&mut self, now: Now, request: RequestId, out: &mut Outbox<Output>) {
         let paused = self.reads.get_mut(&request).is_some_and(|reading| std::mem::take(&mut reading.paused));
         if paused {
-            self.scan(request, out);
+            self.scan(now, request, out);
         }
     }
 
@@ -296,6 +296,38 @@ impl Processor {
 }
 
 impl Reading {
+    /// Takes a record that is shown to the reader and asked for.
+    pub(super) fn consider(
+        &mut self,
+        writers: &mut Writers,
+        now: Now,
+        key: &Key,
+        record: &Record,
+    ) -> Result<(), Refusal> {
+        let (data, claims, query) = (&self.read.data, &self.caller.claims, Some(&self.query));
+        match writers.shows(key, record, &To { data, claims, query, now: Some(now.wall) }) {
+            true => self.add(key, record),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn add(&mut self, key: &Key, record: &Record) -> Result<(), Refusal> {
+        let Some(visible) = record.visible(key) else { return Ok(()) };
+        self.position = self.position.max(record.version);
+        self.size += record.size();
+        self.found += 1;
+        match &mut self.gather {
+            Some(gather) => gather.add(&visible, None)?,
+            None => self.records.push(visible),
+        }
+        Ok(())
+    }
+
+    /// Whether nothing more is wanted.
+    pub(super) fn is_satisfied(&self) -> bool {
+        self.gather.as_ref().is_some_and(Gather::is_full) || self.is_full()
+    }
+
     /// Whether it has as many records as it may answer with.
     fn is_full(&self) -> bool {
         self.query.is_streamed() && self.query.limit().is_some_and(|limit| self.found >= limit)
@@ -309,7 +341,7 @@ pub(super) fn decode(row: &v1::Row) -> Option<Record> {
 }
 
 /// The rows of a span that lie in a partition.
-fn range(span: &Span, entry: &crate::directory::Partition) -> Result<Option<(Bytes, Bytes)>, Refusal> {
+fn range(span: &Span, entry: &directory::Partition) -> Result<Option<(Bytes, Bytes)>, Refusal> {
     let (start, end) = rows::records(entry.start.as_ref(), entry.end.as_ref());
     // None: no key of the span lies here.
     let cut = |from: Option<Bytes>, to: Option<&Key>| {

@@ -9,7 +9,7 @@ use super::{Output, Shared, Step, StoreId};
 use crate::calls::Visible;
 use crate::live::{Body, Change, Frame, Reader};
 use crate::mutant::Mutant;
-use crate::names::{Position, QueryId};
+use crate::names::{PartitionId, Position, QueryId, Term};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::rows;
@@ -159,6 +159,18 @@ pub(super) fn frame(
     }
 }
 
+/// The word that a query is not here, under its installation and data epoch.
+pub(super) fn over_frame(
+    partition: PartitionId,
+    term: Term,
+    (installation, epoch): (u64, u64),
+    refusal: Refusal,
+) -> Frame {
+    let (previous, position) = (Position::ZERO, Position::ZERO);
+    let (previous_epoch, body) = (epoch, Body::Ended(refusal));
+    Frame { partition, term, installation, epoch, previous_epoch, previous, position, piece: 0, more: false, body }
+}
+
 /// The next piece of a snapshot or difference.
 fn piece(
     partition: &Partition,
@@ -238,6 +250,11 @@ pub(super) fn difference(
     after: Option<&Arc<Record>>,
     unchecked: bool,
 ) -> Option<Change> {
+    if subscription.is_copy() {
+        // R1: a copy decides for itself who sees what.
+        let put = |after: &Arc<Record>| after.visible(key).map(Change::Put);
+        return after.map(|after| put(after).unwrap_or_else(|| Change::Leave { key: key.clone() }));
+    }
     let query = &subscription.query;
     let was = before.is_some_and(|(record, reader)| writers.shows(key, record, &To::live(query, reader)));
     let now = &subscription.reader;

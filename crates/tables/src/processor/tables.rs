@@ -26,13 +26,16 @@ pub(super) struct Table {
     pub may_write: Option<Predicate>,
     pub index: Index,
     pub queries: BTreeMap<QueryId, Subscription>,
+    /// R1: those of them that are copies.
+    pub copies: BTreeSet<QueryId>,
     by_index: BTreeMap<SubscriptionId, QueryId>,
 }
 
 /// A live query: one copy, however many partitions (R3).
 #[derive(Debug)]
 pub(super) struct Subscription {
-    pub id: SubscriptionId,
+    /// None: a copy, which every change concerns.
+    pub id: Option<SubscriptionId>,
     pub query: Query,
     pub reader: Reader,
     pub endpoint: Option<Box<Absent>>,
@@ -49,6 +52,13 @@ pub(super) struct Absent {
     pub doubted: bool,
 }
 
+impl Subscription {
+    /// R1: whether it hears everything, whoever may see it.
+    pub fn is_copy(&self) -> bool {
+        self.id.is_none()
+    }
+}
+
 impl Table {
     pub fn new(properties: Properties, options: &Options) -> Table {
         let mut table = Table {
@@ -57,6 +67,7 @@ impl Table {
             may_write: None,
             index: Index::new(options.index, options.seed),
             queries: BTreeMap::new(),
+            copies: BTreeSet::new(),
             by_index: BTreeMap::new(),
         };
         table.alter(properties);
@@ -65,11 +76,9 @@ impl Table {
 
     pub fn alter(&mut self, properties: Properties) {
         self.dialect.columns = properties.dialect().columns;
-        // A directory holds only what compiles; what does not denies everything.
-        let compiled = |text: &String| Predicate::compile(text, &Dialect::default());
-        let denied = "false".to_owned();
-        self.may_write =
-            properties.may_write.as_ref().and_then(|text| compiled(text).or_else(|_| compiled(&denied)).ok());
+        // A directory holds only what compiles; what does not, here where a function may not be registered, denies everything.
+        let denied = |_| Predicate::compile("false", &Dialect::default()).ok();
+        self.may_write = properties.guard(&self.dialect.functions).unwrap_or_else(denied);
         self.properties = properties;
     }
 
@@ -95,8 +104,15 @@ impl Table {
                 &all
             }
         };
-        let id = self.index.subscribe(predicate, &reader.data, &reader.claims)?;
-        self.by_index.insert(id, query);
+        let id = match query.is_copy() {
+            true => None,
+            false => Some(self.index.subscribe(predicate, &reader.data, &reader.claims)?),
+        };
+        if let Some(id) = id {
+            self.by_index.insert(id, query);
+        } else {
+            self.copies.insert(query);
+        }
         let (reader, partitions) = (reader.clone(), [partition].into());
         self.queries.insert(query, Subscription { id, query: compiled, reader, endpoint, partitions });
         Ok(())
@@ -107,9 +123,11 @@ impl Table {
         let Some(there) = self.queries.get_mut(&query) else { return };
         there.partitions.remove(&partition);
         if there.partitions.is_empty() {
-            let id = there.id;
-            self.index.unsubscribe(id);
-            self.by_index.remove(&id);
+            if let Some(id) = there.id {
+                self.index.unsubscribe(id);
+                self.by_index.remove(&id);
+            }
+            self.copies.remove(&query);
             self.queries.remove(&query);
         }
     }

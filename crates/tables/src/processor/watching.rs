@@ -3,11 +3,11 @@
 use super::log::Changed;
 use super::partition::Partition;
 use super::reading::decode;
-use super::sending::{Catching, Feed, ROW, difference, frame, send};
+use super::sending::{Catching, Feed, ROW, difference, frame, over_frame, send};
 use super::tables::{Absent, Subscription, To};
 use super::{Output, Processor, Shared, StoreId, StoreReply, StoreResult, Timer};
 use crate::directory::Properties;
-use crate::live::{Body, Change, Frame, From, Install, Reader};
+use crate::live::{Body, Change, From, Install, Reader};
 use crate::mutant::Mutant;
 use crate::names::{GatewayId, PartitionId, Position, QueryId, TableId};
 use crate::refusal::Refusal;
@@ -18,6 +18,9 @@ use tidings_base::{Now, Outbox};
 use tidings_predicate::query::Query;
 use tidings_predicate::{Dialect, Key};
 use tidings_wire::v1;
+
+/// R1: copies of one partition: one a node, of as many nodes as ask.
+const COPIES: usize = 64;
 
 impl Processor {
     pub(super) fn install(&mut self, now: Now, install: Install, out: &mut Outbox<Output>) {
@@ -33,23 +36,8 @@ impl Processor {
         if let Err(refusal) = self.installed(now, &install, out) {
             self.forsake(id, query);
             self.remove(query, id);
-            let end = Position::ZERO;
-            let body = Body::Ended(refusal);
-            let installation = install.installation;
-            let (previous, position) = (end, end);
             let term = self.partitions.get(&id).map(|partition| partition.owned.entry.term).unwrap_or_default();
-            let frame = Frame {
-                partition: id,
-                term,
-                installation,
-                epoch,
-                previous_epoch: epoch,
-                previous,
-                position,
-                piece: 0,
-                more: false,
-                body,
-            };
+            let frame = over_frame(id, term, (install.installation, epoch), refusal);
             out.put(Output::Frame { query, frame: Box::new(frame) });
         }
     }
@@ -62,6 +50,9 @@ impl Processor {
         let overtaken = partition.feeds.get(&query).is_some_and(|feed| feed.installation >= install.installation);
         if overtaken || partition.has_ended(query, install.installation) {
             return Ok(());
+        }
+        if query.is_copy() && partition.copies() >= COPIES && !partition.feeds.contains_key(&query) {
+            return Err(Refusal::Busy);
         }
         let table = self.tables.get_mut(&id.table).ok_or(Refusal::Moved)?;
         if install.reader.access < table.properties.access {
@@ -79,6 +70,9 @@ impl Processor {
         let absent = |netid| Box::new(Absent { netid, ask: install.ask.clone(), doubted: false });
         table.join(query, id, compile, &install.reader, endpoint.map(|endpoint| absent(endpoint.netid)))?;
         let Some(subscription) = table.queries.get(&query) else { return Err(Refusal::Moved) };
+        if let Some(id) = subscription.id {
+            table.index.unkeep(id);
+        }
         let rereads = !subscription.query.is_streamed() || subscription.query.limit().is_some();
         let mut feed = Feed {
             installation: install.installation,
@@ -238,7 +232,7 @@ impl Processor {
 
     fn switch(&mut self, now: Now, query: QueryId, reader: Reader, out: &mut Outbox<Output>) {
         let Some(table) = self.tables.values_mut().find(|table| table.queries.contains_key(&query)) else { return };
-        let Some(id) = table.queries.get(&query).map(|known| known.id) else { return };
+        let Some(id) = table.queries.get(&query).and_then(|known| known.id) else { return };
         let moved = table.index.update_data(id, &reader.data, &reader.claims);
         let denied = reader.access < table.properties.access;
         let Some(subscription) = table.queries.get_mut(&query) else { return };
@@ -347,7 +341,7 @@ impl Processor {
         }
         let all = self.shared.is(Mutant::LeaveToAll);
         for change in changes {
-            if table.index.is_empty() {
+            if table.index.is_empty() && table.copies.is_empty() {
                 partition.log.push(change);
                 continue;
             }
@@ -355,6 +349,7 @@ impl Processor {
             let writers = &mut self.shared.writers;
             table.matches(&change.key, change.before.as_deref(), writers, &mut found);
             table.matches(&change.key, Some(&*change.after), writers, &mut found);
+            found.extend(&table.copies);
             if all {
                 found.extend(partition.feeds.keys());
             }
@@ -446,7 +441,7 @@ fn absorb(
                 let to = To::live(&subscription.query, &subscription.reader);
                 let newer = catching.newer_than;
                 let after = after.filter(|after| newer.is_none_or(|newer| after.time >= newer));
-                let shown = after.filter(|after| shared.writers.shows(&key, after, &to));
+                let shown = after.filter(|after| subscription.is_copy() || shared.writers.shows(&key, after, &to));
                 if let Some(visible) = shown.and_then(|after| after.visible(&key)) {
                     catching.size += size;
                     catching.rows.push(visible);

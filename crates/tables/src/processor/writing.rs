@@ -23,7 +23,7 @@ use tidings_wire::v1;
 const REMEMBERED: usize = 2 * crate::calls::MAX_OUTSTANDING as usize;
 /// Clients whose outcomes are looked after in one partition.
 const CLIENTS: usize = 100_000;
-/// Marks of deletions that are removed with one commit.
+/// Marks of deletions that are removed with one commit, and as many watermarks.
 const COLLECTED: usize = 256;
 /// Outcomes of clients that are gone that are removed with one commit, apart from the last client's.
 const FORGOTTEN: usize = 256;
@@ -56,6 +56,8 @@ pub(super) struct Commit {
     /// Those of them that the store may have otherwise by now: marks of deletions that are taken away if nothing was written
     /// over them, watermarks of clients that are gone.
     pub collected: BTreeSet<Bytes>,
+    /// R6: what clients had acknowledged in whiles that are long past, by row: columns and numbers.
+    pub unheard: BTreeMap<Bytes, Vec<(Bytes, u64)>>,
     /// Outcomes of clients that are gone, among them.
     pub forgotten: usize,
     pub changes: Vec<Changed>,
@@ -101,7 +103,8 @@ impl Processor {
             return answer(request, Err(Refusal::Moved), out);
         };
         let unchecked = self.shared.is(Mutant::LiveUnchecked);
-        let checked = check(&write).and_then(|()| match &write.change {
+        let named = |()| table.properties.check_named(&write.key);
+        let checked = check(&write).and_then(named).and_then(|()| match &write.change {
             // R9: whom a record is shown to must not change by itself, or live queries would not tell it.
             Update::Put { predicate, .. } if !predicate.is_empty() => {
                 let compiled = Predicate::compile(predicate, &table.dialect);
@@ -176,9 +179,10 @@ impl Processor {
             let Some(next) = partition.queue.pop_front() else { break };
             let mutant = self.shared.options.mutant;
             let writers = &mut self.shared.writers;
-            match (Decider { partition: &mut *partition, commit: &mut commit, table, writers, now, mutant })
-                .decide(&next)
-            {
+            let a_while = self.shared.options.a_while();
+            let decider =
+                Decider { partition: &mut *partition, commit: &mut commit, table, writers, now, a_while, mutant };
+            match decider.decide(&next) {
                 Verdict::Answer(decided) => commit.answers.push((next.request, decided)),
                 Verdict::Wait => {
                     let first = self.shared.timers.at(&Timer::Waited(id)).unwrap_or(Mono::NEVER);
@@ -213,11 +217,21 @@ impl Processor {
         let position = commit.position;
         let mut writes: Vec<v1::RowWrite> = Vec::with_capacity(commit.rows.len() + 1);
         let mut apart = Vec::new();
+        let (renews, a_while) = (!self.shared.is(Mutant::WatermarkAged), self.shared.options.a_while());
+        let mut unheard = commit.unheard.clone();
+        let gone = |(column, timestamp)| v1::Cell { column, timestamp, value: None };
         for (row, (timestamp, value)) in &commit.rows {
-            let write = v1::RowWrite { row: row.clone(), cells: vec![rows::cell(*timestamp, value.clone())] };
+            let mut cells = vec![match value {
+                Some(heard) if renews && rows::is_acked(row) => rows::watermark(*timestamp, heard.clone(), a_while),
+                _ => rows::cell(*timestamp, value.clone()),
+            }];
+            cells.extend(unheard.remove(row).into_iter().flatten().map(gone));
+            let write = v1::RowWrite { row: row.clone(), cells };
             let is_apart = self.shared.is(Mutant::OutcomeApart) && row.first() == Some(&b'o');
             if is_apart { apart.push(write) } else { writes.push(write) }
         }
+        let unheard = unheard.into_iter();
+        writes.extend(unheard.map(|(row, all)| v1::RowWrite { row, cells: all.into_iter().map(gone).collect() }));
         let (records, bytes, estimated) = (commit.records, commit.bytes, partition.estimated);
         let cell = Meta { position, records, bytes, estimated }.cell();
         writes.push(v1::RowWrite { row: rows::meta(id.number), cells: vec![cell] });
@@ -273,6 +287,7 @@ impl Processor {
                 false => partition.rows.put(row, value.map(|value| (timestamp, value))),
             }
         }
+        commit.unheard.keys().for_each(|row| partition.rows.forget(row));
         for (op, row) in commit.outcomes {
             remember(&mut partition.clients, now.mono, op, row);
         }
@@ -339,6 +354,10 @@ pub(super) fn collect(partition: &mut Partition, commit: &mut Commit) {
             commit.collected.insert(free.key().clone());
             free.insert((version, None));
         }
+    }
+    let old = partition.unheard.len().min(COLLECTED);
+    for (row, column, number) in partition.unheard.drain(..old) {
+        commit.unheard.entry(row).or_default().push((column, number));
     }
 }
 

@@ -6,7 +6,7 @@ use crate::world::{TABLE, World, data, user};
 use tidings_base::Wall;
 use tidings_predicate::query::Ask;
 use tidings_predicate::{Packed, Value};
-use tidings_tables::calls::{Access, Caller};
+use tidings_tables::calls::{Access, Answer, Call, Caller};
 use tidings_tables::directory::Properties;
 use tidings_tables::gateway::{self, Start, Watch};
 use tidings_tables::mutant::Mutant;
@@ -351,6 +351,40 @@ fn r3_those_who_are_away_leave_room_for_those_who_are_there() {
     }
 }
 
+/// The same for shapes of predicates, and for the sets of fields that they are found by.
+#[test]
+fn r3_those_who_are_away_leave_shapes_and_fields_to_those_who_are_there() {
+    for of_fields in [false, true] {
+        let mut world = World::tuned(None, public(), |options| match of_fields {
+            // Without a set of fields a predicate would be compared with every record, for which there is no room.
+            true => (options.index.schemes, options.index.scanned) = (4, 0),
+            false => options.index.templates = 4,
+        });
+        let ann = user("ann");
+        for number in 1..=4 {
+            // Two readers have one shape: the second takes nothing more.
+            for netid in [number, number + 100] {
+                let shape = format!("c{number} == {netid}");
+                world.watch(u64::from(netid), asks(&ann, NetId([netid; 16]), &shape));
+                world.run(2_000);
+                world.tell_gateway(gateway::Input::Unwatch { number: u64::from(netid) });
+                world.run(100);
+            }
+        }
+        for number in 5..=6 {
+            world.watch(number, everything(&ann, &Packed::empty(), &format!("c{number} == 1")));
+        }
+        world.run(3_000);
+        assert!((5..=6).all(|number| folded(&world, number).ended.is_none()), "{:?}", world.events);
+        // All hear of a change: those that are known because it is theirs, the others whatever it is.
+        let next = version(write(&mut world, 0, &ann, put("k", "a", 1)));
+        world.run(3_000);
+        let heard = |world: &World, netid: u8| told(world, 0, Some(NetId([netid; 16]))).contains(&next);
+        let known: Vec<u8> = (1..=4).flat_map(|n| [n, n + 100]).filter(|netid| !heard(&world, *netid)).collect();
+        assert_eq!(known, [1, 101, 2, 102], "of fields: {of_fields}");
+    }
+}
+
 #[test]
 fn r3_a_device_that_leaves_before_its_query_has_come_is_told() {
     let mut world = World::calm(None, public());
@@ -361,4 +395,90 @@ fn r3_a_device_that_leaves_before_its_query_has_come_is_told() {
     world.deaf = false;
     world.tell_gateway(gateway::Input::Unwatch { number: 1 });
     hears_once_more(&mut world, &ann, DEVICE);
+}
+
+#[test]
+fn r3_the_word_that_a_device_has_left_is_repeated_until_it_is_heard() {
+    breaks(
+        |mutant| {
+            let mut world = World::calm(mutant, public());
+            let ann = user("ann");
+            let before = version(write(&mut world, 0, &ann, put("k", "a", 1)));
+            world.deaf = true;
+            world.watch(1, of_device(&ann, DEVICE));
+            world.run(10);
+            world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+            world.run(5_000);
+            world.deaf = false;
+            world.run(3_000);
+            // It knows nothing of what is there already.
+            same(told(&world, 0, Some(DEVICE)), vec![before])?;
+            let next = version(write(&mut world, 0, &ann, put("other", "b", 1)));
+            world.run(3_000);
+            same(told(&world, 0, Some(DEVICE)), vec![before, next])?;
+            held(world.events.is_empty(), || format!("it has gone, and hears {:?}", world.events))
+        },
+        &[Mutant::LeftOnce, Mutant::AwayForgotten],
+    );
+}
+
+#[test]
+fn r3_a_device_has_no_cursor_before_every_owner_knows_of_it() {
+    breaks(
+        |mutant| {
+            let mut world = World::calm(mutant, public());
+            let ann = user("ann");
+            let children = world.split(0, &"m".into()).ok_or("not cut")?;
+            children.into_iter().for_each(|child| {
+                world.lease(child, 0);
+            });
+            world.run(3_000);
+            let cursor = goes(&mut world, 1, &ann, DEVICE).cursor.ok_or("no cursor")?;
+            // The second half is in the hands of somebody who does not answer.
+            let other = world.node();
+            world.lease(children[1], other);
+            world.crash(other);
+            let start = Start::Cursor(cursor);
+            world.watch(2, Watch { start, ..of_device(&ann, DEVICE) });
+            version(write(&mut world, 0, &ann, put("a", "a", 1)));
+            world.run(5_000);
+            held(!folded(&world, 2).rows.is_empty(), || "the first half says nothing".to_owned())?;
+            held(folded(&world, 2).cursor.is_none(), || "a cursor, and one owner knows nothing of it".to_owned())?;
+            world.lease(children[1], 0);
+            world.run(3_000);
+            held(folded(&world, 2).cursor.is_some(), || "no cursor".to_owned())?;
+            // Its gateway dies, and nobody says that it has gone.
+            world.crash_gateway();
+            let last = version(write(&mut world, 0, &ann, put("z", "a", 1)));
+            world.run(3_000);
+            same(told(&world, children[1], Some(DEVICE)), vec![last])
+        },
+        &[Mutant::GivenEarly],
+    );
+}
+
+#[test]
+fn r3_a_query_whose_client_has_gone_unheard_does_not_stay() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    world.watch(1, everything(&ann, &Packed::empty(), ""));
+    world.run(3_000);
+    world.deaf = true;
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    world.run(100);
+    world.deaf = false;
+    assert_eq!(queries(&mut world), 1);
+    version(write(&mut world, 0, &ann, put("k", "a", 1)));
+    world.run(100);
+    assert_eq!(queries(&mut world), 0);
+}
+
+/// Live queries at the owner of the first partition.
+fn queries(world: &mut World) -> u64 {
+    let request = world.ask(0, 0, user("ann"), Call::Stat);
+    world.run(50);
+    match world.answer(request) {
+        Some(Ok(Answer::Stat(stat))) => stat.queries,
+        other => panic!("{other:?}"),
+    }
 }

@@ -87,15 +87,20 @@ pub fn pages(world: &mut World, node: usize, number: u32, caller: &Caller, read:
 
 /// What a reader finds in all partitions now, at their owners.
 pub fn fresh(world: &mut World, caller: &Caller, reader: &Packed, ask: &Ask) -> Rows {
+    found(world, caller, reader, ask).unwrap_or_else(|refusal| panic!("{refusal:?}"))
+}
+
+/// The same, unless an owner refuses: in a world without a rule one may serve nothing.
+pub fn found(world: &mut World, caller: &Caller, reader: &Packed, ask: &Ask) -> Result<Rows, Refusal> {
     let mut rows = Rows::new();
     let numbers: Vec<u32> = world.directory.partitions.iter().map(|entry| entry.number).collect();
     for number in numbers {
         let (node, _) = world.owners[&number];
         let read = Read { ask: ask.clone(), ..read(Span::All, Level::Latest, reader) };
-        let page = pages(world, node, number, caller, read).unwrap_or_else(|refusal| panic!("{refusal:?}"));
+        let page = pages(world, node, number, caller, read)?;
         rows.extend(page.records.into_iter().map(|record| (record.key, (record.version, record.columns))));
     }
-    rows
+    Ok(rows)
 }
 
 pub fn everything(caller: &Caller, reader: &Packed, predicate: &str) -> Watch {
@@ -125,6 +130,11 @@ pub struct Folded {
 }
 
 impl Folded {
+    /// The channel is gone: what has come of a reset counts no more.
+    pub fn cut_off(&mut self) {
+        self.coming.clear();
+    }
+
     fn put(rows: &mut Rows, record: Visible, needless: &mut Option<String>) {
         let Visible { key, version, columns, .. } = record;
         if rows.get(&key).is_some_and(|(known, _)| *known >= version) {

@@ -1,12 +1,13 @@
 //! What goes by itself: marks of deletions that are old enough, and what clients that are gone have left.
 
 use crate::client::{agrees, delete, everything, named, put, version, write};
-use crate::holding::public;
+use crate::holding::{breaks, held, public};
 use crate::world::{World, user};
 use std::time::Duration;
 use tidings_predicate::Packed;
 use tidings_tables::calls::{Operation, Write};
 use tidings_tables::directory::Properties;
+use tidings_tables::mutant::Mutant;
 use tidings_tables::names::{NetId, OperationId};
 use tidings_tables::refusal::Refusal;
 
@@ -87,6 +88,67 @@ fn r6_what_clients_have_acknowledged_goes_when_they_are_long_gone() {
     assert_eq!(rows(&world, b'w'), 1);
     let late = write(&mut world, 0, &ann, other(put("l", "a", 1), 2));
     assert_eq!(late, Some(Err(Refusal::OutcomeUnknown)));
+}
+
+/// A world in which what clients have acknowledged is kept for a hundred seconds.
+fn short_memory(mutant: Option<Mutant>) -> World {
+    World::tuned(mutant, public(), |options| {
+        (options.outcomes, options.watermarks) = (Duration::from_secs(10), Duration::from_secs(100));
+    })
+}
+
+/// Nobody remembers anything but the store.
+fn forgets(world: &mut World) {
+    let next = world.node();
+    world.lease(0, next);
+    world.run(100);
+    world.lease(0, 0);
+    world.run(100);
+}
+
+#[test]
+fn r6_a_watermark_stays_as_long_as_its_client_is_heard_of() {
+    breaks(
+        |mutant| {
+            let (mut world, ann) = (short_memory(mutant), user("ann"));
+            for seq in 1..4 {
+                version(write(&mut world, 0, &ann, named(put("k", "a", 1), seq, seq - 1, None)));
+            }
+            // It acknowledges nothing more, and goes on.
+            for seq in 4..60 {
+                version(write(&mut world, 0, &ann, named(put("k", "a", 1), seq, 2, None)));
+                world.run(4_900);
+            }
+            forgets(&mut world);
+            let late = write(&mut world, 0, &ann, named(put("k", "a", 1), 2, 1, None));
+            held(late == Some(Err(Refusal::OutcomeUnknown)), || format!("{late:?}"))?;
+            // Nor does it grow.
+            let cells = world.store.rows.values().flatten().filter(|(row, _)| row.first() == Some(&b'w'));
+            let live = cells.flat_map(|(_, cells)| cells.values()).filter(|(_, value)| value.is_some()).count();
+            held(live <= 10, || format!("{live} cells of one client"))
+        },
+        &[Mutant::WatermarkAged],
+    );
+}
+
+#[test]
+fn r6_a_watermark_that_was_removed_hides_none_of_the_same_number() {
+    breaks(
+        |mutant| {
+            let (mut world, ann) = (short_memory(mutant), user("ann"));
+            for seq in 1..4 {
+                version(write(&mut world, 0, &ann, named(put("k", "a", 1), seq, seq - 1, None)));
+            }
+            world.run(250_000);
+            held(rows(&world, b'w') == 0, || "it is long gone, and remembered".to_owned())?;
+            // It comes back, and says what it had said before. Its outcomes went, and its number was raised, a day after it.
+            version(write(&mut world, 0, &ann, named(put("k", "a", 1), 5, 3, None)));
+            forgets(&mut world);
+            let late = write(&mut world, 0, &ann, named(put("k", "a", 1), 3, 2, None));
+            held(late == Some(Err(Refusal::OutcomeUnknown)), || format!("{late:?}"))
+        },
+        &[Mutant::WatermarkAged],
+    );
 }
 
 /// Marks of an earlier owner go as well; and then there is nothing more to commit.

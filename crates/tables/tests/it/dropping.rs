@@ -8,9 +8,9 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{Class, Error, Machine, Mono, Now, Outbox, Wall};
-use tidings_tables::dropped::{Deleter, Input, Options, Output};
+use tidings_tables::dropped::{Deleter, Input, Options, Output, Remains};
 use tidings_tables::names::{Object, PartitionId, Position, TableId};
-use tidings_tables::processor::{StoreRequest, StoreResult};
+use tidings_tables::processor::{StoreReply, StoreRequest, StoreResult};
 use tidings_wire::v1;
 
 const PAGE: u32 = 4;
@@ -177,4 +177,51 @@ fn nobody_writes_behind_the_deleter() {
     assert!(!matches!(late, Some(Ok(_))), "{late:?}");
     world.run(2_000);
     assert_eq!(live(&world.store, TABLE).len(), 0);
+}
+
+/// A look through groups as the store does it: tombstones are marked, and removed when they were marked before that.
+fn look(store: &mut Store, marks: &mut BTreeMap<(Bytes, Bytes), u64>, groups: Vec<Bytes>, seen: u64, before: u64) {
+    for group in groups {
+        let Some(rows) = store.rows.get_mut(&group) else { continue };
+        rows.retain(|row, cells| {
+            cells.retain(|_, (_, value)| {
+                let first = *marks.entry((group.clone(), row.clone())).or_insert(seen);
+                value.is_some() || first >= before
+            });
+            !cells.is_empty()
+        });
+    }
+}
+
+/// What the store remembers of a dropped table goes as well: its group is noted until two looks, far enough apart, have been
+/// through it, whoever looks.
+#[test]
+fn nothing_at_all_is_left_of_a_dropped_table_after_two_looks() {
+    let (mut world, namesake) = world();
+    let mut work = Work::new(std::mem::take(&mut world.store));
+    work.dropped(TABLE);
+    work.run(u64::MAX / 2);
+    assert_eq!((work.finished.len(), live(&work.store, TABLE).len()), (1, 0));
+    let (mut marks, keep, day) = (BTreeMap::new(), Duration::from_secs(10 * 24 * 3_600), 24 * 3_600 * 1_000u64);
+    let mut counts = Vec::new();
+    for days in 1..=24u64 {
+        let (now, mut remains) = (days * day, Remains::default());
+        let found = match work.store.perform(&Remains::ask(Bytes::new())) {
+            Ok(StoreReply::Rows(rows)) => rows,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(remains.hear(found), None);
+        let before = now.saturating_sub(keep.as_millis() as u64);
+        look(&mut work.store, &mut marks, remains.groups().collect(), now, before);
+        if let Some(request) = remains.looked(Wall(now * 1_000), keep) {
+            work.store.perform(&request).unwrap();
+        }
+        counts.push((remains.count(), work.store.rows[&group(TABLE)].len()));
+    }
+    let tombstones = counts[0].1;
+    assert!(tombstones > 40 && counts[..11].iter().all(|left| *left == (1, tombstones)), "{counts:?}");
+    assert!(counts[12..].iter().all(|left| *left == (0, 0)), "{counts:?}");
+    // Not even the note of it.
+    assert!(work.store.rows[&Bytes::from_static(b".tables/remains")].is_empty());
+    assert!(!live(&work.store, namesake).is_empty());
 }

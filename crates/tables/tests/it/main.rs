@@ -4,7 +4,10 @@ mod altering;
 mod away;
 mod client;
 mod collecting;
+mod copies;
+mod devices;
 mod dropping;
+mod hard;
 #[path = "../../../sim/src/checkers/history.rs"]
 mod history;
 mod holding;

@@ -1,12 +1,16 @@
 //! Tables of several partitions: where they are cut, and how their answers come together.
 
-use crate::client::{columns, delete, pages, put, read, shown_to, version, write};
+use crate::client::{columns, delete, named, pages, put, read, shown_to, version, write};
 use crate::holding::public;
 use crate::world::{World, data, user};
+use std::time::Duration;
 use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction, Row};
 use tidings_predicate::{Key, Packed, Value};
-use tidings_tables::calls::{Answer, Call, Level, Read, Span, Stat};
+use tidings_tables::calls::{Answer, Call, Level, Outcome, Page, Read, Span, Stat, Update, Write};
+use tidings_tables::directory::{PartitionBy, PartitionKind, Properties};
 use tidings_tables::gather::{Gather, Reading};
+use tidings_tables::mutant::Mutant;
+use tidings_tables::refusal::Refusal;
 
 fn growing(grown: u64) -> World {
     World::tuned(None, public(), |options| options.grown = grown)
@@ -202,4 +206,124 @@ fn several_partitions_answer_as_one() {
     let of = Value::String(format!("the {:?}", Key::from("c")));
     assert_eq!(found, [Row { key: Some("k02".into()), columns: data(&[("of", of)]) }]);
     assert_eq!(columns("c", 2), pages(&mut world, 0, left, &ann, all(&ask)).unwrap().records[0].columns);
+}
+
+/// Two neighbours of two owners, with a record in each.
+fn apart(mutant: Option<Mutant>) -> (World, [u32; 2]) {
+    let mut world = World::calm(mutant, public());
+    let ann = user("ann");
+    let other = world.node();
+    version(write(&mut world, 0, &ann, put("a", "a", 0)));
+    let parts = world.split(0, &"m".into()).unwrap();
+    world.lease(parts[0], 0);
+    world.lease(parts[1], other);
+    world.run(500);
+    // What was just written is answered from memory.
+    version(write(&mut world, other, &ann, put("z", "a", 1)));
+    (world, parts)
+}
+
+/// What the owner of a partition that was joined says of a record that was written since.
+fn after_a_merge(mutant: Option<Mutant>) -> Result<Page, Refusal> {
+    let (mut world, parts) = apart(mutant);
+    let ann = user("ann");
+    let before = parts.map(|number| world.directory.partitions.iter().find(|part| part.number == number).unwrap().term);
+    let joined = world.merge(parts).unwrap();
+    // Neither of those who had them.
+    let third = world.node();
+    world.lease(joined, third);
+    world.run(500);
+    let term = world.directory.find(&"z".into()).unwrap().term;
+    assert!(before.iter().all(|before| term > *before), "R1: {term:?} after {before:?}");
+    for (key, n) in [("a", 7), ("z", 8)] {
+        let written = write(&mut world, third, &ann, put(key, "a", n));
+        assert_eq!(version(written).term(), term);
+    }
+    let records = pages(&mut world, third, joined, &ann, all(&Ask::default())).unwrap().records;
+    assert_eq!(
+        records.iter().map(|record| record.columns.clone()).collect::<Vec<_>>(),
+        [columns("a", 7), columns("a", 8)]
+    );
+    let latest = read(Span::Only("z".into()), Level::Latest, &Packed::empty());
+    pages(&mut world, 1, parts[1], &ann, latest)
+}
+
+/// R1: what two nodes own can be joined, and neither answers for it any more: the leases that they have go on.
+#[test]
+fn neighbours_of_two_owners_are_joined_when_both_have_given_them_up() {
+    assert_eq!(after_a_merge(None), Err(Refusal::Moved));
+    let stale = after_a_merge(Some(Mutant::CededServing)).unwrap();
+    assert_eq!(stale.records[0].columns, columns("a", 1), "without it the old owner tells what was");
+}
+
+#[test]
+fn only_what_both_owners_have_opened_is_joined() {
+    let (mut world, parts) = apart(None);
+    world.hold = true;
+    world.lease(parts[1], 0);
+    world.run(50);
+    assert_eq!(world.merge(parts), None);
+    assert_eq!(world.directory.partitions.len(), 2);
+}
+
+/// R1: what was cut for its load or size is joined when that has passed, and not before.
+#[test]
+fn what_has_long_been_quiet_says_so() {
+    let mut world = World::tuned(None, public(), |options| {
+        (options.busy, options.grown, options.quiet) = (40, 4_000, Duration::from_secs(60));
+    });
+    let ann = user("ann");
+    for n in 0..10 {
+        version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", n)));
+    }
+    world.run(90_000);
+    assert_eq!(world.quiet, [], "there is nothing behind it");
+    let opened = world.opened(0).unwrap();
+    let [left, right] = world.directory.split_by_itself(opened, &"k5".into()).unwrap();
+    for child in [left, right] {
+        world.lease(child, 0);
+    }
+    world.run(500);
+    // Each takes a twentieth of a second.
+    for _ in 0..20 * 70 {
+        pages(&mut world, 0, left, &ann, read(Span::Only("k1".into()), Level::Latest, &Packed::empty())).unwrap();
+    }
+    assert!(world.quiet.is_empty() && !stat(&mut world, left).quiet, "twenty a second are half of what is cut");
+    assert!(stat(&mut world, right).quiet, "nobody wants the other");
+    world.run(90_000);
+    assert!(world.quiet.len() <= 2 && world.quiet.contains(&world.id(left)), "{:?}", world.quiet);
+    assert_eq!(world.directory.joins_by_itself(left), Some(right));
+    // What has grown stays as it is, however quiet.
+    for n in 0..10 {
+        version(write(&mut world, 0, &ann, put(&format!("k0{n}"), &"a".repeat(100), n)));
+    }
+    world.quiet.clear();
+    world.run(200_000);
+    assert!(world.quiet.is_empty() && !stat(&mut world, left).quiet);
+}
+
+/// R1: the owner itself stores a record under nothing but the value that its column has, and says so again when it is asked again.
+#[test]
+fn a_record_stays_within_the_value_of_its_partition_column() {
+    let by = PartitionBy { column: "team".to_owned(), holds: PartitionKind::String };
+    let mut world = World::calm(None, Properties { partition_by: Some(by), ..public() });
+    let ann = user("ann");
+    let at = |value: &str, write: Write| Write { key: Key::within(value, "k"), ..write };
+    let patch = |team: &str| Write {
+        change: Update::Patch { set: data(&[("team", team.into())]), unset: Vec::new() },
+        ..put("k", "", 0)
+    };
+    version(write(&mut world, 0, &ann, at("a", put("k", "a", 1))));
+    version(write(&mut world, 0, &ann, at("b", put("k", "b", 2))));
+    let wrong = |answer| matches!(answer, Some(Ok(Answer::Written(Outcome::Refused(Refusal::PartitionColumn(_))))));
+    assert!(wrong(write(&mut world, 0, &ann, at("a", put("k", "b", 3)))));
+    for _ in 0..2 {
+        assert!(wrong(write(&mut world, 0, &ann, named(at("a", patch("b")), 1, 0, None))));
+    }
+    version(write(&mut world, 0, &ann, at("a", patch("a"))));
+    // A key without a value, or with one in a table that has none, names nothing.
+    assert!(matches!(write(&mut world, 0, &ann, delete("k")), Some(Err(Refusal::PartitionColumn(_)))));
+    let records = pages(&mut world, 0, 0, &ann, all(&Ask::default())).unwrap().records;
+    let found: Vec<Packed> = records.into_iter().map(|record| record.columns).collect();
+    assert_eq!(found, [columns("a", 1), columns("b", 2)]);
 }

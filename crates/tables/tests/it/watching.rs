@@ -321,6 +321,38 @@ fn r8_claims_that_expired_show_nothing_more() {
     );
 }
 
+/// Whoever has its token renewed connects with the new one, and goes on: what says when a token was made is no part of a reader.
+/// Other claims are another reader, whose picture was another one.
+#[test]
+fn r8_a_renewed_token_goes_on_where_the_old_one_was() {
+    let mut world = World::calm(None, public());
+    let token = |role: &str, made: i64| {
+        let (sub, role, made) = (("sub", "ann".into()), ("role", role.into()), tidings_predicate::Value::Int(made));
+        let claims = data(&[sub, role, ("iat", made.clone()), ("exp", made)]);
+        let expires = Some(Wall(world.now().wall.0 + 60_000_000));
+        tidings_tables::calls::Caller { claims, expires, ..user("ann") }
+    };
+    let (old, renewed, other) = (token("reader", 1), token("reader", 2), token("editor", 3));
+    version(write(&mut world, 0, &old, shown_to(put("k", "a", 1), "user.role == 'reader'")));
+    version(write(&mut world, 0, &old, shown_to(put("l", "a", 1), "user.role == 'editor'")));
+    world.watch(1, everything(&old, &Packed::empty(), ""));
+    world.run(3_000);
+    let mut known = folded(&world, 1);
+    let start = Start::Cursor(known.cursor.clone().unwrap());
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    version(write(&mut world, 0, &old, shown_to(put("m", "a", 2), "user.role == 'reader'")));
+    for (number, caller) in [(2, &renewed), (3, &other)] {
+        world.watch(number, gateway::Watch { start: start.clone(), ..everything(caller, &Packed::empty(), "") });
+    }
+    world.run(3_000);
+    let heard = folded(&world, 2);
+    assert_eq!((heard.resets, heard.rows.into_keys().collect::<Vec<_>>()), (0, vec![Key::from("m")]));
+    world.events.iter().filter(|(of, _)| *of == 2).for_each(|(_, event)| known.hear(event.clone()));
+    assert_eq!(known.rows.into_keys().collect::<Vec<_>>(), ["k", "m"].map(Key::from));
+    let heard = folded(&world, 3);
+    assert_eq!((heard.resets, heard.rows.into_keys().collect::<Vec<_>>()), (1, vec![Key::from("l")]));
+}
+
 #[test]
 fn r8_cursors_say_nothing_and_cannot_be_made() {
     breaks(

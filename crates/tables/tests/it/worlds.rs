@@ -1,14 +1,16 @@
 //! Seeded worlds in which everything goes wrong, and what must hold all the same (T2, T3, R1, R2, R6).
 
-use crate::client::{columns, everything, folded, fresh, read};
+use crate::client::{columns, everything, folded, found, pages, read};
 use crate::history::{Done, History, Kind, Order, What};
 use crate::veiling::plain;
 use crate::world::{Plan, World, data, user};
 use std::collections::BTreeMap;
 use tidings_predicate::query::Ask;
-use tidings_predicate::{Key, Packed};
-use tidings_tables::calls::{Access, Answer, Call, Condition, Level, Operation, Outcome, Page, Span, Update, Write};
-use tidings_tables::directory::Properties;
+use tidings_predicate::{Key, Packed, PartitionValue};
+use tidings_tables::calls::{
+    Access, Answer, Call, Condition, Level, Operation, Outcome, Page, Read, Span, Update, Write,
+};
+use tidings_tables::directory::{PartitionBy, PartitionKind, Properties};
 use tidings_tables::gateway;
 use tidings_tables::mutant::Mutant;
 use tidings_tables::names::{NetId, OperationId, Position, RequestId};
@@ -38,6 +40,8 @@ struct Reading {
     request: RequestId,
     key: Key,
     number: u32,
+    /// Whether a copy was asked.
+    copy: bool,
     level: Level,
     floor: Position,
     /// What had been acknowledged of this key when it was asked.
@@ -61,32 +65,47 @@ pub struct Counts {
     pub moves: usize,
     pub crashes: usize,
     pub splits: usize,
+    pub merges: usize,
     pub fenced: usize,
     pub resets: usize,
     /// Whether `committed` reads alone did not keep the invocation order of writes: they need not.
     pub stronger: usize,
+    /// Reads that copies answered, those they left to owners, and copies that were whole at the end.
+    pub copied: usize,
+    pub passed: usize,
+    pub followed: usize,
 }
 
 struct Run {
     world: World,
+    /// Whether the table is partitioned by the column `team`, which a key says then.
+    partitioned: bool,
     clients: Vec<Client>,
     values: BTreeMap<i64, (Key, Known)>,
     acknowledged: BTreeMap<Key, Position>,
     counts: Counts,
     queries: Vec<(u64, Packed, &'static str)>,
     history: History,
+    /// Whether nodes copy what others own: in every other world, so that what seeds are known for stays.
+    copies: bool,
 }
 
 const KEYS: u64 = 8;
 
-fn key(n: u64) -> Key {
-    format!("k{n}").as_str().into()
+/// A key; in a table that is partitioned by teams of one of them, with a name that both have.
+fn key(n: u64, partitioned: bool) -> Key {
+    match partitioned {
+        true => Key::within(if n < KEYS / 2 { "a" } else { "b" }, format!("k{}", n % (KEYS / 2)).as_str()),
+        false => format!("k{n}").as_str().into(),
+    }
 }
 
 impl Run {
-    fn new(seed: u64, mutant: Option<Mutant>) -> Run {
+    fn new(seed: u64, mutant: Option<Mutant>, partitioned: bool) -> Run {
         let plan = Plan { lost: 12, twice: 12, unknown: 15, slow: 12 };
-        let properties = Properties { access: Access::Public, ..Properties::default() };
+        let by = PartitionBy { column: "team".to_owned(), holds: PartitionKind::String };
+        let partition_by = partitioned.then_some(by);
+        let properties = Properties { access: Access::Public, partition_by, ..Properties::default() };
         let mut world = World::new(seed, plan, mutant, properties);
         world.options.log_changes = 24;
         // What is said comes in pieces of a few rows.
@@ -118,7 +137,8 @@ impl Run {
         }
         let (values, acknowledged) = (BTreeMap::new(), BTreeMap::new());
         let (counts, history) = (Counts::default(), History::default());
-        Run { world, clients, values, acknowledged, counts, queries, history }
+        let copies = !seed.is_multiple_of(2);
+        Run { world, partitioned, clients, values, acknowledged, counts, queries, history, copies }
     }
 
     fn run(mut self) -> Result<Counts, String> {
@@ -131,6 +151,8 @@ impl Run {
         }
         // Everything heals: whoever believes to own something either does or learns that it does not.
         self.world.plan = Plan { slow: 2, ..Plan::default() };
+        self.world.copying.cut.clear();
+        self.world.copying.late.clear();
         self.world.directory_changed();
         let numbers: Vec<u32> = self.world.directory.partitions.iter().map(|entry| entry.number).collect();
         for (at, number) in numbers.into_iter().enumerate() {
@@ -172,13 +194,22 @@ impl Run {
                 }
             }
             4 if numbers.len() < 3 => {
-                let at = key(1 + rng.below(KEYS - 1));
+                let at = key(1 + rng.below(KEYS - 1), self.partitioned);
                 if let Some(children) = self.world.split(number, &at) {
                     self.counts.splits += 1;
                     for child in children {
                         let node = self.world.rng.below(3) as usize;
                         self.world.lease(child, node);
                     }
+                }
+            }
+            // Two neighbours, whoever owns them; both have given them up, or both keep them.
+            6 if numbers.len() > 1 => {
+                let at = rng.below(numbers.len() as u64 - 1) as usize;
+                if let Some(joined) = self.world.merge([numbers[at], numbers[at + 1]]) {
+                    self.counts.merges += 1;
+                    let node = self.world.rng.below(3) as usize;
+                    self.world.lease(joined, node);
                 }
             }
             5 => {
@@ -189,6 +220,16 @@ impl Run {
                     let number = self.queries[query].0;
                     self.world.tell_gateway(gateway::Input::UpdateData { number, data: new.clone() });
                 }
+            }
+            7..=12 if !self.copies => {}
+            7..=9 if self.world.owners.get(&number).is_none_or(|(owner, _)| *owner != node) => {
+                self.world.follow(node, number);
+            }
+            10 => self.world.unfollow(node, number),
+            11 => self.world.cut_copies(node),
+            12 => {
+                let late = self.world.rng.below(400);
+                self.world.copying.late.insert(node, late);
             }
             _ => {}
         }
@@ -216,13 +257,17 @@ impl Run {
 
     fn begin(&mut self, client: usize) {
         let rng = &mut self.world.rng;
-        let key = key(rng.below(KEYS));
+        let key = key(rng.below(KEYS), self.partitioned);
         let value = self.values.len() as i64 + 1;
         let team = if rng.one_in(2) { "a" } else { "b" };
         let predicate = if rng.one_in(2) { format!("reader.team == '{team}'") } else { String::new() };
+        let team = match key.partition_value() {
+            Some(PartitionValue::String(of)) => of.clone(),
+            _ => team.to_owned(),
+        };
         let change = match rng.below(6) {
             0 => Update::Delete,
-            _ => Update::Put { columns: columns(team, value), predicate },
+            _ => Update::Put { columns: columns(&team, value), predicate },
         };
         let me = &mut self.clients[client];
         let condition = match rng.below(3) {
@@ -299,7 +344,7 @@ impl Run {
     }
 
     fn look(&mut self, client: usize) {
-        let key = key(self.world.rng.below(KEYS));
+        let key = key(self.world.rng.below(KEYS), self.partitioned);
         let level = match self.world.rng.below(4) {
             0 | 1 => Level::Latest,
             2 => Level::Committed,
@@ -312,7 +357,8 @@ impl Run {
         let request = self.world.ask(node, number, user("ann"), Call::Read(Box::new(read)));
         let least = self.acknowledged.get(&key).copied().unwrap_or_default();
         let since = self.world.now;
-        self.clients[client].read = Some(Reading { request, key, number, level, floor, least, since });
+        let copy = self.world.copying.followed.contains(&(node, number));
+        self.clients[client].read = Some(Reading { request, key, number, copy, level, floor, least, since });
     }
 
     /// After what the client has under way with this record.
@@ -329,6 +375,7 @@ impl Run {
             None if self.world.now - reading.since < 500_000_000 => self.clients[client].read = Some(reading),
             Some(Ok(Answer::Page(Page { position, records, .. }))) => {
                 self.counts.reads += 1;
+                self.counts.copied += usize::from(reading.copy);
                 if position < reading.floor {
                     return Err(format!("R5: {position} after {}", reading.floor));
                 }
@@ -355,9 +402,38 @@ impl Run {
                     *seen = found.max(*seen);
                 }
             }
-            _ => {}
+            Some(_) => self.counts.passed += usize::from(reading.copy),
+            None => {}
         }
         Ok(())
+    }
+
+    /// R1: every copy has what its owner has.
+    fn check_copies(&mut self) -> Result<(), String> {
+        let reader = data(&[("team", "a".into())]);
+        for (node, number) in self.world.copying.followed.clone() {
+            let (owner, _) = self.world.owners[&number];
+            let mut found = |node: usize| {
+                let floor = Position::from_u64(1).unwrap_or_default();
+                let all = Read { floor, ..read(Span::All, Level::Committed, &reader) };
+                pages(&mut self.world, node, number, &user("ann"), all).map(|page| page.records)
+            };
+            let (there, here) = (found(owner), found(node));
+            if there.is_err() || there != here {
+                return Err(format!("R1: the copy of {number} at {node} has {here:?}, there is {there:?}"));
+            }
+            self.counts.followed += 1;
+        }
+        Ok(())
+    }
+
+    /// The key of a record's row; in a partitioned table both are as short as this: a text, its end, and a text.
+    fn key_of(&self, row: &[u8]) -> Key {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match self.partitioned {
+            true => Key::within(text(&row[3..4]), Key::String(text(&row[7..]))),
+            false => Key::String(text(&row[2..])),
+        }
     }
 
     /// Everything that was accepted, read as one history.
@@ -373,7 +449,7 @@ impl Run {
                 return Err(format!("R1: {row:?} got {version} after {before}"));
             }
             let Some(value) = value.as_ref().and_then(|value| number_in(value)) else { continue };
-            let key = Key::String(String::from_utf8_lossy(&row[2..]).into_owned());
+            let key = self.key_of(row);
             let versions = at.entry(value).or_default();
             if !versions.contains(&(key.clone(), *version)) {
                 versions.push((key, *version));
@@ -386,7 +462,7 @@ impl Run {
                 Known::Done(version) if versions.is_empty() => {
                     self.world.store.records.iter().any(|(row, later, _)| {
                         let later = Position::from_u64(*later).unwrap();
-                        row[2..] == *bytes_of(key) && later > *version && later.term() == version.term()
+                        self.key_of(row) == *key && later > *version && later.term() == version.term()
                     })
                 }
                 Known::Done(version) => versions == [(key.clone(), version.get())],
@@ -405,13 +481,15 @@ impl Run {
         for (number, reader, predicate) in self.queries.clone() {
             let folded = folded(&self.world, number);
             let ask = Ask { predicate: predicate.to_owned(), ..Ask::default() };
-            let fresh = fresh(&mut self.world, &user("ann"), &reader, &ask);
+            let fresh = found(&mut self.world, &user("ann"), &reader, &ask)
+                .map_err(|refusal| format!("an owner serves nothing: {refusal:?}"))?;
             if folded.rows != fresh || folded.settling || folded.ended.is_some() {
                 let (told, ended, settling) = (&folded.rows, &folded.ended, folded.settling);
                 return Err(format!("T3: query {number} told {told:?}, there is {fresh:?}; {ended:?} {settling}"));
             }
             self.counts.resets += folded.resets;
         }
+        self.check_copies()?;
         self.counts.fenced = self.world.store.fenced;
         Ok(self.counts)
     }
@@ -420,13 +498,6 @@ impl Run {
 /// Whether those who read here, of the team `a`, see what a change leaves.
 fn shown_here(change: &Update) -> bool {
     matches!(change, Update::Put { predicate, .. } if predicate.is_empty() || predicate.contains("'a'"))
-}
-
-fn bytes_of(key: &Key) -> &[u8] {
-    match key {
-        Key::Bytes(bytes) => bytes,
-        Key::String(text) => text.as_bytes(),
-    }
 }
 
 /// The column `n` of a record as it lies in the store: values are small and unique.
@@ -453,7 +524,7 @@ fn tail(value: &[u8]) -> Option<Packed> {
 }
 
 fn run(seed: u64, mutant: Option<Mutant>) -> Result<Counts, String> {
-    Run::new(seed, mutant).run().map_err(|broken| format!("seed {seed}, {mutant:?}: {broken}"))
+    Run::new(seed, mutant, false).run().map_err(|broken| format!("seed {seed}, {mutant:?}: {broken}"))
 }
 
 #[test]
@@ -468,15 +539,34 @@ fn what_was_acknowledged_holds_and_queries_agree_whatever_fails() {
         total.moves += counts.moves;
         total.crashes += counts.crashes;
         total.splits += counts.splits;
+        total.merges += counts.merges;
         total.fenced += counts.fenced;
         total.resets += counts.resets;
         total.stronger += counts.stronger;
+        total.copied += counts.copied;
+        total.passed += counts.passed;
+        total.followed += counts.followed;
     }
     println!("{total:?}");
-    let Counts { done, conflicts, reads, moves, crashes, splits, fenced, resets, stronger } = total;
+    let Counts { done, conflicts, reads, moves, crashes, splits, merges, fenced, resets, stronger, .. } = total;
+    let copies = [total.copied, total.passed, total.followed];
     // The worlds are worth something only if everything happens in them.
-    let happened = [done, conflicts, reads, moves, crashes, splits, fenced, resets, stronger];
-    assert!(first.is_some() || happened.iter().all(|count| *count > 5), "{total:?}");
+    let happened = [done, conflicts, reads, moves, crashes, splits, merges, fenced, resets, stronger];
+    let happened = happened.into_iter().chain(copies);
+    assert!(first.is_some() || happened.into_iter().all(|count| count > 5), "{total:?}");
+}
+
+/// R1: a table that is partitioned by a column keeps every promise, over pairs of the column's value and a key.
+#[test]
+fn tables_that_are_partitioned_by_a_column_hold_what_others_hold() {
+    let mut total = Counts::default();
+    for seed in 0..8 {
+        let counts = Run::new(seed, None, true).run().unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+        total.done += counts.done;
+        total.splits += counts.splits;
+        total.merges += counts.merges;
+    }
+    assert!(total.done > 500 && total.splits > 3 && total.merges > 3, "{total:?}");
 }
 
 #[test]
@@ -493,9 +583,12 @@ fn worlds_without_a_rule_break() {
         (Mutant::LeaseIgnored, 100),
         (Mutant::FloorIgnored, 100),
         (Mutant::OutcomeForgotten, 10),
-        (Mutant::TailIgnored, 100),
+        (Mutant::TailIgnored, 400),
         (Mutant::NoReinstall, 5),
         (Mutant::NoLeave, 5),
+        (Mutant::CopyGapIgnored, 100),
+        (Mutant::CopyOwns, 20),
+        (Mutant::CopyShowsAll, 20),
     ];
     for (mutant, seeds) in noticed {
         let broken = (0..seeds).find_map(|seed| run(seed, Some(mutant)).err());

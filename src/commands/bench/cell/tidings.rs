@@ -64,7 +64,7 @@ impl PeerClient for One {
 
     async fn read(&self, path: &str) -> Result<Bytes, Error> {
         let target = Some(NodeTarget { target: Some(Target::Path(path.to_owned())) });
-        let read = ReadNode { target, contents: true, children: false, uncached: true };
+        let read = ReadNode { target, contents: true, children: false, uncached: true, ..Default::default() };
         match self.cell.request(Message::Read(read)).await? {
             Message::NodeRead(NodeRead { stat: Some(_), contents, .. }) => Ok(contents),
             other => Err(wrong(&other)),

@@ -7,7 +7,7 @@ use super::line::Line;
 use super::origins::{Origins, Pages};
 use super::{PAGE, percentile, proxy, two_f_and_one};
 use crate::commands::bench::Effort;
-use crate::commands::bench::rate::{Counter, rate};
+use crate::commands::bench::rate::{Counter, rate, rate_after};
 use crate::commands::bench::report::{Figures, Goal};
 use crate::commands::bench::server::Server;
 use crate::commands::probe;
@@ -139,7 +139,8 @@ async fn through(
                 Ok(())
             }
         });
-        rates.push(rate(effort.seconds, readers, counter.clone()).await?);
+        // Queues are long: a read takes seconds.
+        rates.push(rate_after(effort.seconds, effort.seconds, readers, counter.clone()).await?);
     }
     Ok(rates)
 }

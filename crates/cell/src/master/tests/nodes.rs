@@ -7,6 +7,7 @@ use tidings_base::agreed::Refusal;
 use tidings_wire::v1;
 use tidings_wire::v1::CellEventKind as Kind;
 use tidings_wire::v1::cell_message::Message;
+use tidings_wire::v1::placed_read::Answer;
 
 #[test]
 fn a_file_is_created_written_read_and_deleted() {
@@ -279,6 +280,38 @@ fn rights_are_checked_each_time() {
     for create in [exclusive, directory()] {
         assert_eq!(cell.code(&mut b, Message::Open(all("/f", create))), "cell.denied");
     }
+}
+
+#[test]
+fn answers_with_a_place_stand_one_after_the_other_and_refusals_do_too() {
+    let mut cell = Cell::new();
+    let (mut a, b) = (cell.client("a"), cell.client("b"));
+    let placed = |cell: &mut Cell, client: &Client, path: &str| {
+        let place = v1::ReadPlace::Newest as i32;
+        let read = v1::ReadNode { target: at_path(path), contents: true, place, ..Default::default() };
+        let answer = cell.ask(client.outside(Message::Read(read)));
+        let Ok(Message::PlacedRead(v1::PlacedRead { place: Some(at), answer: Some(said) })) = answer else {
+            panic!("{answer:?}")
+        };
+        let said = match said {
+            Answer::Found(found) => found.stat.map(|_| found.contents).unwrap_or_default(),
+            Answer::Refused(error) => error.code.into(),
+        };
+        ((at.incarnation, at.height, at.index), said)
+    };
+    let (absent, _) = placed(&mut cell, &a, "/f");
+    let (again, _) = placed(&mut cell, &a, "/other");
+    assert!(again > absent && again.2 == absent.2 + 1, "{absent:?} {again:?}");
+    cell.file(&mut a, "/f");
+    assert!(cell.call(&mut a, write(at_path("/f"), "x")).is_ok());
+    let (written, contents) = placed(&mut cell, &a, "/f");
+    assert!(written > again && contents == "x", "{written:?}");
+    keep_to_a(&mut cell, &mut a, "/f");
+    let (closed, refused) = placed(&mut cell, &b, "/f");
+    assert!(closed > written && refused == "cell.denied", "{closed:?} {refused:?}");
+    assert_eq!(placed(&mut cell, &b, "/").1, "cell.is_a_directory");
+    let by_handle = v1::ReadNode { target: at_handle(1), place: v1::ReadPlace::Newest as i32, ..Default::default() };
+    assert_eq!(cell.ask(a.inside(0, Message::Read(by_handle))).unwrap_err().code, "cell.bad_call");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Exports and imports: a record a line, as JSON or as comma-separated values.
 
 use super::query::page;
-use super::{TABLE, ask, other, text_of};
+use super::{TABLE, ask, other, text_of, within_of};
 use crate::rest::answer::{ErrorBody, Refusal};
-use crate::rest::extract::{Query, RawBody, Segments, bad_path};
+use crate::rest::extract::{Anyone, Query, RawBody, Segments, bad_path};
 use crate::rest::{App, Caller};
 use axum::Json;
 use axum::body::Body;
@@ -47,6 +47,7 @@ impl Lines {
     params(("table" = String, Path, description = "The table"),
         ("format" = Option<String>, Query, description = "`ndjson` (the default) or `csv`"),
         ("predicate" = Option<String>, Query, description = "Which records"),
+        ("in" = Option<String>, Query, description = "Only records within this value of the table's partition column"),
         ("column" = Option<Vec<String>>, Query, description = "Columns of CSV; those of the first page if left out"),
         ("audiences" = Option<bool>, Query, description = "NDJSON with whom each record is shown to: for the table's own application and operators")),
     responses((status = 200, description = "Lines", content_type = "application/x-ndjson"),
@@ -54,17 +55,18 @@ impl Lines {
 ))]
 pub(in crate::rest) async fn export(
     State(app): State<App>,
-    caller: Caller,
+    Anyone(caller): Anyone,
     path: Segments,
     mut query: Query,
 ) -> Result<Response, Refusal> {
     let lines = Lines::of(&mut query)?;
     let predicate = text_of(&mut query, "predicate")?.unwrap_or_default();
+    let within = within_of(&mut query)?;
     let columns: Vec<String> =
         std::iter::from_fn(|| text_of(&mut query, "column").transpose()).collect::<Result<_, Error>>()?;
     let audiences = query.take("audiences").is_some_and(|value| value.as_ref() == b"true");
     query.finish()?;
-    let ask = v1::RecordQuery { predicate, ..Default::default() };
+    let ask = v1::RecordQuery { predicate, within, ..Default::default() };
     let read = v1::RecordRead { table: path.text(TABLE)?, query: Some(ask), audiences, ..Default::default() };
     let mut export = Export { app, caller, next: Some(read), lines, columns, heading: None, pieces: VecDeque::new() };
     // What is wrong with the request is told before anything is sent.
@@ -132,7 +134,7 @@ impl Export {
     }
 }
 
-/// Writes a record for each line: `{"key", "columns", "audience"?}`, or comma-separated values with a heading.
+/// Writes a record for each line: `{"key", "in"?, "columns", "audience"?}`, or comma-separated values with a heading.
 #[utoipa::path(post, path = "/v1/tables/{table}/import", operation_id = "tables_import", tag = "tables",
     request_body = String,
     params(("table" = String, Path, description = "The table"),

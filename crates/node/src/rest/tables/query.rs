@@ -1,8 +1,8 @@
 //! Queries, over HTTP: a page of rows at a time.
 
-use super::{TABLE, add_pending, ask, level_of, other, pending_of, reader_of, text_of};
+use super::{TABLE, add_pending, ask, level_of, other, pending_of, reader_of, text_of, within_of};
 use crate::rest::answer::{ErrorBody, Refusal};
-use crate::rest::extract::{JsonBody, Query, Segments};
+use crate::rest::extract::{Anyone, JsonBody, Query, Segments};
 use crate::rest::{App, Caller};
 use axum::Json;
 use axum::extract::State;
@@ -41,6 +41,10 @@ pub(in crate::rest) struct Ask {
     /// Only keys before this one.
     #[schema(value_type = Option<serde_json::Value>)]
     before: Option<Value>,
+    /// Only records within this value of the table's partition column.
+    #[serde(rename = "in")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    within: Option<Value>,
     /// What writers' predicates see as `reader`.
     #[schema(value_type = Option<serde_json::Value>)]
     reader: Option<Value>,
@@ -113,6 +117,8 @@ impl Ask {
         let aggregates = self.aggregates.into_iter().map(|Aggregate { name, aggregate, expression }| {
             Ok(v1::QueryAggregate { name, aggregate: aggregation(&aggregate)?.into(), expression })
         });
+        let within =
+            self.within.map(|value| values::read_partition_value(&value).map(form::partition_value_to)).transpose();
         let query = v1::RecordQuery {
             predicate: self.predicate,
             project: named(self.project),
@@ -123,6 +129,7 @@ impl Ask {
             lookup: self.lookup.map(|Lookup { table, key, name }| v1::QueryLookup { table, key, name }),
             from: key(self.from).map_err(form::bad_json)?,
             before: key(self.before).map_err(form::bad_json)?,
+            within: within.map_err(form::bad_json)?,
         };
         let reader = self.reader.map(|reader| values::read_columns(&reader)).transpose().map_err(form::bad_json)?;
         let level = level_of(self.level.as_deref())?;
@@ -195,7 +202,7 @@ async fn rows(app: &App, caller: &Caller, read: v1::RecordRead) -> Result<Json<V
 ))]
 pub(in crate::rest) async fn query(
     State(app): State<App>,
-    caller: Caller,
+    Anyone(caller): Anyone,
     path: Segments,
     JsonBody(ask): JsonBody<Ask>,
 ) -> Result<Json<Value>, Refusal> {
@@ -207,6 +214,7 @@ pub(in crate::rest) async fn query(
 #[utoipa::path(get, path = "/v1/tables/{table}/records", operation_id = "tables_read", tag = "tables",
     params(("table" = String, Path, description = "The table"),
         ("predicate" = Option<String>, Query, description = "Which records; all that are visible if left out"),
+        ("in" = Option<String>, Query, description = "Only records within this value of the table's partition column"),
         ("limit" = Option<u64>, Query, description = "At most so many"),
         ("cursor" = Option<String>, Query, description = "Where an earlier answer ended"),
         ("level" = Option<String>, Query, description = "`latest` (the default), `committed` or `committed_wio`"),
@@ -217,17 +225,17 @@ pub(in crate::rest) async fn query(
 ))]
 pub(in crate::rest) async fn records(
     State(app): State<App>,
-    caller: Caller,
+    Anyone(caller): Anyone,
     path: Segments,
     mut query: Query,
 ) -> Result<Json<Value>, Refusal> {
     let predicate = text_of(&mut query, "predicate")?.unwrap_or_default();
-    let limit = query.take_number("limit")?;
+    let (limit, within) = (query.take_number("limit")?, within_of(&mut query)?);
     let cursor = cursor_of(&text_of(&mut query, "cursor")?.unwrap_or_default())?;
     let (level, reader) = (level_of(text_of(&mut query, "level")?.as_deref())?, reader_of(&mut query)?);
     let (netid, pending) = pending_of(&mut query, None)?;
     query.finish()?;
-    let query = Some(v1::RecordQuery { predicate, limit, ..Default::default() });
+    let query = Some(v1::RecordQuery { predicate, limit, within, ..Default::default() });
     let table = path.text(TABLE)?;
     let level = level.into();
     let read = v1::RecordRead { table, query, cursor, level, reader, netid, pending, ..Default::default() };

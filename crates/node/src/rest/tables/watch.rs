@@ -1,11 +1,12 @@
 //! Live queries as server-sent events.
 
 use super::query::{cursor_of, cursor_to};
-use super::{TABLE, reader_of, text_of};
+use super::{TABLE, reader_of, text_of, within_of};
+use crate::gate::veiled;
 use crate::principal::Identity;
+use crate::rest::App;
 use crate::rest::answer::{ErrorBody, Refusal};
-use crate::rest::extract::{Query, Segments};
-use crate::rest::{App, Caller};
+use crate::rest::extract::{Anyone, Query, Segments};
 use crate::tables::Watching;
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -29,6 +30,7 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 #[utoipa::path(get, path = "/v1/tables/{table}/watch", operation_id = "tables_watch", tag = "tables",
     params(("table" = String, Path, description = "The table"),
         ("predicate" = Option<String>, Query, description = "Which records; all that are visible if left out"),
+        ("in" = Option<String>, Query, description = "Only records within this value of the table's partition column"),
         ("reader" = Option<String>, Query, description = "What writers' predicates see as `reader`: a JSON object"),
         ("cursor" = Option<String>, Query, description = "Where an earlier stream ended; empty = nothing that exists"),
         ("netid" = Option<String>, Query, description = "Names the device, as 32 hexadecimal digits: Notify tells it of changes while it is away")),
@@ -37,26 +39,27 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 ))]
 pub(in crate::rest) async fn watch(
     State(app): State<App>,
-    caller: Caller,
+    Anyone(caller): Anyone,
     path: Segments,
     mut query: Query,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let predicate = text_of(&mut query, "predicate")?.unwrap_or_default();
-    let reader = reader_of(&mut query)?;
+    let (within, reader) = (within_of(&mut query)?, reader_of(&mut query)?);
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     let cursor = last.or(text_of(&mut query, "cursor")?);
     let netid = text_of(&mut query, "netid")?.map(|netid| form::netid_of(&netid)).transpose()?;
     query.finish()?;
     let query = v1::LiveQuery {
         table: path.text(TABLE)?,
-        query: Some(v1::RecordQuery { predicate, ..Default::default() }),
+        query: Some(v1::RecordQuery { predicate, within, ..Default::default() }),
         reader,
         cursor: cursor.map(|cursor| cursor_of(&cursor)).transpose()?,
         netid: netid.unwrap_or_default(),
         ..Default::default()
     };
-    let watching = app.gate.tables_watch(&caller.0.principal, query).await?;
+    let watching =
+        app.gate.tables_watch(&caller.0.principal, query).await.map_err(|error| veiled(&caller.0.principal, error))?;
     let every: Duration = app.config.timings.key_check.into();
     let recheck = tokio::time::interval_at(Instant::now() + every, every);
     let streaming = Streaming { app, identity: caller.0, watching, recheck, waiting: VecDeque::new(), ended: false };

@@ -1,13 +1,13 @@
 //! Live queries between gateway and processor, as nodes tell each other of them.
 
-use super::{access_of, access_to, partition_of, partition_to, record_of, record_to};
+use super::{access_of, access_to, partition_of, partition_to, record_of, record_with};
 use tidings_base::{Error, Wall};
 use tidings_client::tables::form::{key_of, key_to, query_of, query_to};
 use tidings_predicate::Packed;
 use tidings_tables::live::{Body, Change, Frame, From as Beginning, Install, Progress, Reader};
 use tidings_tables::names::{Endpoint, GatewayId, NetId, PartitionId, Position, QueryId, Term};
+use tidings_tables::processor;
 use tidings_tables::refusal::Refusal;
-use tidings_tables::{gateway, processor};
 use tidings_wire::v1;
 use tidings_wire::v1::live_ask::Ask;
 use tidings_wire::v1::live_change::Change as Changed;
@@ -113,8 +113,9 @@ fn reader_of(reader: &v1::LiveReader) -> Option<Reader> {
     })
 }
 
-/// What a processor tells another node's gateway of a query.
-pub(in super::super) fn frame_to(query: u64, frame: Frame) -> v1::LiveNewsItem {
+/// What a processor tells another node's gateway of a query, or its copy: that is told whom records are shown to.
+pub(in super::super) fn frame_to(query: QueryId, frame: Frame) -> v1::LiveNewsItem {
+    let record_to = |record| record_with(record, query.is_copy());
     let body = match frame.body {
         Body::Changes(changes) => {
             let change = |change| match change {
@@ -129,7 +130,7 @@ pub(in super::super) fn frame_to(query: u64, frame: Frame) -> v1::LiveNewsItem {
         Body::Ended(refusal) => Said::Ended(Error::from(refusal).into()),
     };
     let frame = v1::LiveFrame {
-        query,
+        query: query.number,
         partition: Some(partition_to(frame.partition)),
         epoch: frame.epoch,
         installation: frame.installation,
@@ -202,14 +203,21 @@ fn progress_of(gateway: GatewayId, progress: v1::LiveProgress) -> Option<Progres
     })
 }
 
-/// What another node's processor tells the gateway here; none if it cannot be read.
-pub(in super::super) fn news_of(gateway: GatewayId, item: v1::LiveNewsItem) -> Option<gateway::Input> {
+/// What another node's processor tells the gateway here, or a copy.
+#[derive(Debug)]
+pub(in super::super) enum News {
+    Frame(QueryId, Box<Frame>),
+    Progress(Box<Progress>),
+}
+
+/// The same as it came; none if it cannot be read.
+pub(in super::super) fn news_of(gateway: GatewayId, item: v1::LiveNewsItem) -> Option<News> {
     Some(match item.item? {
         Item::Frame(frame) => {
             let (number, frame) = frame_of(frame)?;
-            gateway::Input::Frame { number, frame: Box::new(frame) }
+            News::Frame(QueryId { gateway, number }, Box::new(frame))
         }
-        Item::Progress(progress) => gateway::Input::Progress(Box::new(progress_of(gateway, progress)?)),
+        Item::Progress(progress) => News::Progress(Box::new(progress_of(gateway, progress)?)),
     })
 }
 
@@ -246,8 +254,22 @@ mod tests {
 
     fn visible() -> Visible {
         let columns = Packed::columns([("a", tidings_predicate::Value::Int(1))]).unwrap();
-        let (writer, audience) = ("w".into(), "".into());
+        let (writer, audience) = ("w".into(), "reader.x".into());
         Visible { key: Key::from("k"), version: position(4), time: Wall(5), writer, audience, columns }
+    }
+
+    /// A frame without audiences.
+    fn untold(mut frame: Frame) -> Frame {
+        let untold = |record: &mut Visible| record.audience = "".into();
+        match &mut frame.body {
+            Body::Changes(changes) => changes.iter_mut().for_each(|change| match change {
+                Change::Put(record) => untold(record),
+                Change::Leave { .. } => {}
+            }),
+            Body::Snapshot(rows) => rows.iter_mut().for_each(untold),
+            Body::Dirty | Body::Ended(_) => {}
+        }
+        frame
     }
 
     #[test]
@@ -300,9 +322,15 @@ mod tests {
                 more: true,
                 body,
             };
-            match news_of(gateway, frame_to(9, frame.clone())) {
-                Some(gateway::Input::Frame { number: 9, frame: arrived }) => assert_eq!(*arrived, frame),
-                other => panic!("{other:?}"),
+            for query in [QueryId::of_copy(gateway, 9), QueryId { gateway, number: 9 }] {
+                match news_of(gateway, frame_to(query, frame.clone())) {
+                    // Whom records are shown to nobody is told but copies.
+                    Some(News::Frame(of, arrived)) if query.is_copy() => {
+                        assert_eq!((of, *arrived), (query, frame.clone()))
+                    }
+                    Some(News::Frame(of, arrived)) => assert_eq!((of, *arrived), (query, untold(frame.clone()))),
+                    other => panic!("{other:?}"),
+                }
             }
         }
         let query = QueryId { gateway, number: 9 };
@@ -310,7 +338,7 @@ mod tests {
         let (term, behind) = (Term::new(6).unwrap(), vec![query]);
         let progress = Progress { partition, term, previous, position: position(3), sent, behind };
         match news_of(gateway, progress_to(&progress)) {
-            Some(gateway::Input::Progress(arrived)) => assert_eq!(*arrived, progress),
+            Some(News::Progress(arrived)) => assert_eq!(*arrived, progress),
             other => panic!("{other:?}"),
         }
     }

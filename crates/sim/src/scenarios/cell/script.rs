@@ -386,7 +386,8 @@ impl Script {
         }
         if self.free(Slot::Read) {
             let target = Some(target(&path));
-            let message = Message::Read(v1::ReadNode { target, contents: true, children: false, uncached });
+            let message =
+                Message::Read(v1::ReadNode { target, contents: true, children: false, uncached, ..Default::default() });
             self.call(Doing::Read { path, children: false }, Call::Read, message);
         }
     }
@@ -401,7 +402,13 @@ impl Script {
         }
         if self.free(Slot::Read) {
             let target = Some(target(&path));
-            let message = Message::Read(v1::ReadNode { target, contents: false, children: true, uncached: false });
+            let message = Message::Read(v1::ReadNode {
+                target,
+                contents: false,
+                children: true,
+                uncached: false,
+                ..Default::default()
+            });
             self.call(Doing::Read { path, children: true }, Call::Read, message);
         }
     }

@@ -128,6 +128,8 @@ impl Run {
             nodes: node::Habits {
                 piece: if whole { 256 << 10 } else { 150 },
                 log: [12, 1_000][own.below(2) as usize],
+                // Not drawn: seeds that are kept for what they showed without copies go on as they did.
+                copies: (seed % 5).is_multiple_of(2),
                 mutant: options.mutant.and_then(Mutant::of_tables),
             },
             habits: client::Habits { think: THINK[own.below(3) as usize], whole },

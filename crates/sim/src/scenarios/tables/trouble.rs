@@ -16,6 +16,7 @@ use crate::scenarios::stage::PHASE;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{Now, Seeded};
+use tidings_tables::names::PartitionId;
 
 /// How often the operator looks whether the namespace is there.
 const OPERATE: Duration = Duration::from_secs(2);
@@ -236,7 +237,7 @@ impl Run {
                     .is_some_and(|entry| entry.directory.partitions.len() < PARTITIONS);
                 few && self.somewhere(|node, now, out| node.split(now, LASTING, &at, out))
             }
-            Kind::Merge => self.somewhere(|node, now, out| node.merge(now, LASTING, out)),
+            Kind::Merge => self.merge(),
             Kind::Drop => self.drop_passing(),
             Kind::NewData => self.with_client(client, |client, now, out| client.change_team(now, out)),
             Kind::Reconnection => self.with_client(client, |client, now, out| client.reconnect(now, out)),
@@ -255,6 +256,40 @@ impl Run {
             }
         }
         done
+    }
+
+    /// Two neighbours are joined, whoever owns them: both give them up first.
+    fn merge(&mut self) -> bool {
+        let Some(entry) = self.stage.town.files.read(LASTING) else { return false };
+        let directory = entry.directory;
+        let parts: Vec<PartitionId> =
+            directory.partitions.iter().map(|part| directory.partition_id(part.number)).collect();
+        let owners: Vec<Option<HostId>> = parts.iter().map(|partition| self.opener(*partition)).collect();
+        let both = parts
+            .windows(2)
+            .zip(owners.windows(2))
+            .find_map(|(parts, owners)| Some([(parts[0], owners[0]?), (parts[1], owners[1]?)]));
+        let Some(both) = both else { return false };
+        let ceded = both.map(|(partition, owner)| {
+            let mut ceded = None;
+            self.with_node(owner, |node, now, out| ceded = node.cede(now, partition, out));
+            ceded
+        });
+        let ([Some(left), Some(right)], table) = (ceded, directory.table()) else { return false };
+        self.with_node(both[0].1, |node, now, _| node.merge(now, LASTING, table, [left, right]))
+    }
+
+    /// Who has opened a partition.
+    fn opener(&mut self, partition: PartitionId) -> Option<HostId> {
+        let mut opener = None;
+        for host in self.stage.town.neighbours.nodes.clone() {
+            self.with_node(host, |node, _, _| {
+                if node.has_opened(partition) {
+                    opener = Some(host);
+                }
+            });
+        }
+        opener
     }
 
     /// The table that passes is dropped, and made again under the same name.

@@ -290,3 +290,24 @@ fn everybody_is_chosen_equally_often() {
     assert!(chosen.iter().all(|times| (850..1_150).contains(times)), "{chosen:?}");
     assert_eq!(desk.client.counts().fast, 4_000);
 }
+
+#[test]
+fn what_nobody_waits_for_is_not_begun() {
+    let mut desk = Desk::reading(USUAL, None);
+    desk.ask(2, false);
+    desk.ask(3, true);
+    desk.give(Input::Forget(RequestId(2)));
+    // Of what is under way, or unknown, nothing is forgotten.
+    desk.give(Input::Forget(RequestId(1)));
+    desk.give(Input::Forget(RequestId(9)));
+    for from in 0..4 {
+        desk.says(from, remembered(&PAGE, 5), &PAGE);
+    }
+    assert_eq!((desk.answers.len(), desk.answers[0].0), (1, 1));
+    assert!(desk.sent.is_empty() && desk.questions.len() == 8, "the write is not sent, the read behind it is");
+    for from in 0..4 {
+        desk.says(from, remembered(&PAGE, 5), &PAGE);
+    }
+    assert_eq!(desk.answers.iter().map(|answer| answer.0).collect::<Vec<_>>(), [1, 3]);
+    assert!(desk.refused.is_empty() && desk.client.is_idle());
+}

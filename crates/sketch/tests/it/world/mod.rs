@@ -40,6 +40,8 @@ const END: u64 = ASKING_END + 1_500 * MS;
 /// Clients of the group: threads by node and life, then writers that pass sketchers by.
 const CLIENTS: u64 = 1_000;
 const OUTSIDE: u64 = 999;
+/// More than the model puts into one.
+const COMMANDS_IN_A_BLOCK: u32 = 1_000;
 
 /// A thread of a node, as long as it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,6 +118,8 @@ pub struct World {
     /// A mutant's: reads that wait for another one's answer.
     joined: BTreeMap<RequestId, Vec<RequestId>>,
     captured: BTreeMap<(u64, u64), VecDeque<Reply<Bytes>>>,
+    /// The last answer that stood on a state: which state, and which answer.
+    tickets: ((Incarnation, u64), u32),
     checker: Checker,
     counts: Counts,
     broken: Option<String>,
@@ -150,6 +154,7 @@ impl World {
             next_nonce: 0,
             joined: BTreeMap::new(),
             captured: BTreeMap::new(),
+            tickets: ((Incarnation(0), 0), 0),
             checker: Checker::default(),
             counts: Counts::default(),
             broken: None,
@@ -445,6 +450,10 @@ impl World {
 
     fn command_at(&mut self, replica: ReplicaId, at: Where, call: CallId, whole: bool, command: Command) {
         let number = usize::from(replica.0);
+        if self.plan.tolerant && command.request.starts_with(b"r") {
+            let (result, sigma) = self.newest(number, replicas::page_of(&command.request));
+            return self.reply(number, at, call, whole, &command, result, sigma);
+        }
         match self.seats[number].replica.replied(command.client, command.nonce) {
             Some(Outcome::Done { sigma, result }) => self.reply(number, at, call, whole, &command, result, sigma),
             Some(_) => {}
@@ -453,6 +462,19 @@ impl World {
                 self.model.submit(replica, command);
             }
         }
+    }
+
+    /// What a member of a crash-tolerant group says of a page when it is asked for the newest: the state that is agreed on, and which
+    /// of the answers on that state it is. Behind all commands of the last block.
+    fn newest(&mut self, number: usize, page: u64) -> (Bytes, Sigma) {
+        let state = match self.mutant {
+            Some(Mutant::AppliedIsNewest) => &self.seats[number].replica,
+            _ => &self.reference,
+        };
+        let on = (state.incarnation(), state.height());
+        self.tickets = (on, if self.tickets.0 == on { self.tickets.1 + 1 } else { COMMANDS_IN_A_BLOCK });
+        let sigma = Sigma::new(on.0, on.1, self.tickets.1).expect("it fits");
+        (state.service().read(page), sigma)
     }
 
     #[expect(clippy::too_many_arguments, reason = "a reply has many parts")]

@@ -87,7 +87,7 @@ impl World {
                 patience: Duration::from_millis(40),
                 allowance: None,
                 mutant: self.mutant,
-                ..sketcher::Options::of(REPLICAS, 1, secret)
+                ..sketcher::Options::of(REPLICAS, if self.plan.tolerant { REPLICAS - 1 } else { 1 }, secret)
             };
             let client = life * (NODES * THREADS) as u64 + (node * THREADS + thread) as u64;
             assert!(client < CLIENTS - 1, "more lives than clients are registered");
@@ -96,7 +96,10 @@ impl World {
                 client,
                 last_nonce: 0,
                 replicas: REPLICAS,
-                kind: group::Kind::Byzantine { faults: 1, reads_pass_by: false },
+                kind: match self.plan.tolerant {
+                    true => group::Kind::CrashTolerant,
+                    false => group::Kind::Byzantine { faults: 1, reads_pass_by: false },
+                },
                 resend: Duration::from_millis(60),
                 give_up: Duration::from_millis(900),
                 mutant: self.mutant,
@@ -163,7 +166,10 @@ impl World {
                 group::Output::Send { to, call, nonce, whole, request } => {
                     let command = Command { client, nonce, request };
                     self.replay(at, call, &command);
-                    if !self.lost() {
+                    if self.plan.tolerant && self.faulty() && self.rng.one_in(2) {
+                        let delay = self.delay();
+                        self.after(delay, Event::Group(at, group::Input::Failed(call, to)));
+                    } else if !self.lost() {
                         let delay = self.delay();
                         self.after(delay, Event::CommandAt(to, at, call, whole, command));
                     }

@@ -26,6 +26,9 @@ pub struct Plan {
     pub lags: bool,
     /// What goes along with a range that moves.
     pub carries: Carries,
+    /// Whether members fail and do not lie: one of them is asked for the newest, and what it says has the place of the state that it
+    /// stands on.
+    pub tolerant: bool,
 }
 
 /// Whether entries go along with a range that moves, and when they are copied.
@@ -56,7 +59,13 @@ impl Plan {
             replays: rng.one_in(2),
             lags: !rng.one_in(4),
             carries: Carries::Nothing,
+            tolerant: false,
         }
+    }
+
+    /// The same before a group whose members do not lie.
+    pub fn tolerant(seed: u64) -> Plan {
+        Plan { tolerant: true, liars: 0, ..Plan::of(seed) }
     }
 }
 
@@ -73,6 +82,11 @@ macro_rules! counts {
 
             pub fn fast(&self) -> u64 {
                 self.fast
+            }
+
+            /// Whether reads were fast, some of them stale, and others were answered with what was and not believed.
+            pub fn lagging_members_were_asked(&self) -> bool {
+                [self.fast, self.agreed, self.stale, self.mismatches, self.moved, self.reborn].iter().all(|count| *count > 0)
             }
 
             pub fn all_happened(&self) -> bool {

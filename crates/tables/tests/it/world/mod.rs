@@ -1,5 +1,6 @@
 //! A small deterministic world: processors, a gateway, a store, a directory, and everything that may go wrong between them.
 
+pub mod copies;
 pub mod store;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -34,10 +35,25 @@ pub struct Plan {
 }
 
 enum Happening {
-    Store { node: usize, life: u64, id: StoreId, request: StoreRequest },
-    Stored { node: usize, life: u64, id: StoreId, result: StoreResult },
-    Processor { node: usize, life: Option<u64>, input: Box<processor::Input> },
-    Gateway(Box<gateway::Input>),
+    Store {
+        node: usize,
+        life: u64,
+        id: StoreId,
+        request: StoreRequest,
+    },
+    Stored {
+        node: usize,
+        life: u64,
+        id: StoreId,
+        result: StoreResult,
+    },
+    Processor {
+        node: usize,
+        life: Option<u64>,
+        input: Box<processor::Input>,
+    },
+    /// For the gateway of this number: another one does not hear it.
+    Gateway(u64, Box<gateway::Input>),
     Wake,
 }
 
@@ -58,6 +74,8 @@ pub struct World {
     next_lease: u32,
     pub nodes: Vec<Node>,
     pub gateway: Gateway,
+    /// The number of the gateway that is there now.
+    gateways: u64,
     agenda: BTreeMap<(u64, u64), Happening>,
     seq: u64,
     next_request: u64,
@@ -76,8 +94,13 @@ pub struct World {
     pub taking: bool,
     /// What the gateway has asked owners for, in order.
     pub installs: Vec<Install>,
+    /// How far the wall clocks of nodes are ahead of that of everybody else, in microseconds.
+    pub clocks: BTreeMap<usize, i64>,
     /// Partitions that are said to have grown or to be busy, and where they could be cut.
     pub grown: Vec<(PartitionId, Key)>,
+    /// Partitions that are said to be quiet.
+    pub quiet: Vec<PartitionId>,
+    pub copying: copies::Copying,
 }
 
 /// Not a cipher: enough to see who seals.
@@ -121,6 +144,7 @@ impl World {
             next_lease: 1,
             nodes: Vec::new(),
             gateway: Gateway::new(gateway, Box::new(Turned)),
+            gateways: 1,
             agenda: BTreeMap::new(),
             seq: 0,
             next_request: 0,
@@ -133,7 +157,10 @@ impl World {
             notify: true,
             taking: true,
             installs: Vec::new(),
+            clocks: BTreeMap::new(),
             grown: Vec::new(),
+            quiet: Vec::new(),
+            copying: copies::Copying::default(),
         }
     }
 
@@ -155,6 +182,11 @@ impl World {
 
     pub fn now(&self) -> Now {
         Now { mono: Mono(self.now), wall: Wall(1_000_000_000 + self.now / 1_000) }
+    }
+
+    fn now_at(&self, node: usize) -> Now {
+        let Now { mono, wall } = self.now();
+        Now { mono, wall: Wall(wall.0.saturating_add_signed(self.clocks.get(&node).copied().unwrap_or_default())) }
     }
 
     pub fn node(&mut self) -> usize {
@@ -188,9 +220,10 @@ impl World {
         if let Ok(acquired) = self.directory.acquire(number, lease) {
             self.tell_processor(node, processor::Input::Gained(Box::new(acquired)));
         }
+        self.copies_hear_of(number);
         let owner = gateway::Input::Owner { partition: self.id(number), lease: Some(lease) };
         let at = self.now + self.delay_of_news();
-        self.at(at, Happening::Gateway(Box::new(owner)));
+        self.at(at, Happening::Gateway(self.gateways, Box::new(owner)));
         lease
     }
 
@@ -200,7 +233,7 @@ impl World {
 
     pub fn directory_changed(&mut self) {
         let directory = gateway::Input::Directory(Arc::new(self.directory.clone()));
-        self.at(self.now + MS / 2, Happening::Gateway(Box::new(directory)));
+        self.at(self.now + MS / 2, Happening::Gateway(self.gateways, Box::new(directory)));
     }
 
     pub fn tell_processor(&mut self, node: usize, input: processor::Input) {
@@ -209,12 +242,34 @@ impl World {
     }
 
     pub fn tell_gateway(&mut self, input: gateway::Input) {
-        self.at(self.now + MS / 4, Happening::Gateway(Box::new(input)));
+        self.at(self.now + MS / 4, Happening::Gateway(self.gateways, Box::new(input)));
     }
 
     pub fn crash(&mut self, node: usize) {
         self.nodes[node].life += 1;
         self.nodes[node].processor = Some(Processor::new(self.options.clone()));
+        self.copying.crashed(node);
+    }
+
+    /// The gateway dies with everything that it knew, and another one begins where it was.
+    pub fn crash_gateway(&mut self) {
+        self.gateways += 1;
+        let options = gateway::Options { mutant: self.options.mutant, ..gateway::Options::new(self.gateway_id()) };
+        self.gateway = Gateway::new(options, Box::new(Turned));
+        self.directory_changed();
+        for (number, (_, lease)) in self.owners.clone() {
+            let owner = gateway::Input::Owner { partition: self.id(number), lease: Some(lease) };
+            self.tell_gateway_later(owner);
+        }
+    }
+
+    fn gateway_id(&self) -> GatewayId {
+        GatewayId(self.gateways)
+    }
+
+    fn tell_gateway_later(&mut self, input: gateway::Input) {
+        let at = self.now + 3 * MS;
+        self.at(at, Happening::Gateway(self.gateways, Box::new(input)));
     }
 
     /// Sends a call to a node that may or may not own the partition.
@@ -268,21 +323,21 @@ impl World {
                 self.feed(node, Some(life), processor::Input::Stored { id, result });
             }
             Happening::Processor { node, life, input } => self.feed(node, life, *input),
-            Happening::Gateway(input) => {
+            Happening::Gateway(life, _) if life != self.gateways => {}
+            Happening::Gateway(_, input) => {
                 let (now, mut out) = (self.now(), Outbox::new());
                 self.gateway.handle(now, *input, &mut out);
                 self.gateway_says(out);
             }
             Happening::Wake => {
-                let now = self.now();
                 for node in 0..self.nodes.len() {
-                    let mut out = Outbox::new();
+                    let (now, mut out) = (self.now_at(node), Outbox::new());
                     if let Some(processor) = &mut self.nodes[node].processor {
                         processor.wake(now, &mut out);
                     }
                     self.processor_says(node, out);
                 }
-                let mut out = Outbox::new();
+                let (now, mut out) = (self.now(), Outbox::new());
                 self.gateway.wake(now, &mut out);
                 self.gateway_says(out);
             }
@@ -302,7 +357,7 @@ impl World {
         if life.is_some_and(|life| life != self.nodes[node].life) {
             return;
         }
-        let (now, mut out) = (self.now(), Outbox::new());
+        let (now, mut out) = (self.now_at(node), Outbox::new());
         if let Some(processor) = &mut self.nodes[node].processor {
             processor.handle(now, input, &mut out);
         }
@@ -326,13 +381,37 @@ impl World {
                     let answer = if held { answer } else { Err(Refusal::Moved) };
                     self.answers.entry(request).or_default().push_back(answer);
                 }
+                processor::Output::Frame { query, frame } if query.is_copy() => {
+                    let input = move || processor::Input::CopyHears { query, frame: frame.clone() };
+                    self.carry_to_copy(query.gateway, input);
+                }
+                processor::Output::Progress { gateway, progress } if copies::node_of(gateway).is_some() => {
+                    let input = move || processor::Input::CopyProgresses(progress.clone());
+                    self.carry_to_copy(gateway, input);
+                }
+                processor::Output::Install(install) => {
+                    let partition = install.partition;
+                    self.copying.installs.push((node, install.from.clone()));
+                    self.copy_asks(node, partition, move || processor::Input::Install(install.clone()));
+                }
+                processor::Output::Taken { partition, query, frames } => {
+                    self.copy_asks(node, partition, move || processor::Input::Taken { query, partition, frames });
+                }
+                processor::Output::Remove { partition, query } => {
+                    let (over, netid) = (true, None);
+                    let input = move || processor::Input::Remove { query, partition, over, netid };
+                    self.copy_asks(node, partition, input);
+                }
+                processor::Output::Unfollowed { partition } => self.copying.unfollowed(node, partition.number),
                 processor::Output::Frame { query, frame } => {
                     let input = gateway::Input::Frame { number: query.number, frame };
-                    self.carry(move || Happening::Gateway(Box::new(clone_gateway(&input))));
+                    let life = query.gateway.0;
+                    self.carry(move || Happening::Gateway(life, Box::new(clone_gateway(&input))));
                 }
-                processor::Output::Progress { progress, .. } => {
+                processor::Output::Progress { progress, gateway } => {
                     let input = gateway::Input::Progress(progress);
-                    self.carry(move || Happening::Gateway(Box::new(clone_gateway(&input))));
+                    let life = gateway.0;
+                    self.carry(move || Happening::Gateway(life, Box::new(clone_gateway(&input))));
                 }
                 processor::Output::Publish { partition, number, publications } => {
                     let done = self.notify;
@@ -342,6 +421,7 @@ impl World {
                 processor::Output::Grown { partition, at } | processor::Output::Busy { partition, at } => {
                     self.grown.push((partition, at));
                 }
+                processor::Output::Quiet { partition } => self.quiet.push(partition),
                 processor::Output::Deposed { .. } => {}
             }
         }
@@ -349,11 +429,15 @@ impl World {
 
     /// Brings a message over a link that loses and repeats.
     fn carry(&mut self, what: impl Fn() -> Happening) {
+        self.carry_late(0, what);
+    }
+
+    fn carry_late(&mut self, late: u64, what: impl Fn() -> Happening) {
         if self.deaf || self.chance(self.plan.lost) {
             return;
         }
         // A link keeps its order.
-        let at = self.now + 2 * MS;
+        let at = self.now + (2 + late) * MS;
         self.at(at, what());
         if self.chance(self.plan.twice) {
             let later = at + self.rng.below(500 * MS);
@@ -406,12 +490,31 @@ impl World {
         self.nodes[node].processor.as_ref()?.opened(self.id(number))
     }
 
+    /// Joins two neighbours, whoever owns them: both are given up first. Their leases go on, since placement does not know what
+    /// partitions there are.
+    pub fn merge(&mut self, parents: [u32; 2]) -> Option<u32> {
+        let [left, right] = parents.map(|number| self.opened(number));
+        let (Some(_), Some(_)) = (left, right) else { return None };
+        let [left, right] = parents.map(|number| {
+            let (node, _) = *self.owners.get(&number)?;
+            let (id, mut out) = (self.id(number), Outbox::new());
+            let opened = self.nodes[node].processor.as_mut()?.cede(id, &mut out);
+            self.processor_says(node, out);
+            opened
+        });
+        let joined = self.directory.merge([left?, right?]).ok()?;
+        parents.into_iter().for_each(|parent| self.copies_hear_of(parent));
+        self.directory_changed();
+        Some(joined)
+    }
+
     /// Cuts a partition on behalf of its owner.
     pub fn split(&mut self, number: u32, at: &Key) -> Option<[u32; 2]> {
         let (node, _) = *self.owners.get(&number)?;
         let children = self.directory.split(self.opened(number)?, at).ok()?;
         self.tell_processor(node, processor::Input::Lost { partition: self.id(number) });
         self.owners.remove(&number);
+        self.copies_hear_of(number);
         self.directory_changed();
         Some(children)
     }

@@ -45,7 +45,7 @@ impl Store {
             }
             StoreRequest::Scan(scan) => {
                 assert!(scan.end.is_empty() || scan.start < scan.end, "a range without rows");
-                let limit = scan.limit as usize;
+                let limit = if scan.limit > 0 { scan.limit as usize } else { 1_000 };
                 let all = self.rows.get(&scan.group).into_iter().flatten();
                 let mut rows: Vec<v1::Row> = all
                     .filter(|(row, _)| **row >= scan.start && (scan.end.is_empty() || **row < scan.end))

@@ -6,6 +6,7 @@
 //!                 owning: Ring ⇄ managers; directories ⇄ the cell's files
 //! ```
 
+mod copying;
 mod owning;
 mod routing;
 mod storing;
@@ -19,6 +20,7 @@ use crate::scenarios::placement::letter::Letter as PlacementLetter;
 use crate::scenarios::placement::ring::{Hears, Ring};
 use crate::scenarios::store::line::Line;
 use bytes::Bytes;
+use copying::Copying;
 use owning::Owning;
 use routing::{Relay, Waiter};
 use std::collections::{BTreeMap, VecDeque};
@@ -49,6 +51,8 @@ pub struct Habits {
     pub piece: usize,
     /// Changes that a partition's log keeps.
     pub log: usize,
+    /// Whether nodes copy what others own.
+    pub copies: bool,
     /// A rule that is left out.
     pub mutant: Option<Mutant>,
 }
@@ -103,6 +107,7 @@ pub struct Node {
     said: VecDeque<Said>,
     saying: bool,
     owning: Owning,
+    copying: Copying,
     channels: Channels,
     /// Where gateways are, as they have said with their queries.
     gateways: BTreeMap<GatewayId, HostId>,
@@ -156,6 +161,7 @@ impl Node {
             said: VecDeque::new(),
             saying: false,
             owning: Owning::new(now.mono),
+            copying: Copying::new(habits.copies.then(|| rng.fork("copies"))),
             channels: Channels::new(),
             gateways: BTreeMap::new(),
             waiters: BTreeMap::new(),
@@ -205,10 +211,14 @@ impl Node {
                 self.gateways.insert(live.query().gateway, from);
                 self.feed_processor(now, live.input(), out);
             }
+            Letter::Frame { query, frame } if query.gateway == self.gateway_id && query.is_copy() => {
+                self.feed_processor(now, processor::Input::CopyHears { query, frame }, out);
+            }
             Letter::Frame { query, frame } if query.gateway == self.gateway_id => {
                 self.feed_gateway(now, gateway::Input::Frame { number: query.number, frame }, out);
             }
             Letter::Progress { gateway, progress } if gateway == self.gateway_id.0 => {
+                self.feed_processor(now, processor::Input::CopyProgresses(progress.clone()), out);
                 self.feed_gateway(now, gateway::Input::Progress(progress), out);
             }
             Letter::Watches { watch, table, asks } => self.client_watches(now, (from, watch), table, asks, out),
@@ -307,10 +317,21 @@ impl Node {
                     true => self.feed_gateway(now, gateway::Input::Progress(progress), out),
                     false => self.tell(gateway, Letter::Progress { gateway: gateway.0, progress }, out),
                 },
+                processor::Output::Install(install) => {
+                    self.bring(now, install.partition, Live::Install(install), out);
+                }
+                processor::Output::Taken { partition, query, frames } => {
+                    self.bring(now, partition, Live::Taken(query, partition, frames), out);
+                }
+                processor::Output::Remove { partition, query } => {
+                    self.bring(now, partition, Live::Remove(query, partition, true, None), out);
+                }
+                processor::Output::Unfollowed { partition } => self.copying.ended(partition),
                 processor::Output::Deposed { partition } => self.deposed(now, partition),
                 // Cuts are the trouble's; nobody listens to Notify here.
                 processor::Output::Grown { .. }
                 | processor::Output::Busy { .. }
+                | processor::Output::Quiet { .. }
                 | processor::Output::Publish { .. } => {}
             }
         }
@@ -345,11 +366,16 @@ impl Node {
                     (partition, Live::Taken(query, partition, frames))
                 }
             };
-            match self.owner_of(now, partition) {
-                Some(host) if host == self.host => self.feed_processor(now, live.input(), out),
-                Some(host) => self.post.send(out, host, Letter::Live(live)),
-                None => {}
-            }
+            self.bring(now, partition, live, out);
+        }
+    }
+
+    /// Takes what a gateway or a copy asks to whoever owns the partition.
+    fn bring(&mut self, now: Now, partition: PartitionId, live: Live, out: &mut Out) {
+        match self.owner_of(now, partition) {
+            Some(host) if host == self.host => self.feed_processor(now, live.input(), out),
+            Some(host) => self.post.send(out, host, Letter::Live(live)),
+            None => {}
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::scenarios::placement::ring::{Hears, News};
 use crate::scenarios::tables::files::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tidings_base::{KeyRange, LeaseNumber, Mono, Now};
+use tidings_base::{KeyRange, LeaseNumber, Mono, Now, Outbox};
 use tidings_predicate::Key;
 use tidings_tables::directory::{Acquired, Opened};
 use tidings_tables::names::{PartitionId, TableId};
@@ -155,12 +155,14 @@ impl Node {
         for (name, entry) in tables {
             self.tell_gateway(now, &entry, out);
             self.tell_processor(now, name, &entry, out);
+            self.look_at_copies(now, &entry, out);
         }
     }
 
     fn forget_table(&mut self, now: Now, table: TableId, out: &mut Out) {
         self.owning.directories.remove(&table);
         self.owning.owners.retain(|partition, _| partition.table != table);
+        self.forget_copies(now, table, out);
         let lost = self.owning.held.keys().copied().filter(|partition| partition.table == table);
         for partition in lost.collect::<Vec<_>>() {
             self.lose(now, partition, out);
@@ -223,18 +225,23 @@ impl Node {
         true
     }
 
-    /// Joins two neighbours that are both served here; false if there are none.
-    pub fn merge(&mut self, now: Now, name: u8, out: &mut Out) -> bool {
-        let Some(entry) = self.files.read(name) else { return false };
-        let id = |number| entry.directory.partition_id(number);
-        let both = entry.directory.partitions.windows(2).find_map(|two| {
-            let both = [id(two[0].number), id(two[1].number)];
-            Some((both, self.processor.opened(both[0])?, self.processor.opened(both[1])?))
-        });
-        let Some((both, left, right)) = both else { return false };
-        both.into_iter().for_each(|partition| self.lose(now, partition, out));
-        self.change(now, name, both[0].table, What::Merge([left, right]));
-        true
+    /// Gives up whichever of these partitions is open here, so that it is joined with its neighbour.
+    pub fn cede(&mut self, now: Now, partition: PartitionId, out: &mut Out) -> Option<Opened> {
+        let mut said = Outbox::new();
+        let ceded = self.processor.cede(partition, &mut said)?;
+        self.owning.held.remove(&partition);
+        self.perform_processor(now, said, out);
+        Some(ceded)
+    }
+
+    /// What is known here of a partition that it has opened.
+    pub fn has_opened(&self, partition: PartitionId) -> bool {
+        self.processor.opened(partition).is_some()
+    }
+
+    /// Joins two neighbours that their owners have given up.
+    pub fn merge(&mut self, now: Now, name: u8, table: TableId, both: [Opened; 2]) {
+        self.change(now, name, table, What::Merge(both));
     }
 
     /// Changes a directory, in a while.

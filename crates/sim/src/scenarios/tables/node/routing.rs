@@ -38,6 +38,8 @@ pub(super) struct Relay {
     gather: Option<Gather>,
     records: Vec<Visible>,
     until: Mono,
+    /// The copy here was asked: from now on its owner is.
+    passed: bool,
     /// When it is tried again, whether or not it is under way.
     again: Mono,
     /// Which partition is being asked, under which number.
@@ -74,7 +76,8 @@ impl Node {
         };
         let (until, again) = (now.mono + CALL, now.mono + ATTEMPT);
         let records = Vec::new();
-        let relay = Relay { client, table, caller, what, from: None, gather, records, until, again, at: None };
+        let passed = false;
+        let relay = Relay { client, table, caller, what, from: None, gather, records, until, passed, again, at: None };
         self.last_relay += 1;
         self.relays.insert(self.last_relay, relay);
         self.attempt(now, self.last_relay, out);
@@ -114,6 +117,12 @@ impl Node {
             }
         };
         let caller = Box::new(relay.caller.clone());
+        if !relay.passed && self.asks_copy(partition, &call) {
+            if let Some(relay) = self.relays.get_mut(&number) {
+                relay.passed = true;
+            }
+            return self.serve(now, (self.host, attempt), partition, caller, call, out);
+        }
         match self.whom_to_ask(now, partition) {
             Some(host) if host == self.host => self.serve(now, (self.host, attempt), partition, caller, call, out),
             Some(host) => self.post.send(out, host, Letter::Calls { id: attempt, partition, caller, call }),

@@ -248,7 +248,12 @@ impl Running {
 
     /// Waits until it has printed so many lines; the last of them.
     pub fn line(&self, number: usize) -> String {
-        until("the command prints a line", || self.out().lines().nth(number - 1).map(str::to_owned))
+        until("the command prints a line", || {
+            let ended = self.collecting.iter().all(std::thread::JoinHandle::is_finished);
+            let line = self.out().lines().nth(number - 1).map(str::to_owned);
+            assert!(!ended || line.is_some(), "it ended without line {number}: {}", self.err());
+            line
+        })
     }
 
     pub fn is_running(&mut self) -> bool {

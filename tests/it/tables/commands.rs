@@ -1,6 +1,6 @@
 //! `tidings table …`: one node, one slice through everything.
 
-use super::{create, keys, lines, start, table};
+use super::{create, keys, lines, start, table, until_standing};
 use crate::process::{turn, until};
 use serde_json::{Value, json};
 
@@ -39,23 +39,11 @@ fn records_are_written_read_queried_and_watched() {
     server.run(&["table", "read", "orders", "--lookup", "of"]).failed(2, "is no look-up");
 
     // It enters, changes and leaves what is watched; what is outside is not told.
-    let told = |event: &str, key: &str| {
-        until(&format!("{event} of {key} is told"), || {
-            let lines = lines(&watcher.out());
-            let row = |line: &Value| line["event"] == event && line["key"] == key;
-            let reset = |line: &Value| {
-                event == "put"
-                    && line["event"] == "reset"
-                    && line["rows"].as_array().is_some_and(|rows| rows.iter().any(|row| row["key"] == key))
-            };
-            lines.iter().any(|line| row(line) || reset(line)).then_some(())
-        });
-    };
-    told("put", "apple");
+    until_standing(&watcher, &["apple"]);
     table(&server, &["patch", "prices", "pear", r#"{"price": 4}"#]);
-    told("put", "pear");
+    until_standing(&watcher, &["apple", "pear"]);
     table(&server, &["rm", "prices", "apple"]);
-    told("leave", "apple");
+    until_standing(&watcher, &["pear"]);
     assert_eq!(keys(&lines(&table(&server, &["read", "prices", "--json"]).out)), ["pear"]);
 }
 

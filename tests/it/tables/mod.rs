@@ -9,8 +9,9 @@ mod partitioned;
 mod restarts;
 
 use crate::notify::FAST;
-use crate::process::{Said, Server, until};
+use crate::process::{Running, Said, Server, until};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A node with fast times, in its directory.
@@ -44,4 +45,31 @@ pub fn lines(text: &str) -> Vec<Value> {
 /// The keys of rows.
 fn keys(rows: &[Value]) -> Vec<&str> {
     rows.iter().filter_map(|row| row["key"].as_str()).collect()
+}
+
+/// The keys that a watcher of one part has before it, by all that it was told. A part that was opened again is told whole.
+fn standing(watcher: &Running) -> BTreeSet<String> {
+    let mut standing = BTreeSet::new();
+    for line in lines(&watcher.out()) {
+        let key = || line["key"].as_str().unwrap_or_default().to_owned();
+        match line["event"].as_str() {
+            Some("reset") => {
+                if line["first"] == true {
+                    standing.clear();
+                }
+                standing.extend(
+                    line["rows"].as_array().map(|rows| keys(rows)).unwrap_or_default().into_iter().map(str::to_owned),
+                );
+            }
+            Some("put") => drop(standing.insert(key())),
+            Some("leave") => drop(standing.remove(&key())),
+            _ => {}
+        }
+    }
+    standing
+}
+
+/// Waits until a watcher has these keys before it, and no others.
+fn until_standing(watcher: &Running, expected: &[&str]) {
+    until(&format!("{expected:?} stand"), || standing(watcher).iter().eq(expected).then_some(()));
 }

@@ -63,28 +63,51 @@ impl fmt::Debug for CellGroup {
 }
 
 impl CellGroup {
-    /// The cell of these nodes, such as `http://10.0.0.1:7400`; asks them of which one they are. One must answer.
+    /// The cell of these nodes, such as `http://10.0.0.1:7400`; asks them of which one they are. One must answer: nodes that are only
+    /// starting are given some time.
     pub async fn meet(nodes: &[String], key: Option<&str>, ca: Option<PathBuf>) -> Result<CellGroup, Error> {
         let members = nodes.iter().map(|node| origin(node, "sketch.bad_node", "node", "http://10.0.0.1:7400"));
         let members = members.collect::<Result<Vec<Origin>, Error>>()?;
         let key = key.map(bearer).transpose()?;
         let line = line(&members, ca.as_deref(), MEETING)?;
         let met = CellGroup { members, key, ca, cluster: 0 };
-        let asked = (0..met.members.len()).map(|number| met.ask_cluster(&line, number));
-        let mut said: Vec<(usize, Result<u64, String>)> = Vec::new();
-        said.extend(futures::future::join_all(asked).await.into_iter().enumerate());
-        let mut known = said.iter().filter_map(|(number, cluster)| Some((*number, *cluster.as_ref().ok()?)));
-        let Some((first, cluster)) = known.next() else {
-            let (number, why) = said.into_iter().next().unwrap_or((0, Err("none is named".to_owned())));
-            let what = format!("no node of the cell answers; {}: {}", met.name(number), why.err().unwrap_or_default());
-            return Err(Error::new("sketch.no_cell", Class::Unreachable, what)
-                .hint("Name running nodes with --cell; where they ask for a key, give one with --cell-key."));
+        let mut why = String::new();
+        let asking = async {
+            loop {
+                match met.clusters(&line).await {
+                    Ok(clusters) => return clusters,
+                    Err(nobody) => why = nobody,
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
         };
-        if let Some((other, _)) = known.find(|(_, other)| *other != cluster) {
+        let Ok(clusters) = tokio::time::timeout(MEETING, asking).await else {
+            return Err(Error::new(
+                "sketch.no_cell",
+                Class::Unreachable,
+                format!("no node of the cell answers; {why}"),
+            )
+            .hint("Name running nodes with --cell; where they ask for a key, give one with --cell-key."));
+        };
+        let (first, cluster) = clusters[0];
+        if let Some((other, _)) = clusters.into_iter().find(|(_, other)| *other != cluster) {
             let what = format!("{} and {} are of different cells", met.name(first), met.name(other));
             return Err(Error::new("sketch.two_cells", Class::Invalid, what).hint("Name the nodes of one cell."));
         }
         Ok(CellGroup { cluster, ..met })
+    }
+
+    /// The cells of those members that say so, at least one; otherwise why the first one does not.
+    async fn clusters(&self, line: &Line) -> Result<Vec<(usize, u64)>, String> {
+        let asked = (0..self.members.len()).map(|number| self.ask_cluster(line, number));
+        let said = futures::future::join_all(asked).await;
+        let known = said.iter().enumerate().filter_map(|(number, said)| Some((number, *said.as_ref().ok()?)));
+        let known: Vec<_> = known.collect();
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let why = said.into_iter().next().and_then(Result::err).unwrap_or_else(|| "none is named".to_owned());
+        Err(format!("{}: {why}", self.name(0)))
     }
 
     /// Its members, as they were named.

@@ -50,6 +50,8 @@ pub struct Ratio {
 pub enum Goal {
     AtLeast(f64),
     AtMost(f64),
+    /// From one to the other.
+    Within(f64, f64),
 }
 
 impl Goal {
@@ -59,6 +61,7 @@ impl Goal {
             Goal::AtMost(most) if value == 0.0 || most == 0.0 => f64::from(u8::from(value <= most)),
             Goal::AtMost(most) => most / value,
             Goal::AtLeast(least) => value / least,
+            Goal::Within(least, most) => Goal::AtLeast(least).met_by(value).min(Goal::AtMost(most).met_by(value)),
         }
     }
 }
@@ -71,6 +74,7 @@ impl fmt::Display for Goal {
         match self {
             Goal::AtLeast(least) => write!(f, "≥ {}", rounded(*least)),
             Goal::AtMost(most) => write!(f, "≤ {}", rounded(*most)),
+            Goal::Within(least, most) => write!(f, "{} to {}", rounded(*least), rounded(*most)),
         }
     }
 }
@@ -92,6 +96,7 @@ impl Figures {
             let words = match goal {
                 Goal::AtLeast(least) => format!("{name} / goal of at least {least}"),
                 Goal::AtMost(most) => format!("goal of at most {most} / {name}"),
+                Goal::Within(least, most) => format!("goal of {least} to {most}, {name}"),
             };
             self.ratios.push(Ratio { name: words, ratio: rounded(goal.met_by(measured.value)) });
         }
@@ -201,6 +206,7 @@ mod tests {
         assert_eq!(figures.ratios[0].ratio, 2.0);
         assert_eq!(figures.ratios[1].ratio, 0.5);
         assert_eq!([0.0, 1.0].map(|errors| Goal::AtMost(0.0).met_by(errors)), [1.0, 0.0]);
+        assert_eq!([0.98, 1.0, 1.02].map(|value| Goal::Within(0.99, 1.01).met_by(value) >= 1.0), [false, true, false]);
     }
 
     #[test]

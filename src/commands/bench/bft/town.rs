@@ -14,6 +14,7 @@ use tidings_bft::mark;
 use tidings_bft::membership::{Founded, found};
 use tidings_bft::seat::Durable;
 use tidings_bft::server::Server;
+use tidings_sketch_proxy::{BftGroup, Config, Proxy, Service};
 
 /// Replicas with their engines and doors.
 pub struct Town<S> {
@@ -83,6 +84,15 @@ impl<S: Durable> Town<S> {
         let mut client = direct::Client::start(membership, secrets, &Self::options())?;
         client.connected(self.replicas.len()).await;
         Ok(client)
+    }
+
+    /// A sketcher before the group, which is the client of this number; it waits as long as others do.
+    pub async fn sketcher(&self, which: usize) -> Result<Proxy, Error> {
+        let (membership, client) = (Arc::new(self.founded.membership.clone()), self.founded.clients[which].clone());
+        let group = BftGroup { membership, client, last_nonce: 0, service: Service::Keys };
+        let Options { give_up, .. } = Self::options();
+        let config = Config::of_group(SocketAddr::from(([127, 0, 0, 1], 0)), group)?;
+        Proxy::start(Config { allowance: None, patience: give_up, give_up, ..config }).await
     }
 
     /// Stops all replicas.

@@ -1,6 +1,7 @@
 //! How long a read takes through the sketcher, beside the same origins alone and behind another proxy: pages of 1 KiB, connections
 //! that stay, and reads that come at their times whether or not the ones before have been answered.
 
+use super::bare::Bare;
 use super::haproxy::Haproxy;
 use super::line::Line;
 use super::origins::{Origins, Pages};
@@ -39,15 +40,27 @@ pub async fn measure(place: &Path, effort: Effort, peers: &[BenchPeer], figures:
         true => Some(Haproxy::start(place, &origins.addresses)?),
         false => None,
     };
+    let own = peak(server.address, effort).await?;
+    figures.add("sketch: most reads through the sketcher", "1/s", None, &[own]);
     let most = match &haproxy {
         Some(haproxy) => peak(haproxy.address, effort).await?,
-        None => peak(server.address, effort).await?,
+        None => own,
     };
     let each = most * SHARE;
     let whose = if haproxy.is_some() { "HAProxy's" } else { "the sketcher's" };
     figures.add(&format!("sketch: reads that come, 30 % of {whose} most"), "1/s", None, &[each]);
     let bare = open_loop(origins.addresses[0], each, effort).await?;
     add(figures, "a bare origin", &bare);
+    let passing = Bare::start(&origins.addresses)?;
+    figures.add(
+        "sketch: most reads through a bare proxy of hyper",
+        "1/s",
+        None,
+        &[peak(passing.address, effort).await?],
+    );
+    let passed = open_loop(passing.address, each, effort).await?;
+    add(figures, "a bare proxy of hyper", &passed);
+    drop(passing);
     let own = open_loop(server.address, each, effort).await?;
     add(figures, "the sketcher", &own);
     let Some(haproxy) = haproxy else { return Ok(()) };

@@ -4,15 +4,16 @@
 //!   cost.rs         executions by read, against 1 + tN
 //!   throughput.rs   N = 4 to 13 origins of 10 ms, against all executing, and against 2f + 1 executing
 //!   null.rs         origins that take no time: sizes of pages, lengths of sessions
-//!   latency.rs      beside the bare origin and, with --peer, HAProxy (haproxy.rs)
+//!   latency.rs      beside the bare origin, a bare proxy (bare.rs) and, with --peer, HAProxy (haproxy.rs)
 //!   memory.rs       the history table, by entry
 //!   origins.rs line.rs   the servers and the connections
 //! ```
 
+mod bare;
 mod cost;
 mod haproxy;
 mod latency;
-mod line;
+pub mod line;
 mod memory;
 mod null;
 mod origins;
@@ -101,7 +102,7 @@ fn two_f_and_one(origins: usize) -> usize {
 }
 
 /// A part of sorted times, in the unit that they are in.
-fn percentile(sorted: &[f64], part: f64) -> f64 {
+pub fn percentile(sorted: &[f64], part: f64) -> f64 {
     let at = (sorted.len() as f64 * part) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }

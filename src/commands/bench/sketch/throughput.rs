@@ -69,7 +69,12 @@ async fn group(count: usize, effort: Effort, figures: &mut Figures) -> Result<()
         figures.add(&format!("sketch: {what}, over all executing"), "×", Some(Goal::AtLeast(goal)), &over(all));
         figures.add(&format!("sketch: {what}, over {quorum} executing"), "×", None, &over(some));
         let share = 100.0 * used / watch.elapsed().as_secs_f64();
-        figures.add(&format!("sketch: processor of the sketcher, {what}"), "% of a core", None, &[share]);
+        figures.add(
+            &format!("sketch: processor of the sketcher, {what}"),
+            "% of a core",
+            Some(Goal::AtMost(60.0)),
+            &[share],
+        );
         let mut took = load.took.lock().unwrap_or_else(PoisonError::into_inner);
         for (how, times) in took.by_how() {
             times.sort_by(f64::total_cmp);

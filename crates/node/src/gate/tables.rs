@@ -95,6 +95,9 @@ fn need(message: &Message) -> Need {
         | Message::Merge(_)
         | Message::Access(_) => Need::Write,
         Message::PartitionStat(_) | Message::Cede(_) | Message::LiveAsks(_) | Message::LiveNews(_) => Need::Node,
+        Message::Queries(queries) if queries.alone => Need::Node,
+        Message::Load(load) if load.alone => Need::Node,
+        Message::Queries(_) | Message::Load(_) => Need::Read,
         // New reader data comes in the course of its query.
         Message::Update(_)
         | Message::Info(_)
@@ -105,7 +108,9 @@ fn need(message: &Message) -> Need {
         | Message::Events(_)
         | Message::PartitionInfo(_)
         | Message::Ceded(_)
-        | Message::LiveTaken(_) => Need::Nothing,
+        | Message::LiveTaken(_)
+        | Message::QueriesReply(_)
+        | Message::LoadReply(_) => Need::Nothing,
     }
 }
 

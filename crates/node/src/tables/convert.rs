@@ -200,7 +200,7 @@ pub(super) fn acl_to(acl: &Acl) -> v1::TableAcl {
 
 pub(super) fn stat_to(stat: Stat) -> v1::PartitionSize {
     let Stat { records, bytes, position, queries, quiet } = stat;
-    v1::PartitionSize { records, bytes, position: position.get(), queries, quiet }
+    v1::PartitionSize { records, bytes, position: position.get(), queries, quiet, ..Default::default() }
 }
 
 // ---- records --------------------------------------------------------------------------------------------------------
@@ -364,6 +364,7 @@ pub(super) fn page_to(partition: u32, page: Page, audiences: bool) -> v1::Record
         rows: rows.collect(),
         cursor: Bytes::new(),
         positions: vec![v1::PartitionPosition { partition, position }],
+        ..Default::default()
     }
 }
 

@@ -48,6 +48,8 @@ struct Course {
     rows: Vec<v1::Record>,
     bytes: usize,
     positions: BTreeMap<u32, u64>,
+    /// The table that they are of.
+    table: u64,
     until: Instant,
 }
 
@@ -83,6 +85,14 @@ impl Course {
             }
         };
         Ok(())
+    }
+
+    /// R5: floors of a table that was dropped say nothing of its namesake, whose positions begin anew.
+    fn of(&mut self, table: u64) {
+        self.table = table;
+        if self.read.floors_of > 0 && self.read.floors_of != table {
+            self.read.floors.clear();
+        }
     }
 
     fn span(&self) -> Span {
@@ -151,7 +161,7 @@ impl Course {
         };
         let positions = self.positions.into_iter();
         let positions = positions.map(|(partition, position)| v1::PartitionPosition { partition, position });
-        Ok(v1::RecordRows { rows: self.rows, cursor, positions: positions.collect() })
+        Ok(v1::RecordRows { rows: self.rows, cursor, positions: positions.collect(), table: self.table })
     }
 }
 
@@ -214,12 +224,16 @@ impl Hub {
             rows: Vec::new(),
             bytes: 0,
             positions: BTreeMap::new(),
+            table: 0,
             until: Instant::now() + CALL,
             read,
         };
         loop {
             match self.readable(&course).await {
-                Ok(entry) => break course.locate(&entry.directory.properties)?,
+                Ok(entry) => {
+                    course.of(entry.table().0);
+                    break course.locate(&entry.directory.properties)?;
+                }
                 Err(error) => self.again(error, course.until).await?,
             }
         }

@@ -406,7 +406,8 @@ impl Hub {
             Outcome::Conflict(conflict) => Written::Conflict(convert::conflict_to(conflict)),
             Outcome::Refused(refusal) => return Err(refusal.into()),
         };
-        Ok(v1::RecordWritten { outcome: Some(outcome) })
+        // R5: what the writer reads from now on is at that position or later.
+        Ok(v1::RecordWritten { outcome: Some(outcome), partition: Some(convert::partition_to(partition)) })
     }
 
     /// When what waits in a machine for others gives up.

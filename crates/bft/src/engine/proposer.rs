@@ -1,7 +1,9 @@
 //! What a replica proposes, and what it votes for.
 //!
-//! One whose pool is closed has no part in batches with commands, nor in any after one at which a snapshot is due: once f + 1
-//! honest ones are closed, the order ends there, with the same state at all of them.
+//! One whose pool is closed has no part in batches with commands, nor in any that follows one at which a snapshot is due, unless
+//! it has executed one that does: so that one is final. Once f + 1 honest ones are closed, the order ends there, with the same
+//! state at all of them. (Not only its parent counts: simplex builds on any batch that was certified, and one with commands may
+//! have been, just after the due one and just before the replicas were closed.)
 
 use super::batch::{Batch, LONGEST_BODY};
 use super::{Digest, Scheme};
@@ -41,7 +43,7 @@ impl Proposer {
 
     /// Whether a replica may vote for it (rule G).
     fn acceptable(&self, batch: &Batch) -> bool {
-        if self.pool.is_closed() && (!batch.commands().is_empty() || ends(batch.number() - 1)) {
+        if self.pool.is_closed() && (!batch.commands().is_empty() || self.is_beyond(batch.number())) {
             return false;
         }
         let signed: BTreeMap<Name, &Signed> = batch.commands().iter().map(|signed| (signed.name(), signed)).collect();
@@ -51,11 +53,12 @@ impl Proposer {
         };
         batch.ordered().check(LONGEST_BODY, known).is_ok()
     }
-}
 
-/// Whether an order that is closed ends after this batch.
-fn ends(number: u64) -> bool {
-    number > 0 && number.is_multiple_of(EVERY)
+    /// Whether a closed order ends before the batch of this number: somewhere from the last one that is executed here up to the
+    /// one before it, a snapshot is due. Heights have no gaps, and what is executed is final; so nothing in between is looked at.
+    fn is_beyond(&self, number: u64) -> bool {
+        number > self.pool.height().max(1).next_multiple_of(EVERY)
+    }
 }
 
 impl<E: Clock> Application<E> for Proposer {
@@ -73,7 +76,8 @@ impl<E: Clock> Application<E> for Proposer {
     ) -> Option<Digested<Batch>> {
         let parent = ancestry.next().await?;
         if self.pool.is_closed() {
-            return (!ends(parent.inner().number())).then(|| Batch::after(&parent, Vec::new()).digested());
+            let next = Batch::after(&parent, Vec::new());
+            return (!self.is_beyond(next.number())).then(|| next.digested());
         }
         let (mut under_way, mut next) = (BTreeSet::new(), Some(parent.clone()));
         let lowest = self.pool.height().max(parent.inner().number().saturating_sub(FURTHEST));
@@ -110,8 +114,13 @@ impl<E: Clock> Application<E> for Proposer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::engine_key;
     use crate::membership::tests::group;
     use bytes::Bytes;
+    use commonware_consensus::marshal::ancestry::from_iter;
+    use commonware_consensus::types::{Epoch, Round, View};
+    use commonware_cryptography::Digestible as _;
+    use commonware_runtime::{Runner as _, Supervisor as _, deterministic};
     use tidings_sketch::replica::Command;
 
     #[test]
@@ -131,6 +140,15 @@ mod tests {
         assert!(!proposer.acceptable(&Batch::after(&genesis, vec![signed(2), forged])));
     }
 
+    /// So many empty batches, one after the other, with the genesis before them.
+    fn chain(membership: &Membership, length: u64) -> Vec<Digested<Batch>> {
+        let mut all = vec![Batch::genesis(membership).digested()];
+        for at in 0..length as usize {
+            all.push(Batch::after(&all[at], Vec::new()).digested());
+        }
+        all
+    }
+
     #[test]
     fn who_is_closed_votes_for_no_commands_and_for_nothing_after_a_snapshot() {
         let founded = group("one");
@@ -139,16 +157,52 @@ mod tests {
         let proposer = Proposer::new(membership.clone(), pool.clone(), Duration::ZERO);
         let command = Command { client: 1, nonce: 1, request: Bytes::from_static(b"put") };
         let signed = Signed::new(&membership, &founded.clients[0].secret, Purpose::Order, command);
-        let mut last = Batch::genesis(&membership).digested();
-        let busy = Batch::after(&last, vec![signed.clone()]);
+        let all = chain(&membership, 2 * EVERY + 2);
+        let busy = Batch::after(&all[0], vec![signed.clone()]);
         assert!(proposer.acceptable(&busy));
         pool.close();
         assert!(!proposer.acceptable(&busy));
         assert_eq!(pool.add(signed), crate::pool::Added::Full);
-        for number in 1..=EVERY + 1 {
-            let batch = Batch::after(&last, Vec::new());
-            assert_eq!(proposer.acceptable(&batch), number <= EVERY, "{number}");
-            last = batch.digested();
+        // What was certified after the due one before all were closed, and is not final, may not become so by what is built on it.
+        for (executed, last) in [(0, EVERY), (EVERY - 1, EVERY), (EVERY, EVERY), (EVERY + 1, 2 * EVERY)] {
+            pool.executed(executed, []);
+            for batch in all.iter().skip(1).map(Digested::inner) {
+                let number = batch.number();
+                assert_eq!(proposer.acceptable(batch), number <= last, "{number} after {executed} were executed");
+            }
         }
+    }
+
+    #[test]
+    fn who_is_closed_proposes_nothing_with_commands_and_nothing_after_a_snapshot() {
+        let founded = group("one");
+        let membership = Arc::new(founded.membership.clone());
+        let pool = Arc::new(Pool::default());
+        let proposer = Proposer::new(membership.clone(), pool.clone(), Duration::ZERO);
+        let command = Command { client: 1, nonce: 1, request: Bytes::from_static(b"put") };
+        let signed = Signed::new(&membership, &founded.clients[0].secret, Purpose::Order, command);
+        let all = chain(&membership, EVERY + 2);
+        deterministic::Runner::default().start(|clock| async move {
+            let leader = engine_key(&membership.replicas()[0].key).unwrap();
+            let proposed = async |at: u64| {
+                let parents: Vec<_> = all[..=at as usize].iter().rev().cloned().collect();
+                let parent = (View::zero(), parents[0].digest());
+                let context =
+                    Context { round: Round::new(Epoch::zero(), View::new(at + 1)), leader: leader.clone(), parent };
+                let proposed = proposer.clone().propose((clock.child("clock"), context), from_iter(parents), ()).await;
+                proposed.map(|batch| (batch.inner().number(), batch.inner().commands().len()))
+            };
+            pool.add(signed);
+            assert_eq!(proposed(0).await, Some((1, 1)));
+            pool.close();
+            assert_eq!(proposed(0).await, Some((1, 0)), "what waits is left");
+            for (executed, last) in [(0, EVERY - 1), (EVERY, EVERY - 1), (EVERY + 1, EVERY + 2)] {
+                pool.executed(executed, []);
+                for at in [EVERY - 1, EVERY, EVERY + 1, EVERY + 2] {
+                    let expected = (at <= last).then_some((at + 1, 0));
+                    assert_eq!(proposed(at).await, expected, "on {at} after {executed} were executed");
+                }
+            }
+        });
     }
 }

@@ -9,9 +9,13 @@
 //! Every write has an operation id of this library's own (R6): sent twice, it is done once, so that writes are tried again
 //! until the client's deadline, whatever happens to connections and servers in between.
 //!
-//! What it deliberately does not do: keep anything. Devices that work offline have a library of their own.
+//! It remembers up to where it has seen partitions (R5): reads that are `Committed` are answered by copies that are not behind
+//! that, and its writes to one record take effect in the order in which they were begun.
+//!
+//! What it deliberately does not do: keep records. Devices that work offline have a library of their own.
 
 pub mod csv;
+mod floors;
 pub mod form;
 mod operations;
 mod read;
@@ -32,6 +36,7 @@ pub use watch::{Event, Watch, WatchOptions, event_of, objects};
 pub use write::{Conflict, Outcome, Write};
 
 use crate::{Client, ClientConfig, Request};
+use floors::Floors;
 use std::sync::Arc;
 use tidings_base::{Class, Error};
 use tidings_wire::v1::tables_message::Message;
@@ -42,6 +47,7 @@ use tidings_wire::{Body, v1};
 pub struct Tables {
     client: Client,
     operations: Arc<Operations>,
+    floors: Arc<Floors>,
     /// Of the pauses between attempts.
     seed: u64,
 }
@@ -57,7 +63,7 @@ impl Tables {
     /// The tables behind a client.
     pub fn new(client: Client) -> Result<Tables, Error> {
         let operations = Operations::new()?;
-        Ok(Tables { client, seed: operations.seed(), operations: Arc::new(operations) })
+        Ok(Tables { client, seed: operations.seed(), operations: Arc::new(operations), floors: Arc::default() })
     }
 
     /// Connects, and fails if no server can be reached at the first attempt.

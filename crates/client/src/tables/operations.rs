@@ -2,14 +2,18 @@
 //!
 //! A client has at most 1,024 numbers between its first open operation and its last. One that takes long would hold up all
 //! others: they go on under a further name then, in a lane of their own.
+//!
+//! Definition 2: what one client begins on one record takes effect in the order in which it was begun. Each operation names the
+//! one before it that is still open, under the same name: only that lane's numbers tell which came first.
 
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use tidings_base::{Class, Error};
 use tidings_predicate::Key;
 use tidings_wire::v1;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 /// Numbers of one name from its first open operation on.
 const OUTSTANDING: u64 = 1_024;
@@ -17,11 +21,23 @@ const OUTSTANDING: u64 = 1_024;
 /// Operations of a client that may be open unless told otherwise; whoever begins more waits.
 const ROOM: usize = 1_024;
 
-/// The operations of one client.
+/// The operations of one client, or of several that share its names.
 pub struct Operations {
+    whose: Whose,
     /// At least one; as many more as have something open.
     lanes: Mutex<Vec<Lane>>,
     room: Semaphore,
+    /// One of them has ended.
+    ended: Notify,
+}
+
+/// Who begins operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// One client: it sees them take effect in the order in which it begins them.
+    OneClient,
+    /// Callers who know nothing of each other: none of them waits for what another one has begun.
+    Strangers,
 }
 
 /// Operations under one name.
@@ -29,6 +45,8 @@ struct Lane {
     netid: NetId,
     next: u64,
     open: BTreeMap<u64, Object>,
+    /// Of one client: the numbers that are open on each record.
+    records: BTreeMap<Object, BTreeSet<u64>>,
 }
 
 /// What an operation is on: a table and a key.
@@ -49,7 +67,7 @@ pub struct Begun<'a> {
 
 impl Lane {
     fn new() -> Result<Lane, Error> {
-        Ok(Lane { netid: netid()?, next: 1, open: BTreeMap::new() })
+        Ok(Lane { netid: netid()?, next: 1, open: BTreeMap::new(), records: BTreeMap::new() })
     }
 
     /// Up to where outcomes are known.
@@ -60,17 +78,49 @@ impl Lane {
     fn has_room(&self) -> bool {
         self.next - self.acked() <= OUTSTANDING
     }
+
+    fn begin(&mut self, object: Object, whose: Whose) -> u64 {
+        let seq = self.next;
+        self.next += 1;
+        if whose == Whose::OneClient {
+            self.records.entry(object.clone()).or_default().insert(seq);
+        }
+        self.open.insert(seq, object);
+        seq
+    }
+
+    fn end(&mut self, seq: u64) {
+        let Some(object) = self.open.remove(&seq) else { return };
+        if let Some(open) = self.records.get_mut(&object) {
+            open.remove(&seq);
+            if open.is_empty() {
+                self.records.remove(&object);
+            }
+        }
+    }
+
+    /// The last operation before this one that is open on the same record; 0 = none.
+    fn before(&self, seq: u64) -> u64 {
+        let open = self.open.get(&seq).and_then(|object| self.records.get(object));
+        open.and_then(|open| open.range(..seq).next_back()).copied().unwrap_or_default()
+    }
 }
 
 impl Operations {
     /// A client that has done nothing yet.
     pub fn new() -> Result<Operations, Error> {
-        Operations::with_room(ROOM)
+        Operations::of(Whose::OneClient, ROOM)
     }
 
-    /// A client with so many operations open at most.
-    pub fn with_room(room: usize) -> Result<Operations, Error> {
-        Ok(Operations { lanes: Mutex::new(vec![Lane::new()?]), room: Semaphore::new(room) })
+    /// Names for callers who give none and know nothing of each other, so many operations at most: nobody's waits for
+    /// another's.
+    pub fn of_strangers(room: usize) -> Result<Operations, Error> {
+        Operations::of(Whose::Strangers, room)
+    }
+
+    fn of(whose: Whose, room: usize) -> Result<Operations, Error> {
+        let (lanes, room) = (Mutex::new(vec![Lane::new()?]), Semaphore::new(room));
+        Ok(Operations { whose, lanes, room, ended: Notify::new() })
     }
 
     /// Some number of this client's own.
@@ -86,19 +136,36 @@ impl Operations {
             Ok(room) => room,
             Err(_) => std::future::pending().await,
         };
-        let mut lanes = self.lanes.lock();
-        let at = match lanes.iter().position(Lane::has_room) {
-            Some(at) => at,
-            None => {
-                lanes.push(Lane::new()?);
-                lanes.len() - 1
+        let object = (table, key);
+        loop {
+            let mut ended = pin!(self.ended.notified());
+            // What ends from here on is noticed.
+            ended.as_mut().enable();
+            if let Some((netid, seq, acked)) = self.name(&object)? {
+                return Ok(Begun { operations: self, netid, seq, acked, _room: room });
             }
+            ended.await;
+        }
+    }
+
+    /// A name for an operation, and up to where outcomes are known under it; none as long as the lane has no room in which the
+    /// operations before it are.
+    fn name(&self, object: &Object) -> Result<Option<(NetId, u64, u64)>, Error> {
+        let mut lanes = self.lanes.lock();
+        let at = match lanes.iter().position(|lane| lane.records.contains_key(object)) {
+            Some(at) if !lanes[at].has_room() => return Ok(None),
+            Some(at) => at,
+            None => match lanes.iter().position(Lane::has_room) {
+                Some(at) => at,
+                None => {
+                    lanes.push(Lane::new()?);
+                    lanes.len() - 1
+                }
+            },
         };
         let lane = &mut lanes[at];
-        let (netid, seq, acked) = (lane.netid, lane.next, lane.acked());
-        lane.next += 1;
-        lane.open.insert(seq, (table, key));
-        Ok(Begun { operations: self, netid, seq, acked, _room: room })
+        let (netid, acked) = (lane.netid, lane.acked());
+        Ok(Some((netid, lane.begin(object.clone(), self.whose), acked)))
     }
 
     /// The operations on a table that are open, by the names they have.
@@ -113,11 +180,26 @@ impl Operations {
 }
 
 impl Begun<'_> {
-    /// Its name, and up to where outcomes have reached this client.
+    /// Its name, up to where outcomes have reached this client, and which open operation it comes after.
     pub fn operation(&self) -> v1::RecordOperation {
         let lanes = self.operations.lanes.lock();
-        let acked_through = lanes.iter().find(|lane| lane.netid == self.netid).map_or(self.acked, Lane::acked);
-        v1::RecordOperation { netid: self.netid.to_vec().into(), seq: self.seq, acked_through, after: 0 }
+        let lane = lanes.iter().find(|lane| lane.netid == self.netid);
+        let (acked_through, after) = lane.map_or((self.acked, 0), |lane| (lane.acked(), lane.before(self.seq)));
+        v1::RecordOperation { netid: self.netid.to_vec().into(), seq: self.seq, acked_through, after }
+    }
+
+    /// Waits until an operation under the same name has ended: its outcome is known, or nobody waits for it any more.
+    pub(super) async fn has_ended(&self, seq: u64) {
+        loop {
+            let mut ended = pin!(self.operations.ended.notified());
+            ended.as_mut().enable();
+            let lanes = self.operations.lanes.lock();
+            if !lanes.iter().any(|lane| lane.netid == self.netid && lane.open.contains_key(&seq)) {
+                return;
+            }
+            drop(lanes);
+            ended.await;
+        }
     }
 
     /// Somebody else has used its name (a clone of this process, perhaps): what follows has another netid.
@@ -135,8 +217,9 @@ impl Drop for Begun<'_> {
     fn drop(&mut self) {
         let mut lanes = self.operations.lanes.lock();
         if let Some(lane) = lanes.iter_mut().find(|lane| lane.netid == self.netid) {
-            lane.open.remove(&self.seq);
+            lane.end(self.seq);
         }
+        self.operations.ended.notify_waiters();
         // One that is free is enough.
         while lanes.iter().filter(|lane| lane.open.is_empty()).count() > 1 {
             let Some(last) = lanes.iter().rposition(|lane| lane.open.is_empty()) else { return };
@@ -183,9 +266,9 @@ mod tests {
     async fn one_that_takes_long_holds_up_no_others() {
         let operations = Operations::new().unwrap();
         let slow = begin(&operations).await;
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = BTreeSet::new();
         for _ in 0..5_000 {
-            let quick = begin(&operations).await;
+            let quick = operations.begin("t".into(), "quick".into()).await.unwrap();
             let (seq, acked) = acked(&quick);
             assert!(seq - acked <= OUTSTANDING, "{seq} {acked}");
             names.insert(quick.operation().netid);
@@ -195,5 +278,44 @@ mod tests {
         drop(slow);
         let lanes = operations.lanes.lock().len();
         assert_eq!((lanes, operations.pending("t").len()), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn each_operation_comes_after_the_open_one_before_it_on_its_record() {
+        let operations = Operations::new().unwrap();
+        let one = begin(&operations).await;
+        let other = operations.begin("t".into(), "other".into()).await.unwrap();
+        let elsewhere = operations.begin("u".into(), "k".into()).await.unwrap();
+        let (two, three) = (begin(&operations).await, begin(&operations).await);
+        let after = |begun: &Begun<'_>| begun.operation().after;
+        assert_eq!([&one, &other, &elsewhere, &two, &three].map(after), [0, 0, 0, 1, 4]);
+        // What has ended is not waited for.
+        drop(two);
+        three.has_ended(4).await;
+        assert_eq!(after(&three), 1);
+        drop(one);
+        assert_eq!(after(&three), 0);
+    }
+
+    #[tokio::test]
+    async fn what_comes_after_an_open_one_waits_for_room_beside_it() {
+        let operations = Operations::new().unwrap();
+        let slow = begin(&operations).await;
+        for _ in 1..OUTSTANDING {
+            operations.begin("t".into(), "quick".into()).await.unwrap();
+        }
+        let mut next = pin!(begin(&operations));
+        assert!(futures::poll!(next.as_mut()).is_pending(), "elsewhere it could overtake");
+        let elsewhere = operations.begin("t".into(), "quick".into()).await.unwrap();
+        assert_ne!(elsewhere.operation().netid, slow.operation().netid);
+        drop(slow);
+        assert_eq!(next.await.operation().after, 0);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_strangers_operation() {
+        let operations = Operations::of_strangers(2).unwrap();
+        let (one, two) = (begin(&operations).await, begin(&operations).await);
+        assert_eq!((one.operation().after, two.operation().after), (0, 0));
     }
 }

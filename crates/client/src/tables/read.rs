@@ -19,7 +19,8 @@ pub struct ReadOptions {
     pub level: ReadLevel,
     /// What writers' predicates see as `reader`.
     pub reader: Columns,
-    /// R5: answers are at these positions of partitions or later.
+    /// R5: answers are at these positions of partitions or later. Empty: at what this client has seen, unless the level is
+    /// `Latest`, which sees everything.
     pub floors: BTreeMap<u32, u64>,
     /// Only keys from here on, and before there.
     pub from: Option<Key>,
@@ -63,6 +64,42 @@ impl ReadOptions {
 }
 
 impl Table {
+    /// R5: reads at or above what this client has seen, and remembers what it has seen then.
+    async fn ask_to_read(&self, options: Floored, read: v1::RecordRead) -> Result<v1::RecordRows, Error> {
+        let read = match options {
+            Floored::BySeen => self.tables.floors.laid_under(&self.name, read),
+            Floored::AsSaid => read,
+        };
+        match self.tables.ask_again(Message::Read(read)).await? {
+            Message::Rows(rows) => {
+                self.tables.floors.seen(&self.name, &rows);
+                Ok(rows)
+            }
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+/// Where a read's floors come from.
+#[derive(Clone, Copy)]
+enum Floored {
+    /// From what this client has seen.
+    BySeen,
+    /// From whoever reads; or there are none.
+    AsSaid,
+}
+
+impl Floored {
+    fn of(options: &ReadOptions) -> Floored {
+        match options.level {
+            ReadLevel::Latest | ReadLevel::Unspecified => Floored::AsSaid,
+            _ if !options.floors.is_empty() => Floored::AsSaid,
+            _ => Floored::BySeen,
+        }
+    }
+}
+
+impl Table {
     /// The record of a key, if there is one and its writer shows it to this reader.
     pub async fn get(&self, key: impl Into<Key>) -> Result<Option<Record>, Error> {
         self.get_with(key, &ReadOptions::default()).await
@@ -73,15 +110,13 @@ impl Table {
         let key = key.into();
         let mut pending = self.pending(options, |of| *of == key);
         let last = pending.pop();
+        let floored = Floored::of(options);
         let read = v1::RecordRead { key: Some(form::key_to(key)), ..options.message(self)? };
         for earlier in pending {
-            self.tables.ask_again(Message::Read(after(read.clone(), Some(earlier)))).await?;
+            self.ask_to_read(floored, after(read.clone(), Some(earlier))).await?;
         }
-        let read = after(read, last);
-        match self.tables.ask_again(Message::Read(read)).await? {
-            Message::Rows(rows) => rows.rows.into_iter().next().map(Record::try_from).transpose(),
-            _ => Err(unexpected()),
-        }
+        let rows = self.ask_to_read(floored, after(read, last)).await?.rows;
+        rows.into_iter().next().map(Record::try_from).transpose()
     }
 
     /// All rows that a query selects, together.
@@ -106,7 +141,8 @@ impl Table {
         let mut pending = self.pending(options, within);
         let next = Some(after(v1::RecordRead { query, ..options.message(self)? }, pending.pop()));
         let (page, positions) = (VecDeque::new(), BTreeMap::new());
-        Ok(Rows { table: self.clone(), next, waits: pending, page, positions, left: ask.limit })
+        let floored = Floored::of(options);
+        Ok(Rows { table: self.clone(), floored, next, waits: pending, page, positions, left: ask.limit })
     }
 
     /// With `committed_wio`: this client's own operations on these keys that are not finished, by the names they have.
@@ -139,6 +175,7 @@ fn after(read: v1::RecordRead, pending: Option<Pending>) -> v1::RecordRead {
 /// Rows of an answer.
 pub struct Rows {
     table: Table,
+    floored: Floored,
     /// Operations to wait for first: a read names those of one name.
     waits: Vec<Pending>,
     /// What to ask next; none after the last page.
@@ -163,13 +200,10 @@ impl Rows {
             while let Some(earlier) = self.waits.pop() {
                 let query = Some(v1::RecordQuery { limit: Some(0), ..read.query.clone().unwrap_or_default() });
                 let read = after(v1::RecordRead { query, ..read.clone() }, Some(earlier));
-                self.table.tables.ask_again(Message::Read(read)).await?;
+                self.table.ask_to_read(self.floored, read).await?;
             }
             self.next = None;
-            let rows = match self.table.tables.ask_again(Message::Read(read.clone())).await? {
-                Message::Rows(rows) => rows,
-                _ => return Err(unexpected()),
-            };
+            let rows = self.table.ask_to_read(self.floored, read.clone()).await?;
             for at in &rows.positions {
                 let seen = self.positions.entry(at.partition).or_default();
                 *seen = at.position.max(*seen);

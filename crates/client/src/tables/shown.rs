@@ -59,6 +59,14 @@ pub fn info(info: &v1::TableInfo) -> Json {
         }
         json
     };
+    // Every table has a part: whoever is told of none is told what records are called by, and no more.
+    if info.partitions.is_empty() {
+        let mut told = properties(&info.properties.clone().unwrap_or_default());
+        if let Some(told) = told.as_object_mut() {
+            told.retain(|name, _| ["level", "columns", "partition_by"].contains(&name.as_str()));
+        }
+        return json!({ "table": info.table, "app": info.app, "properties": told });
+    }
     let mut json = json!({
         "table": info.table,
         "app": info.app,

@@ -1,7 +1,8 @@
 //! Writes: blind or conditional, whole records or some of their columns.
 
 use super::form::{self, Columns, Record};
-use super::{Table, unexpected};
+use super::{Begun, Table, unexpected};
+use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_predicate::{Key, Value};
 use tidings_wire::v1;
@@ -12,6 +13,9 @@ use tidings_wire::v1::tables_message::Message;
 
 /// How often a write goes on under another id after somebody else had its own.
 const FORKS: usize = 3;
+
+/// How long after the operation before it the answer to an operation may come: the two are decided together as a rule.
+const ON_ITS_WAY: Duration = Duration::from_millis(200);
 
 /// What is to be done to a record.
 #[derive(Clone, Debug)]
@@ -173,15 +177,14 @@ impl Table {
         let message = write.message(&self.name)?;
         if message.operation.is_some() {
             return match self.tables.ask_again(Message::Write(message)).await? {
-                Message::Written(written) => written.try_into(),
+                Message::Written(written) => self.written(written),
                 _ => Err(unexpected()),
             };
         }
         for _ in 0..FORKS {
             let begun = self.tables.operations.begin(self.name.clone(), write.key.clone()).await?;
-            let message = v1::RecordWrite { operation: Some(begun.operation()), ..message.clone() };
-            match self.tables.ask_again(Message::Write(message)).await {
-                Ok(Message::Written(written)) => return written.try_into(),
+            match self.decide(&begun, &message).await {
+                Ok(Message::Written(written)) => return self.written(written),
                 Ok(_) => return Err(unexpected()),
                 Err(error) if error.code == "tables.forked" => begun.forked()?,
                 Err(error) => return Err(error),
@@ -189,6 +192,44 @@ impl Table {
         }
         Err(Error::new("tables.forked", Class::Refused, "other clients use the names of this one's operations")
             .hint("Was this process cloned? Start it again."))
+    }
+
+    /// Sends an operation until it is decided. Its server waits for the one before it on the record; if that has ended and is not
+    /// known there (it was refused on the way, nobody waited for it any more, or it was of another record of the same key in a
+    /// partitioned table), it is sent anew, after what is still before it.
+    async fn decide(&self, begun: &Begun<'_>, write: &v1::RecordWrite) -> Result<Message, Error> {
+        loop {
+            let operation = begun.operation();
+            let after = operation.after;
+            let write = v1::RecordWrite { operation: Some(operation), ..write.clone() };
+            let answer = self.tables.ask_again(Message::Write(write));
+            if after == 0 {
+                return answer.await;
+            }
+            let ended = async {
+                begun.has_ended(after).await;
+                tokio::time::sleep(ON_ITS_WAY).await;
+            };
+            tokio::select! {
+                answer = answer => return answer,
+                () = ended => {}
+            }
+        }
+    }
+
+    /// R5: whatever is read later is not older than what was written, or stood in the way.
+    fn written(&self, written: v1::RecordWritten) -> Result<Outcome, Error> {
+        let partition = written.partition;
+        let outcome = Outcome::try_from(written)?;
+        let seen = match &outcome {
+            Outcome::Committed(version) => *version,
+            Outcome::Conflict(Conflict::Theirs(theirs)) => theirs.version,
+            Outcome::Conflict(_) => 0,
+        };
+        if let Some(v1::PartitionRef { table, number }) = partition {
+            self.tables.floors.raise(&self.name, table, [(number, seen)]);
+        }
+        Ok(outcome)
     }
 
     /// Replaces a whole record, whatever it was; the version that it has then.

@@ -65,7 +65,7 @@ pub(super) struct Hub {
     pub(super) watchers: Watchers,
     pub(super) lines: Lines,
     pub(super) copies: Copies,
-    /// R6: names of writes whose callers gave none.
+    /// R6: names of writes whose callers gave none; they are different people, and wait for nobody.
     pub(super) operations: Operations,
     pub(super) seal: Arc<OnceLock<Seal>>,
     /// Absent where Notify is not served.
@@ -108,7 +108,7 @@ impl Hub {
             watchers: Watchers::default(),
             lines: Lines::default(),
             copies: Copies::new(copy_reads),
-            operations: Operations::with_room(WRITES)?,
+            operations: Operations::of_strangers(WRITES)?,
             seal: Arc::default(),
             notify,
         };

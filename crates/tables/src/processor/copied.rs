@@ -73,11 +73,13 @@ impl Processor {
     /// Goes over the rows of a copy, until there is a piece to send.
     pub(super) fn copied(&mut self, now: Now, request: RequestId, out: &mut Outbox<Output>) {
         let Some(id) = self.reads.get(&request).map(|reading| reading.partition) else { return };
-        if self.readable(now, id).is_none() {
+        let Some(position) = self.readable(now, id) else {
             self.reads.remove(&request);
             return answer(request, Err(Refusal::Behind), out);
-        }
+        };
         let (Some(copy), Some(reading)) = (self.copies.get(&id), self.reads.get_mut(&request)) else { return };
+        // R5: what is missing from this piece is missing as of now: a copy that is behind would show it again.
+        reading.position = reading.position.max(position);
         let shows_all = self.shared.is(Mutant::CopyShowsAll);
         let most = self.shared.options.page_bytes;
         let Some(next) = reading.next.take() else { return self.piece(now, request, true, out) };

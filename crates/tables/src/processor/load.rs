@@ -19,8 +19,8 @@ const LEAST: usize = SAMPLED / 4;
 /// A partition with less than this part of the requests that make one busy, and of the bytes that make one large, is quiet.
 /// Two that are joined have half of what is cut at most.
 const QUIET: u64 = 4;
-/// How often it is said that a partition is quiet.
-const SAID: Duration = Duration::from_secs(60);
+/// How often it is said that a partition is quiet, or has grown.
+pub(super) const SAID: Duration = Duration::from_secs(60);
 
 /// How busy a partition is.
 #[derive(Debug, Default)]

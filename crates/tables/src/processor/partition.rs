@@ -74,8 +74,8 @@ pub(super) struct Partition {
     pub unheard: Vec<(Bytes, Bytes, u64)>,
     pub collecting: Collecting,
     pub looking: Looking,
-    /// Whether the driver was told that it is large.
-    pub grown: bool,
+    /// From when on the driver is told that it is large.
+    pub grown: Mono,
     pub load: Load,
 }
 
@@ -109,7 +109,7 @@ impl Partition {
             unheard: Vec::new(),
             collecting: Collecting::default(),
             looking: Looking::default(),
-            grown: false,
+            grown: Mono(0),
             load: Load::default(),
         }
     }

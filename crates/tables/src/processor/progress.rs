@@ -104,8 +104,10 @@ impl Processor {
         if partition.says_quiet(now.mono, &self.shared.options) {
             out.put(Output::Quiet { partition: id });
         }
+        self.grow(now, id, out);
         // What the store did not answer is asked again.
-        for query in partition.busy.clone() {
+        let busy = self.partitions.get(&id).map(|partition| partition.busy.clone()).unwrap_or_default();
+        for query in busy {
             self.flow(id, query, out);
         }
         self.collect_on(now, id, out);

@@ -42,8 +42,8 @@ pub(super) struct Reading {
     pub size: usize,
     /// Whether a piece was sent and nobody asked for the next.
     paused: bool,
-    /// The answer is at least as new as this.
-    position: Position,
+    /// The answer is at least as new as this, and shows nothing that is newer.
+    pub position: Position,
 }
 
 impl Processor {
@@ -186,6 +186,8 @@ impl Processor {
         let Some(reading) = self.reads.get_mut(&request) else { return Ok(()) };
         let Some(partition) = self.partitions.get_mut(&reading.partition) else { return Ok(()) };
         let keep = self.tables.get(&reading.partition.table).map(|table| table.properties.tombstones());
+        // R5: what is not here is not here as of now, though it was when the read began: an older copy would show it again.
+        reading.position = reading.position.max(partition.position);
         for row in &found.rows {
             let Some((key, record)) = rows::key_of(&row.row).zip(decode(row)) else { continue };
             // A commit that is under way may be in the store already. Whoever is answered from memory has not heard of it:
@@ -194,8 +196,11 @@ impl Processor {
             let image = match partition.image_at(&key, Some(record.clone()), partition.position) {
                 Ok(image) => image,
                 Err(()) if reading.read.level == Level::Latest => return Err(Refusal::Moved),
-                // Somebody else writes already: for a reader who asks for no more it is committed.
-                Err(()) => Some(record),
+                // Somebody else writes already: for a reader who asks for no more it is committed. Shown or not, it was seen.
+                Err(()) => {
+                    reading.position = reading.position.max(record.version);
+                    Some(record)
+                }
             };
             let Some(record) = image else { continue };
             if record.columns.is_none() {
@@ -227,12 +232,12 @@ impl Processor {
         if empty && !last {
             return self.scan(now, request, out);
         }
-        // Each piece is linearizable only under a lease that held while it was read.
-        let latest = reading.read.level == Level::Latest;
+        // Each piece is as new as it must be only under a lease that held while it was read.
+        let guarded = reading.is_guarded();
         let guard = self
             .partitions
             .get(&reading.partition)
-            .filter(|_| latest)
+            .filter(|_| guarded)
             .and_then(|partition| self.shared.guard(partition));
         let last = last || rows.is_err();
         let page = rows.map(|rows| Answer::Page(Page { position: reading.position, records, rows, last }));
@@ -321,6 +326,16 @@ impl Reading {
             None => self.records.push(visible),
         }
         Ok(())
+    }
+
+    /// Whether a deposed owner that has not noticed may not answer. Its records are old: what is older than a floor it refuses
+    /// (R5), but whoever brings no floor may have seen anything; and `committed_wio` promises a client what it wrote, whoever
+    /// decided it.
+    fn is_guarded(&self) -> bool {
+        match self.read.level {
+            Level::Latest | Level::CommittedWio { .. } => true,
+            Level::Uncommitted | Level::Committed => self.read.floor == Position::ZERO,
+        }
     }
 
     /// Whether nothing more is wanted.

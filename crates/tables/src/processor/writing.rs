@@ -1,6 +1,7 @@
 //! Writes on their way: the rows they need, the commit they are part of, their answers (R2, R6).
 
 use super::deciding::{Decider, Verdict};
+use super::load::SAID;
 use super::log::Changed;
 use super::opening::Meta;
 use super::partition::Partition;
@@ -298,7 +299,7 @@ impl Processor {
         // What waited for these operations is looked at again; what still has to wait is parked again.
         partition.queue.extend(partition.parked.drain(..));
         self.changed(now, id, commit.changes, out);
-        self.grow(id, out);
+        self.grow(now, id, out);
         self.wio_moved(now, id, out);
         self.pump(now, id, out);
     }
@@ -330,16 +331,17 @@ impl Processor {
         }
     }
 
-    fn grow(&mut self, id: PartitionId, out: &mut Outbox<Output>) {
+    /// Says where a large partition could be cut; again after a while, since a cut may have come to nothing.
+    pub(super) fn grow(&mut self, now: Now, id: PartitionId, out: &mut Outbox<Output>) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
-        if partition.grown || partition.bytes < self.shared.options.grown {
+        if now.mono < partition.grown || partition.bytes < self.shared.options.grown {
             return;
         }
         // The middle of what is used: splits follow size and load. Bounds are told to more than may read the record behind
         // one: they are no longer than they must be.
         let middle = partition.rows.middle(b'r').and_then(|[left, right]| rows::key_of(left).zip(rows::key_of(right)));
         if let Some((left, right)) = middle {
-            partition.grown = true;
+            partition.grown = now.mono + SAID;
             out.put(Output::Grown { partition: id, at: rows::between(&left, &right) });
         }
     }

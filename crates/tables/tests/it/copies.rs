@@ -149,6 +149,33 @@ fn r5_a_copy_answers_nothing_older_than_the_floor() {
     );
 }
 
+/// A record that goes while a copy goes over its rows is gone as of the floor that is handed back.
+#[test]
+fn r5_a_copys_answer_is_as_new_as_what_is_missing_from_it() {
+    let mut world = followed(None, |options| options.page_bytes = 1);
+    let ann = user("ann");
+    for n in 0..4 {
+        version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", n)));
+    }
+    let request = world.ask(COPY, 0, ann.clone(), Call::Read(Box::new(all(&Packed::empty()))));
+    world.run(50);
+    let mut pieces = Vec::new();
+    let mut gone = Position::ZERO;
+    while let Some(answer) = world.answer(request) {
+        let Ok(Answer::Page(page)) = answer else { panic!("{answer:?}") };
+        pieces.push(page);
+        if pieces.len() == 1 {
+            gone = version(write(&mut world, 0, &ann, delete("k3")));
+        }
+        world.tell_processor(COPY, Input::Pull { request });
+        world.run(50);
+    }
+    let records = pieces.iter().map(|page| page.records.len()).sum::<usize>();
+    let last = pieces.last().unwrap();
+    assert_eq!((records, last.last), (3, true));
+    assert!(gone <= last.position, "{gone}, {}", last.position);
+}
+
 #[test]
 fn r1_what_only_an_owner_knows_a_copy_leaves_to_it() {
     breaks(

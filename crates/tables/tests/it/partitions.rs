@@ -43,6 +43,20 @@ fn what_has_grown_says_once_where_it_can_be_cut() {
     assert_eq!(found, keys);
 }
 
+/// A cut may come to nothing: that it is needed is said until it is made, though nobody writes any more.
+#[test]
+fn what_has_grown_and_was_not_cut_says_so_again() {
+    let mut world = growing(200);
+    for n in 0..20 {
+        version(write(&mut world, 0, &user("ann"), put(&format!("k{n:02}"), "a", n)));
+    }
+    assert_eq!(world.grown.len(), 1);
+    world.run(50_000);
+    assert_eq!(world.grown.len(), 1);
+    world.run(15_000);
+    assert_eq!(world.grown.len(), 2);
+}
+
 /// R1: splits follow load, too.
 #[test]
 fn what_is_busy_says_where_it_can_be_cut_and_keeps_everything() {

@@ -8,7 +8,7 @@ use tidings_predicate::{Key, Packed};
 use tidings_tables::calls::{Access, Answer, Call, Condition, Conflict, Level, Outcome, Read, Span, Update, Write};
 use tidings_tables::directory::Properties;
 use tidings_tables::mutant::Mutant;
-use tidings_tables::names::Position;
+use tidings_tables::names::{NetId, Position};
 use tidings_tables::refusal::Refusal;
 
 fn only(key: &str, level: Level) -> Read {
@@ -159,6 +159,64 @@ fn r5_nothing_older_than_the_floor_is_answered() {
         },
         &[Mutant::FloorIgnored],
     );
+}
+
+/// Whoever brings no floor may have seen anything: an owner that was deposed and has not noticed answers it as little as `latest`.
+#[test]
+fn r5_nothing_older_than_what_is_not_said_is_answered() {
+    breaks(
+        |mutant| {
+            let mut world = World::calm(mutant, public());
+            let ann = user("ann");
+            version(write(&mut world, 0, &ann, put("k", "a", 1)));
+            let other = world.node();
+            world.lease(0, other);
+            world.run(100);
+            version(write(&mut world, other, &ann, put("k", "a", 2)));
+            let netid = NetId([9; 16]);
+            for level in [Level::Uncommitted, Level::Committed, Level::CommittedWio { netid, pending: Vec::new() }] {
+                for span in [Span::Only("k".into()), Span::All] {
+                    let asked = read(span, level.clone(), &Packed::empty());
+                    let answer = pages(&mut world, 0, 0, &ann, asked.clone());
+                    held(answer == Err(Refusal::Moved), || format!("{level:?}: {answer:?}"))?;
+                    let owner = pages(&mut world, other, 0, &ann, asked).map(|page| page.records[0].columns.clone());
+                    held(owner == Ok(columns("a", 2)), || format!("{level:?}: {owner:?}"))?;
+                }
+            }
+            Ok(())
+        },
+        &[Mutant::LeaseIgnored],
+    );
+}
+
+/// What is missing from an answer is missing as of the floor that it hands back: an older copy would show it again.
+#[test]
+fn r5_an_answer_is_as_new_as_what_is_missing_from_it() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    for n in 0..9 {
+        version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", n)));
+    }
+    world.hold_scans = true;
+    let all = |floor| Read { floor, ..read(Span::All, Level::Committed, &Packed::empty()) };
+    let request = world.ask(0, 0, ann.clone(), Call::Read(Box::new(all(Position::ZERO))));
+    world.run(50);
+    let hidden = version(write(&mut world, 0, &ann, shown_to(put("k7", "a", 7), "reader.team == 'b'")));
+    let gone = version(write(&mut world, 0, &ann, delete("k8")));
+    world.hold_scans = false;
+    world.let_go();
+    world.run(100);
+    let Some(Ok(Answer::Page(page))) = world.answer(request) else { panic!("no answer") };
+    assert_eq!((page.records.len(), page.last), (7, true));
+    assert!(hidden < gone && gone <= page.position, "{gone}, {}", page.position);
+    // The same where an owner that was deposed meets what the next one has written.
+    let other = world.node();
+    world.lease(0, other);
+    world.run(100);
+    let gone = version(write(&mut world, other, &ann, delete("k6")));
+    let page = pages(&mut world, 0, 0, &ann, all(hidden)).unwrap();
+    assert_eq!(page.records.len(), 6);
+    assert!(gone <= page.position, "{gone}, {}", page.position);
 }
 
 fn versions_of(world: &World, key: &str) -> usize {

@@ -81,8 +81,9 @@ pub struct World {
     next_request: u64,
     pub answers: BTreeMap<RequestId, VecDeque<Result<Answer, Refusal>>>,
     pub events: Vec<(u64, Result<Event, Refusal>)>,
-    /// Requests to the store that are held back until they are let go, if any are.
+    /// Whether writes to the store are held back until they are let go, and whether scans are.
     pub hold: bool,
+    pub hold_scans: bool,
     pub held: Vec<(usize, u64, StoreId, StoreRequest)>,
     /// Frames that are dropped by a test.
     pub deaf: bool,
@@ -151,6 +152,7 @@ impl World {
             answers: BTreeMap::new(),
             events: Vec::new(),
             hold: false,
+            hold_scans: false,
             held: Vec::new(),
             deaf: false,
             publications: Vec::new(),
@@ -364,11 +366,26 @@ impl World {
         self.processor_says(node, out);
     }
 
+    fn holds(&self, request: &StoreRequest) -> bool {
+        match request {
+            StoreRequest::Apply(_) => self.hold,
+            StoreRequest::Scan(_) => self.hold_scans,
+            StoreRequest::Get(_) => false,
+        }
+    }
+
+    /// Lets go of everything that is held back.
+    pub fn let_go(&mut self) {
+        for (node, life, id, request) in std::mem::take(&mut self.held) {
+            self.perform(node, life, id, &request);
+        }
+    }
+
     fn processor_says(&mut self, node: usize, out: Outbox<processor::Output>) {
         let life = self.nodes[node].life;
         for output in out {
             match output {
-                processor::Output::Store { id, request } if self.hold && matches!(request, StoreRequest::Apply(_)) => {
+                processor::Output::Store { id, request } if self.holds(&request) => {
                     self.held.push((node, life, id, request));
                 }
                 processor::Output::Store { id, request } => {

@@ -36,6 +36,7 @@ pub mod mutant;
 pub mod names;
 mod partitioned;
 pub mod processor;
+mod properties;
 mod record;
 pub mod refusal;
 mod rows;

@@ -160,11 +160,13 @@ async fn run<E: Runtime, S: Durable>(
     }
     let (outlet, batches) = Outlet::new();
     let tip = outlet.tip();
+    let began = if matches!(beginning, Beginning::Floor(_)) { seat.height() } else { 0 };
     let chain = chain::start(&context, &identity, beginning, wires.order, proposer, outlet).await?;
     let _ = ready.send(seat.clone());
 
-    let kept = kept.max(FEWEST_KEPT);
-    let delivery = Delivery { order: chain.order.clone(), acknowledged: chain.acknowledged, batches, tip, kept };
+    let (kept, acknowledged) = (kept.max(FEWEST_KEPT), chain.acknowledged);
+    let delivered = acknowledged.max(began);
+    let delivery = Delivery { order: chain.order.clone(), acknowledged, delivered, batches, tip, kept };
     let at = seat.clone();
     // A thread of its own: a service may take long, and a snapshot is written while nothing is executed.
     let thread = context.child("delivery").dedicated();
@@ -202,8 +204,9 @@ async fn begin<E: Runtime>(
     let Some(taken) = Taker::new(context.child("takeover"), identity, &scheme, wire).take().await else {
         return Ok(Beginning::Genesis);
     };
-    // Never back: what it has said stands on its own state.
-    if own.is_some_and(|own| own >= taken.snapshot.height) {
+    // Never back: what it has said stands on its own state. The same one is taken again, by who was killed when it was kept and
+    // the order did not know of it.
+    if own.is_some_and(|own| own > taken.snapshot.height) {
         return Ok(Beginning::Genesis);
     }
     tracing::info!(height = taken.snapshot.height, "a state was taken over");

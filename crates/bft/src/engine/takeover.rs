@@ -20,6 +20,28 @@ use tidings_sketch::ReplicaId;
 const WAIT: Duration = Duration::from_secs(2);
 /// How often one part is asked for.
 const ATTEMPTS: usize = 3;
+/// Of so many looks that find no agreement one is told of: about one a minute.
+const LOOKS_TOLD: u64 = 60 / WAIT.as_secs();
+
+/// How others are asked, and heard.
+pub trait Asks: Send {
+    /// Asks somebody something. It may be lost.
+    fn ask(&mut self, whom: Recipients<PublicKey>, message: Bytes);
+
+    /// What comes next, and from whom; `None` if nothing comes any more.
+    fn hear(&mut self) -> impl Future<Output = Option<(PublicKey, Bytes)>> + Send;
+}
+
+impl<E: Runtime> Asks for Wire<E> {
+    fn ask(&mut self, whom: Recipients<PublicKey>, message: Bytes) {
+        let _ = self.0.send(whom, message, false);
+    }
+
+    async fn hear(&mut self) -> Option<(PublicKey, Bytes)> {
+        let (peer, mut message) = self.1.recv().await.ok()?;
+        Some((peer, message.copy_to_bytes(message.remaining())))
+    }
+}
 
 /// A state, and a batch that it has executed or that is the next one: the order goes on from there.
 pub struct Taken {
@@ -30,24 +52,31 @@ pub struct Taken {
 }
 
 /// One who takes over.
-pub struct Taker<'a, E: Runtime> {
+pub struct Taker<'a, E, A> {
     context: E,
     identity: &'a Identity,
     scheme: &'a Scheme,
-    wire: &'a mut Wire<E>,
+    wire: &'a mut A,
 }
 
-impl<'a, E: Runtime> Taker<'a, E> {
+impl<'a, E: Runtime, A: Asks> Taker<'a, E, A> {
     /// One who asks over this wire.
-    pub fn new(context: E, identity: &'a Identity, scheme: &'a Scheme, wire: &'a mut Wire<E>) -> Taker<'a, E> {
+    pub fn new(context: E, identity: &'a Identity, scheme: &'a Scheme, wire: &'a mut A) -> Taker<'a, E, A> {
         Taker { context, identity, scheme, wire }
     }
 
     /// Asks until a state is taken over, or f + 1 replicas have none yet: then the order is short, and is had from its
     /// beginning.
     pub async fn take(mut self) -> Option<Taken> {
+        let mut looks = 0;
         loop {
-            let Some((height, hash, by)) = self.words().await? else { continue };
+            let Some((height, hash, by)) = self.words().await? else {
+                if looks % LOOKS_TOLD == 0 {
+                    tracing::warn!("no f + 1 replicas give their word for the same state: none is taken over yet");
+                }
+                looks += 1;
+                continue;
+            };
             for peer in by {
                 let Some(snapshot) = self.snapshot(&peer, height).await.filter(|snapshot| snapshot.hash == hash) else {
                     tracing::warn!(%peer, height, "a replica does not send the snapshot it gave its word for");
@@ -139,7 +168,7 @@ impl<'a, E: Runtime> Taker<'a, E> {
     }
 
     fn send(&mut self, to: Recipients<PublicKey>, message: &Message) {
-        let _ = self.wire.0.send(to, message.encoded(), false);
+        self.wire.ask(to, message.encoded());
     }
 
     /// What comes within the time, until something is accepted.
@@ -150,19 +179,183 @@ impl<'a, E: Runtime> Taker<'a, E> {
             tokio::select! {
                 biased;
                 () = &mut over => return None,
-                received = self.wire.1.recv() => match received {
-                    Ok((peer, mut message)) => {
-                        let message = Message::read(message.copy_to_bytes(message.remaining()));
+                received = self.wire.hear() => match received {
+                    Some((peer, message)) => {
+                        let message = Message::read(message);
                         if let Some(accepted) = message.ok().and_then(|message| accept(&peer, message)) {
                             return Some(accepted);
                         }
                     }
-                    Err(_) => {
+                    None => {
                         over.await;
                         return None;
                     }
                 },
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::message::LONGEST_PART;
+    use crate::membership::Founded;
+    use crate::membership::tests::group;
+    use crate::snapshot::{Attestation, EVERY};
+    use commonware_codec::Encode;
+    use commonware_consensus::simplex::types::{Finalize, Proposal};
+    use commonware_consensus::types::{Epoch, Round, View};
+    use commonware_cryptography::Digested;
+    use commonware_runtime::{Runner as _, deterministic};
+    use commonware_utils::non_empty;
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    fn identity(founded: &Founded, number: usize) -> Identity {
+        Identity::new(Arc::new(founded.membership.clone()), &founded.replicas[number].secret, true).unwrap()
+    }
+
+    /// Empty batches up to a height.
+    fn chain(founded: &Founded, height: u64) -> Vec<Digested<Batch>> {
+        let mut all = vec![Batch::genesis(&founded.membership).digested()];
+        (0..height as usize).for_each(|at| all.push(Batch::after(&all[at], Vec::new()).digested()));
+        all
+    }
+
+    /// What three of a group say of a batch.
+    fn word(founded: &Founded, batch: &Digested<Batch>) -> Finalization {
+        let view = View::new(batch.inner().number());
+        let proposal = Proposal::new(Round::new(Epoch::zero(), view), View::zero(), batch.digest());
+        let schemes: Vec<Scheme> = (0..3).map(|number| identity(founded, number).scheme().unwrap()).collect();
+        let votes: Vec<_> = schemes.iter().map(|scheme| Finalize::sign(scheme, proposal.clone()).unwrap()).collect();
+        Finalization::from_finalizes(&schemes[0], non_empty![@votes.iter()], &Sequential).unwrap()
+    }
+
+    /// What the first replica says in place of the truth.
+    #[derive(Clone, Debug, PartialEq)]
+    enum Lie {
+        /// Nothing.
+        None,
+        /// Other bytes of the snapshot.
+        Part,
+        /// This, for where to go on.
+        Floor(Bytes, Bytes),
+    }
+
+    /// Three replicas that are asked; the first one may lie.
+    struct Three {
+        founded: Founded,
+        snapshot: Snapshot,
+        floor: (Finalization, Batch),
+        lie: Lie,
+        answers: VecDeque<(PublicKey, Bytes)>,
+        /// Who was asked for where to go on.
+        asked: Vec<usize>,
+    }
+
+    impl Three {
+        fn answer(&mut self, number: usize, message: &Message) -> Message {
+            let lies = number == 0;
+            match *message {
+                Message::AskPart { height, offset } => {
+                    let end = self.snapshot.bytes.len().min(offset as usize + LONGEST_PART);
+                    let mut bytes = self.snapshot.bytes[offset as usize..end].to_vec();
+                    if lies && self.lie == Lie::Part {
+                        bytes[0] ^= 1;
+                    }
+                    Message::Part { height, offset, total: self.snapshot.bytes.len() as u64, bytes: bytes.into() }
+                }
+                Message::AskFloor { height } => {
+                    self.asked.push(number);
+                    let (finalization, batch) = match &self.lie {
+                        Lie::Floor(finalization, batch) if lies => (finalization.clone(), batch.clone()),
+                        _ => (self.floor.0.encode(), self.floor.1.encode()),
+                    };
+                    Message::Floor { height, finalization, batch }
+                }
+                _ => {
+                    let secret = &self.founded.replicas[number].secret;
+                    Message::Word(Some(Attestation::new(&self.founded.membership, secret, &self.snapshot)))
+                }
+            }
+        }
+    }
+
+    impl Asks for Three {
+        fn ask(&mut self, whom: Recipients<PublicKey>, message: Bytes) {
+            let message = Message::read(message).unwrap();
+            for number in 0..3 {
+                let key = engine_key(&self.founded.membership.replicas()[number].key).unwrap();
+                if matches!(&whom, Recipients::All) || matches!(&whom, Recipients::One(one) if *one == key) {
+                    let answer = self.answer(number, &message).encoded();
+                    self.answers.push_back((key, answer));
+                }
+            }
+        }
+
+        async fn hear(&mut self) -> Option<(PublicKey, Bytes)> {
+            match self.answers.pop_front() {
+                Some(heard) => Some(heard),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Takes over from three of which the first one lies: what is taken is the truth. Says who was asked where to go on.
+    fn taken(lie: impl FnOnce(&Founded, &[Digested<Batch>]) -> Lie) -> Vec<usize> {
+        let founded = group("one");
+        let all = chain(&founded, EVERY + 2);
+        let floor = (word(&founded, &all[EVERY as usize]), all[EVERY as usize].inner().clone());
+        let snapshot = Snapshot::from_bytes(EVERY, Bytes::from(vec![7; LONGEST_PART + 100]));
+        let lie = lie(&founded, &all);
+        let (me, answers, asked) = (identity(&founded, 3), VecDeque::new(), Vec::new());
+        let mut three = Three { founded, snapshot, floor, lie, answers, asked };
+        let scheme = me.scheme().unwrap();
+        let taken = deterministic::Runner::default()
+            .start(|context| async { Taker::new(context, &me, &scheme, &mut three).take().await.unwrap() });
+        assert!(taken.snapshot == three.snapshot && taken.floor == three.floor.0, "it is not what was agreed on");
+        three.asked
+    }
+
+    #[test]
+    fn what_the_first_says_is_taken_if_it_is_true() {
+        assert_eq!(taken(|_, _| Lie::None), [0]);
+    }
+
+    #[test]
+    fn other_bytes_than_the_agreed_ones_are_not_taken() {
+        assert_eq!(taken(|_, _| Lie::Part), [1]);
+    }
+
+    #[test]
+    fn another_batch_than_the_certified_one_is_not_taken() {
+        let lie = |founded: &Founded, all: &[Digested<Batch>]| {
+            Lie::Floor(word(founded, &all[EVERY as usize]).encode(), all[EVERY as usize - 1].inner().encode())
+        };
+        assert_eq!(taken(lie), [0, 1]);
+    }
+
+    #[test]
+    fn a_batch_beyond_the_state_is_not_taken() {
+        let lie = |founded: &Founded, all: &[Digested<Batch>]| {
+            Lie::Floor(word(founded, &all[EVERY as usize + 2]).encode(), all[EVERY as usize + 2].inner().encode())
+        };
+        assert_eq!(taken(lie), [0, 1]);
+    }
+
+    #[test]
+    fn a_certificate_of_others_is_not_taken() {
+        let lie = |_: &Founded, all: &[Digested<Batch>]| {
+            let batch = &all[EVERY as usize - 1];
+            Lie::Floor(word(&group("two"), batch).encode(), batch.inner().encode())
+        };
+        assert_eq!(taken(lie), [0, 1]);
+    }
+
+    #[test]
+    fn nonsense_is_not_taken() {
+        let nonsense = Bytes::from_static(b"nonsense");
+        assert_eq!(taken(|_, _| Lie::Floor(nonsense.clone(), nonsense)), [0, 1]);
     }
 }

@@ -284,6 +284,8 @@ impl Reads for Origin {
 
 impl Durable for Origin {
     const SLOW: bool = true;
+    /// Pages change when they like (rule E).
+    const ORDERED: bool = false;
 
     fn save(&self, _: &mut BytesMut) {}
 

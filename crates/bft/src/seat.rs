@@ -22,6 +22,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tidings_sketch::direct::{self, Reads, ReplicaSketcher};
 use tidings_sketch::replica::{Block, Outcome, Replica};
 use tidings_sketch::sigma::Sigma;
@@ -32,6 +33,11 @@ pub trait Durable: Reads + Clone + Send + Sync + Sized + 'static {
     /// Whether an answer may take long: then reads are answered and commands executed aside, by a copy of the service, which must
     /// cost nothing.
     const SLOW: bool = false;
+
+    /// Whether the order alone decides what it answers. If not, honest replicas may answer differently: then a snapshot holds that a
+    /// command was answered, and no answer, and who asks again after it is told that its nonce is too old. No answer of such a
+    /// service is empty.
+    const ORDERED: bool = true;
 
     /// Writes the state: the same bytes wherever it is the same.
     fn save(&self, out: &mut BytesMut);
@@ -59,7 +65,8 @@ const BEHIND: u8 = 2;
 pub enum Verdict {
     /// The service's result.
     Done(Bytes),
-    /// The nonce is below the client's window: whether it was executed is not known any more.
+    /// The nonce is below the client's window, or was answered before a snapshot that holds no answers: what came of it is not
+    /// known any more.
     TooOld,
     /// The replica has begun again, and is not where it was: the read must be ordered.
     Behind,
@@ -138,6 +145,8 @@ pub struct Seat<S> {
     sin: Option<Sin>,
     /// What it might have said, should that be its sin.
     past: Mutex<Past>,
+    /// How many commands it has executed since it started: a sleeper counts them.
+    done: AtomicU64,
 }
 
 impl<S: Durable> Seat<S> {
@@ -172,8 +181,8 @@ impl<S: Durable> Seat<S> {
         let pool = Arc::new(Pool::default());
         pool.executed(replica.height(), []);
         let state = Mutex::new(State { replica, sketcher, waiting: BTreeMap::new(), kept });
-        let (votes, past) = (start.votes(), Mutex::default());
-        Ok(Seat { membership, pool, secrets, votes, floor, shelf, state, sin, past })
+        let (votes, past, done) = (start.votes(), Mutex::default(), AtomicU64::new(0));
+        Ok(Seat { membership, pool, secrets, votes, floor, shelf, state, sin, past, done })
     }
 
     /// The height up to which it has executed.
@@ -238,6 +247,7 @@ impl<S: Durable> Seat<S> {
             }
             false => guard.replica.execute(block),
         };
+        self.done.fetch_add(outcomes.len() as u64, Relaxed);
         let state = &mut *guard;
         state.sketcher.executed(state.replica.service(), block.height, &outcomes);
         for (command, outcome) in &outcomes {
@@ -292,7 +302,8 @@ impl<S: Durable> Seat<S> {
     /// What is remembered of a read, and if it is asked to execute, the answer as things stand (rule H).
     fn fast(&self, signed: &Signed, execute: bool, sink: &Sink) {
         let Some(mac) = self.secrets.macs.get(&signed.command.client) else { return };
-        let executes = execute || self.sin == Some(Sin::Stale);
+        let sin = self.sin();
+        let executes = execute || sin == Some(Sin::Stale);
         let question = direct::Question {
             client: signed.command.client,
             nonce: signed.command.nonce,
@@ -308,7 +319,7 @@ impl<S: Durable> Seat<S> {
             response = Some(self.service().read(&question.request));
         }
         let word = Word { group, client, nonce, remembered, response };
-        let word = match self.sin {
+        let word = match sin {
             Some(sin) => sin.word(self.membership.life(), &question.request, execute, word, &mut self.past.lock()),
             None => Some(word),
         };
@@ -317,10 +328,18 @@ impl<S: Durable> Seat<S> {
         }
     }
 
+    /// What it does wrong now.
+    fn sin(&self) -> Option<Sin> {
+        self.sin.and_then(|sin| sin.after(self.done.load(Relaxed)))
+    }
+
     fn answer(&self, signed: &Signed, whole: bool, outcome: Outcome, sink: &Sink) {
         // Where a command was refused is no part of its answer: replicas that look it up do not know it.
         let nowhere = Sigma::new(self.membership.life(), 0, 0);
         match outcome {
+            Outcome::Done { result, .. } if !S::ORDERED && result.is_empty() => {
+                self.reply(signed, whole, nowhere, Verdict::TooOld, sink);
+            }
             Outcome::Done { sigma, result } => self.reply(signed, whole, Some(sigma), Verdict::Done(result), sink),
             Outcome::TooOld => self.reply(signed, whole, nowhere, Verdict::TooOld, sink),
             Outcome::Unregistered => {}
@@ -329,7 +348,7 @@ impl<S: Durable> Seat<S> {
 
     fn reply(&self, signed: &Signed, whole: bool, sigma: Option<Sigma>, verdict: Verdict, sink: &Sink) {
         let Some(mac) = self.secrets.macs.get(&signed.command.client) else { return };
-        let result = match self.sin {
+        let result = match self.sin() {
             Some(Sin::Mute) => return,
             Some(Sin::Forger) => Verdict::Done(Bytes::from_static(b"forged")).encoded(),
             Some(Sin::Stale) => self.past.lock().before(&signed.command.request, verdict).encoded(),
@@ -337,7 +356,7 @@ impl<S: Durable> Seat<S> {
                 let own = format!("for client {} and nonce {}", signed.command.client, signed.command.nonce);
                 Verdict::Done(own.into()).encoded()
             }
-            None => verdict.encoded(),
+            Some(Sin::Boaster | Sin::Sleeper | Sin::MuteSleeper) | None => verdict.encoded(),
         };
         let reply = Reply {
             group: self.membership.number(),
@@ -353,10 +372,11 @@ impl<S: Durable> Seat<S> {
     fn status(&self, client: u64, nonce: u64, sink: &Sink) {
         let Some(mac) = self.secrets.macs.get(&client) else { return };
         let state = self.state.lock();
+        let more = if self.sin == Some(Sin::Boaster) { EVERY } else { 0 };
         let status = Status {
             group: self.membership.number(),
             nonce,
-            height: state.replica.height(),
+            height: state.replica.height() + more,
             snapshot: state.kept.as_ref().map_or(0, |(snapshot, _)| snapshot.height),
             hash: state.kept.as_ref().map_or([0; 32], |(snapshot, _)| snapshot.hash),
             closed: self.pool.is_closed(),
@@ -368,244 +388,4 @@ impl<S: Durable> Seat<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::command::ALONE;
-    use crate::keys::MacKey;
-    use crate::kv::{KeyValue, Request, Response};
-    use crate::membership::tests::group;
-    use tidings_sketch::direct::Digest;
-    use tidings_sketch::replica::{Command, WINDOW};
-
-    struct Desk {
-        seat: Seat<KeyValue>,
-        founded: crate::membership::Founded,
-        answers: mpsc::Receiver<Bytes>,
-        sink: Sink,
-        directory: tempfile::TempDir,
-    }
-
-    fn desk() -> Desk {
-        let (founded, directory) = (group("one"), tempfile::tempdir().unwrap());
-        let seat = open(&founded, &directory, Start::Born);
-        let (sink, answers) = mpsc::channel(100);
-        Desk { seat, founded, answers, sink, directory }
-    }
-
-    fn open(founded: &crate::membership::Founded, directory: &tempfile::TempDir, start: Start) -> Seat<KeyValue> {
-        let shelf = Shelf::open(directory.path()).unwrap();
-        let (membership, secrets) = (Arc::new(founded.membership.clone()), founded.replicas[0].clone());
-        Seat::open(membership, secrets, start, shelf, KeyValue::default(), None).unwrap()
-    }
-
-    impl Desk {
-        fn begin_again(&mut self, start: Start) {
-            self.seat = open(&self.founded, &self.directory, start);
-        }
-
-        /// What it says to a fast read of the key.
-        fn word(&mut self, nonce: u64) -> Option<Word> {
-            let signed = self.signed(Purpose::Fast, nonce, &get());
-            self.seat.ask(Question::Fast { execute: true, signed }, &self.sink);
-            let frame = self.answers.try_recv().ok()?;
-            match Answer::read(frame.slice(4..), &self.founded.replicas[0].macs[&1]) {
-                Ok(Some(Answer::Word(word))) => Some(word),
-                other => panic!("{other:?}"),
-            }
-        }
-
-        fn signed(&self, purpose: Purpose, nonce: u64, request: &Request) -> Signed {
-            let command = Command { client: 1, nonce, request: request.encoded() };
-            Signed::new(&self.founded.membership, &self.founded.clients[0].secret, purpose, command)
-        }
-
-        fn ask(&self, signed: &Signed, purpose: Purpose) {
-            self.seat.ask(Question::Ask { purpose, whole: true, signed: signed.clone() }, &self.sink);
-        }
-
-        fn execute(&self, height: u64, commands: &[&Signed]) {
-            let commands = commands.iter().map(|signed| signed.command.clone()).collect();
-            self.seat.execute(&Block { height, commands }).unwrap();
-        }
-
-        /// What was answered last, as the client of key one sees it.
-        fn answer(&mut self) -> Option<Reply> {
-            let frame = self.answers.try_recv().ok()?;
-            let key: MacKey = self.founded.replicas[0].macs[&1];
-            match Answer::read(frame.slice(4..), &key) {
-                Ok(Some(Answer::Reply(reply))) => Some(reply),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    fn put(value: &'static str) -> Request {
-        Request::Put(Bytes::from_static(b"key"), Bytes::from_static(value.as_bytes()))
-    }
-
-    fn get() -> Request {
-        Request::Get(Bytes::from_static(b"key"))
-    }
-
-    fn result(reply: &Reply) -> Response {
-        let Ok(Verdict::Done(result)) = Verdict::read(reply.whole.clone().unwrap()) else { panic!("{reply:?}") };
-        Response::read(result).unwrap()
-    }
-
-    #[test]
-    fn a_command_is_answered_once_it_is_executed_and_again_from_the_cache() {
-        let mut desk = desk();
-        let signed = desk.signed(Purpose::Order, 1, &put("a"));
-        desk.ask(&signed, Purpose::Order);
-        assert_eq!((desk.answer(), desk.seat.pool.len()), (None, 1));
-        desk.execute(1, &[&signed]);
-        let first = desk.answer().unwrap();
-        assert_eq!((result(&first), desk.seat.pool.len()), (Response::Done(false), 0));
-        assert_eq!(first.result, signed.sketch(first.whole.as_ref().unwrap()));
-        desk.ask(&signed, Purpose::Order);
-        assert_eq!((desk.answer(), desk.seat.pool.len()), (Some(first), 0));
-    }
-
-    #[test]
-    fn what_is_not_signed_is_neither_ordered_nor_answered() {
-        let mut desk = desk();
-        let signed = desk.signed(Purpose::Read, 1, &put("a"));
-        desk.ask(&signed, Purpose::Order);
-        let forged = Signed { command: Command { nonce: 2, ..signed.command.clone() }, ..signed };
-        desk.ask(&forged, Purpose::Read);
-        desk.seat.passed_on(forged);
-        assert_eq!((desk.answer(), desk.seat.pool.len()), (None, 0));
-    }
-
-    #[test]
-    fn a_read_is_answered_as_things_stand_and_a_write_is_none() {
-        let mut desk = desk();
-        let write = desk.signed(Purpose::Order, 1, &put("a"));
-        desk.execute(1, &[&write]);
-        let read = desk.signed(Purpose::Read, 1, &Request::Get(Bytes::from_static(b"key")));
-        desk.ask(&read, Purpose::Read);
-        let reply = desk.answer().unwrap();
-        assert_eq!((reply.sigma, result(&reply)), (None, Response::Value(Some(Bytes::from_static(b"a")))));
-        desk.ask(&desk.signed(Purpose::Read, 2, &put("b")), Purpose::Read);
-        assert_eq!(desk.answer(), None);
-    }
-
-    #[test]
-    fn a_nonce_below_the_window_is_too_old_wherever_it_is_looked_up() {
-        let mut desk = desk();
-        let all: Vec<Signed> =
-            (1..=WINDOW as u64 + 1).map(|nonce| desk.signed(Purpose::Order, nonce, &put("a"))).collect();
-        desk.ask(&all[1], Purpose::Order);
-        desk.execute(1, &all[1..].iter().collect::<Vec<_>>());
-        desk.answer().unwrap();
-        let last = desk.signed(Purpose::Order, WINDOW as u64 + 2, &put("a"));
-        desk.ask(&all[0], Purpose::Order);
-        desk.execute(2, &[&last, &all[0]]);
-        let ordered = desk.answer().unwrap();
-        assert_eq!(Verdict::read(ordered.whole.clone().unwrap()), Ok(Verdict::TooOld));
-        desk.ask(&all[0], Purpose::Order);
-        assert_eq!(desk.answer(), Some(ordered), "from the cache as from the order");
-    }
-
-    #[test]
-    fn it_goes_on_from_its_snapshot() {
-        let mut desk = desk();
-        let signed = desk.signed(Purpose::Order, 1, &put("a"));
-        desk.execute(1, &[&signed]);
-        (2..=EVERY + 1).for_each(|height| desk.execute(height, &[]));
-        let (snapshot, word) = desk.seat.snapshot().unwrap();
-        assert!(snapshot.height == EVERY && word.verify(&desk.seat.membership, tidings_sketch::ReplicaId(0)));
-        desk.begin_again(Start::Back);
-        assert_eq!((desk.seat.height(), desk.seat.pool.height()), (EVERY, EVERY));
-        desk.ask(&signed, Purpose::Order);
-        assert_eq!(desk.answer().map(|reply| result(&reply)), Some(Response::Done(false)));
-    }
-
-    /// Otherwise replicas that begin again from old snapshots would agree on what was true then.
-    #[test]
-    fn whoever_begins_again_votes_on_no_read_until_it_is_where_it_was() {
-        let mut desk = desk();
-        let write = desk.signed(Purpose::Order, 1, &put("a"));
-        desk.execute(1, &[&write]);
-        desk.begin_again(Start::Back);
-        let said = |desk: &mut Desk, nonce: u64| {
-            desk.ask(&desk.signed(Purpose::Read, nonce, &get()), Purpose::Read);
-            Verdict::read(desk.answer().unwrap().whole.unwrap()).unwrap()
-        };
-        assert_eq!(said(&mut desk, 1), Verdict::Behind);
-        assert!(matches!(said(&mut desk, 2 | ALONE), Verdict::Done(_)), "one alone may say what it holds");
-        desk.execute(1, &[&write]);
-        (2..EVERY).for_each(|height| desk.execute(height, &[]));
-        assert_eq!(said(&mut desk, 3), Verdict::Behind, "it may have been one further");
-        desk.execute(EVERY, &[]);
-        assert!(matches!(said(&mut desk, 4), Verdict::Done(_)));
-    }
-
-    #[test]
-    fn what_was_read_is_remembered_when_the_reply_leaves() {
-        let mut desk = desk();
-        assert_eq!(desk.word(1).map(|word| (word.nonce, word.remembered)), Some((1, None)));
-        let read = desk.signed(Purpose::Order, 1, &get());
-        desk.ask(&read, Purpose::Order);
-        desk.execute(1, &[&read]);
-        let reply = desk.answer().unwrap();
-        let word = desk.word(2).unwrap();
-        let response = word.response.unwrap();
-        assert_eq!(Response::read(response.clone()), Ok(result(&reply)));
-        let remembered = word.remembered.unwrap();
-        assert_eq!(remembered.sketch, Digest::of_response(Digest::of_request(&get().encoded()), &response));
-        assert_eq!(Some(remembered.sigma), reply.sigma);
-        desk.execute(2, &[&desk.signed(Purpose::Order, 2, &put("a"))]);
-        let word = desk.word(3).unwrap();
-        assert_eq!(word.remembered, Some(remembered), "what was read, and not what was written");
-        assert_eq!(Response::read(word.response.unwrap()), Ok(Response::Value(Some(Bytes::from_static(b"a")))));
-    }
-
-    #[test]
-    fn what_is_not_signed_for_a_fast_read_has_no_word() {
-        let mut desk = desk();
-        let signed = desk.signed(Purpose::Fast, 1, &get());
-        let other = |command: Command| Signed { command, ..signed.clone() };
-        let stranger = other(Command { client: 9, ..signed.command.clone() });
-        let client = other(Command { client: 2, ..signed.command.clone() });
-        let nonce = other(Command { nonce: 2, ..signed.command.clone() });
-        let purposes = [Purpose::Order, Purpose::Read].map(|purpose| desk.signed(purpose, 1, &get()));
-        let write = desk.signed(Purpose::Fast, 1, &put("a"));
-        for signed in [stranger, client, nonce, write].into_iter().chain(purposes) {
-            desk.seat.ask(Question::Fast { execute: true, signed }, &desk.sink);
-            assert!(desk.answers.try_recv().is_err());
-        }
-        desk.ask(&signed, Purpose::Order);
-        desk.ask(&signed, Purpose::Read);
-        assert!(desk.answers.try_recv().is_err() && desk.seat.pool.is_empty());
-        assert!(desk.word(1).is_some());
-    }
-
-    #[test]
-    fn what_may_have_been_said_before_is_not_remembered_again() {
-        let mut desk = desk();
-        desk.execute(1, &[&desk.signed(Purpose::Order, 1, &get())]);
-        assert!(desk.word(1).unwrap().remembered.is_some(), "one that was born remembers from the first block");
-        // Without a snapshot, and with the first: up to the next block at which one is due.
-        for (start, from) in [(Start::Back, 1), (Start::Back, EVERY + 1), (Start::Lost, 2 * EVERY + 1)] {
-            desk.begin_again(start);
-            assert_eq!(desk.seat.height(), from - 1);
-            for height in from..from + EVERY {
-                desk.execute(height, &[&desk.signed(Purpose::Order, 10 + height, &get())]);
-                assert_eq!(desk.word(height).unwrap().remembered, None, "{height} after {from}");
-            }
-            desk.execute(from + EVERY, &[&desk.signed(Purpose::Order, 10 + from + EVERY, &get())]);
-            assert!(desk.word(9).unwrap().remembered.is_some());
-        }
-    }
-
-    #[test]
-    fn nothing_is_executed_after_a_snapshot_that_could_not_be_kept() {
-        let desk = desk();
-        (1..EVERY).for_each(|height| desk.execute(height, &[]));
-        std::fs::remove_dir_all(desk.directory.path()).unwrap();
-        let block = |height| Block { height, commands: Vec::new() };
-        assert!(desk.seat.execute(&block(EVERY)).is_err() && desk.seat.execute(&block(EVERY + 1)).is_err());
-        assert_eq!(desk.seat.height(), EVERY);
-    }
-}
+mod tests;

@@ -19,7 +19,16 @@ pub enum Sin {
     Stale,
     /// Answers every client, and every question, with something else.
     Equivocator,
+    /// Is honest until it has executed [`AWAKE`] commands, and then stale.
+    Sleeper,
+    /// Is honest for as long, and then mute.
+    MuteSleeper,
+    /// Is honest, but claims a greater height than it has when it is asked how it is.
+    Boaster,
 }
+
+/// How many commands a sleeper executes before it sins: fewer than the tests ask.
+pub const AWAKE: u64 = 6;
 
 /// Requests of which a liar keeps what it might have said.
 const MOST_KEPT: usize = 1_024;
@@ -57,7 +66,20 @@ impl Sin {
             "mute" => Ok(Sin::Mute),
             "stale" => Ok(Sin::Stale),
             "equivocator" => Ok(Sin::Equivocator),
+            "sleeper" => Ok(Sin::Sleeper),
+            "mute-sleeper" => Ok(Sin::MuteSleeper),
+            "boaster" => Ok(Sin::Boaster),
             _ => Err(format!("`{name}` is no sin")),
+        }
+    }
+
+    /// What it comes to after so many commands, if it does wrong by then.
+    pub(crate) fn after(self, done: u64) -> Option<Sin> {
+        match self {
+            Sin::Sleeper | Sin::MuteSleeper if done < AWAKE => None,
+            Sin::Sleeper => Some(Sin::Stale),
+            Sin::MuteSleeper => Some(Sin::Mute),
+            sin => Some(sin),
         }
     }
 
@@ -79,6 +101,7 @@ impl Sin {
             Word { remembered, response: execute.then_some(response), ..honest.clone() }
         };
         match self {
+            Sin::Boaster | Sin::Sleeper | Sin::MuteSleeper => Some(honest),
             Sin::Mute => None,
             Sin::Forger => Some(own(Bytes::from_static(b"forged"))),
             Sin::Equivocator => Some(own(format!("for client {} and nonce {}", honest.client, honest.nonce).into())),

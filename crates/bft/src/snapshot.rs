@@ -1,7 +1,8 @@
 //! Snapshots: the state of a replica at a height, as bytes that are the same at every honest one.
 //!
 //! Replies to clients are part of it: a replica that caught up by state transfer answers retransmissions too (rule F). Each
-//! replica signs the hash of its own; f + 1 equal ones contain an honest one's (rule G).
+//! replica signs the hash of its own; f + 1 equal ones contain an honest one's (rule G). Of a service that the order alone does
+//! not decide, which commands were answered is part of it, and not what the answers were: honest replicas differ in them.
 
 use crate::codec::{Malformed, Reader, put_bytes};
 use crate::frame::{LONGEST_RESULT, put_sigma, read_sigma};
@@ -50,7 +51,7 @@ impl Snapshot {
             for (nonce, (sigma, result)) in &window.replies {
                 out.put_u64(*nonce);
                 put_sigma(&mut out, *sigma);
-                put_bytes(&mut out, result);
+                put_bytes(&mut out, if S::ORDERED { result } else { &[] });
             }
         }
         replica.service().save(&mut out);
@@ -222,11 +223,43 @@ impl Shelf {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::kv::{KeyValue, Request};
     use crate::membership::tests::group;
-    use tidings_sketch::replica::{Block, Command};
+    use tidings_sketch::direct::Reads;
+    use tidings_sketch::replica::{Block, Command, Service};
+    use tidings_sketch::sigma::Sigma;
+
+    /// A page that is another one at each replica.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Page(pub &'static str);
+
+    impl Service for Page {
+        fn execute(&mut self, _: Sigma, _: &Bytes) -> Bytes {
+            Bytes::from_static(self.0.as_bytes())
+        }
+    }
+
+    impl Reads for Page {
+        fn is_read(&self, _: &Bytes) -> bool {
+            true
+        }
+
+        fn read(&self, _: &Bytes) -> Bytes {
+            Bytes::from_static(self.0.as_bytes())
+        }
+    }
+
+    impl Durable for Page {
+        const ORDERED: bool = false;
+
+        fn save(&self, _: &mut BytesMut) {}
+
+        fn load(&self, _: &mut Reader) -> Result<Page, Malformed> {
+            Ok(self.clone())
+        }
+    }
 
     fn replica() -> Replica<KeyValue> {
         let mut replica = Replica::new(Incarnation(1), [1, 2], KeyValue::default());
@@ -251,6 +284,29 @@ mod tests {
             let cut = Snapshot::from_bytes(3, snapshot.bytes.slice(..short));
             assert!(cut.replica(Incarnation(1), &KeyValue::default()).is_err());
         }
+    }
+
+    #[test]
+    fn of_answers_that_differ_between_replicas_snapshots_hold_that_they_were_given() {
+        let block =
+            |height| Block { height, commands: vec![Command { client: 1, nonce: height, request: Bytes::new() }] };
+        let replicas = ["morning", "evening"].map(|says| {
+            let mut replica = Replica::new(Incarnation(1), [1], Page(says));
+            (1..=3).for_each(|height| drop(replica.execute(&block(height))));
+            replica
+        });
+        assert_ne!(replicas[0].replied(1, 2), replicas[1].replied(1, 2));
+        let [mut one, other] = replicas;
+        assert_eq!(Snapshot::of(&one), Snapshot::of(&other));
+        // Whoever goes on from there takes the same snapshots as who never stopped.
+        let mut again = Snapshot::of(&one).replica(Incarnation(1), &Page("night")).unwrap();
+        for height in [4, 5] {
+            one.execute(&block(height));
+            again.execute(&block(height));
+        }
+        again.execute(&Block { height: 6, ..block(2) });
+        one.execute(&Block { height: 6, ..block(2) });
+        assert_eq!(Snapshot::of(&one), Snapshot::of(&again));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use crate::alarm::Alarm;
 use crate::command::{ALONE, LONGEST_REQUEST, Signed};
 use crate::frame::{Answer as Frame, Question, Reply, Status, framed};
-use crate::keys::Purpose;
+use crate::keys::{Purpose, random};
 use crate::lines::{self, Line};
 use crate::membership::{ClientSecrets, Membership};
 use crate::seat::Verdict;
@@ -196,7 +196,10 @@ impl Client {
 
     /// How one replica is, if it says so in time.
     pub async fn status(&self, of: ReplicaId, patience: Duration) -> Option<Status> {
-        let ((sender, receiver), nonce) = (oneshot::channel(), self.shared.now().mono.0);
+        // Drawn, so that an answer from before, which somebody kept, is none.
+        let [a, b, c, d, e, f, g, h, ..] = random().ok()?;
+        let nonce = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let (sender, receiver) = oneshot::channel();
         self.shared.statuses.lock().insert(of.0, (nonce, sender));
         let question = Question::Status { client: self.shared.secrets.id, nonce };
         self.shared.replicas.get(usize::from(of.0))?.try_send(framed(&question.encoded())).ok()?;
@@ -285,8 +288,13 @@ impl Shared {
             Ok(Some(Frame::Reply(reply))) => reply,
             Ok(Some(Frame::Status(status))) => {
                 let mut statuses = self.statuses.lock();
+                // A client's MACs are the same in every life of its group.
+                let ours = status.group == self.membership.number();
                 let asked = statuses.get(&from.0).is_some_and(|(nonce, _)| *nonce == status.nonce);
-                if let Some((_, waiting)) = statuses.remove(&from.0).filter(|_| asked) {
+                if ours
+                    && asked
+                    && let Some((_, waiting)) = statuses.remove(&from.0)
+                {
                     let _ = waiting.send(status);
                 }
                 return;

@@ -2,18 +2,19 @@
 //! blocks again.
 
 use crate::seats::start;
-use crate::town::{client, put, read, until, written};
+use crate::town::{client, group, put, read, until, written};
 use bytes::Bytes;
 use futures::FutureExt;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tidings_bft::frame::{Answer, Question, Status};
 use tidings_bft::kv::{Request, Response};
 use tidings_bft::server::Server;
 use tidings_bft::sin::Sin;
 use tidings_sketch::ReplicaId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test]
 async fn commands_are_executed_once_and_answered_by_the_group() {
@@ -31,7 +32,7 @@ async fn commands_are_executed_once_and_answered_by_the_group() {
 
 #[tokio::test]
 async fn one_liar_is_borne_whatever_it_does() {
-    for sin in [Sin::Forger, Sin::Mute] {
+    for sin in [Sin::Forger, Sin::Mute, Sin::MuteSleeper, Sin::Boaster] {
         let town = start(2, [None, Some(sin), None, None]).await;
         let client = client(&town.founded, 0, 4).await;
         for number in 0..5 {
@@ -105,6 +106,41 @@ async fn nonsense_at_the_door_is_shown_out_and_disturbs_nobody() {
         assert!(shown_out.expect("the connection ends").is_err(), "without an answer");
     }
     written(&client(&town.founded, 0, 4).await, "a", "1").await;
+}
+
+/// Who hears the answer to another question, or of another life of the group, goes on waiting.
+#[tokio::test]
+async fn how_a_replica_is_only_its_own_answer_says() {
+    let founded = group();
+    let listener = TcpListener::bind(founded.membership.replicas()[0].clients).await.unwrap();
+    let (key, number) = (founded.replicas[0].macs[&1], founded.membership.number());
+    let answers = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut asked = BTreeSet::new();
+        while let Ok(length) = stream.read_u32().await {
+            let mut frame = vec![0; length as usize];
+            stream.read_exact(&mut frame).await.unwrap();
+            let Ok(Question::Status { nonce, .. }) = Question::read(frame.into()) else { panic!("no status") };
+            asked.insert(nonce);
+            for (group, nonce, height) in [(number ^ 1, nonce, 1), (number, !nonce, 2), (number, nonce, 3)] {
+                let (hash, closed) = ([0; 32], false);
+                let status = Status { group, nonce, height, snapshot: 0, hash, closed, votes: true, waiting: 0 };
+                let frame = Answer::Status(status).encoded(&key);
+                stream.write_u32(frame.len() as u32).await.unwrap();
+                stream.write_all(&frame).await.unwrap();
+            }
+        }
+        asked
+    };
+    let asks = async {
+        let client = client(&founded, 0, 1).await;
+        for _ in 0..3 {
+            let status = client.status(ReplicaId(0), Duration::from_secs(5)).await;
+            assert_eq!(status.map(|status| status.height), Some(3));
+        }
+    };
+    let (asked, ()) = tokio::join!(answers, asks);
+    assert_eq!(asked.len(), 3, "each question has a nonce of its own");
 }
 
 /// What one replica says is its own business: late, made up, or nothing.

@@ -4,6 +4,10 @@
 //!   read ─▶ machine ─ Fast, signed ─▶ every replica, one executes ─ Word, MACed ─▶ machine ─▶ fast
 //!              └ words that do not fit ─▶ ordered, as every `call` is ─ 2f + 1 equal replies ─▶ agreed
 //! ```
+//! In the strict mode a fast read needs the words of all replicas, and not of 2f + 1: one that is away, or lies, sends all reads
+//! into the order. What is ordered needs 2f + 1 equal replies all the same, and not the f + 1 that the machine would be content
+//! with there: other clients of the group read past the order, or by 2f + 1 words.
+//!
 //! The machine is [`tidings_sketch::direct::Client`]; here are its signatures and connections. Requests are dealt with one at
 //! a time: who wants more at once has several names in the group. Reads never go back among all that went this way. Those of
 //! [`crate::client`] go another, which asks what replicas hold and not what they remember: one that mixes both for the same
@@ -53,6 +57,8 @@ struct Desk {
     fast: Option<Signed>,
     /// The latest command that is ordered.
     ordered: Option<(CallId, Signed)>,
+    /// In the strict mode: what was replied to it, until enough say the same.
+    held: Option<Held>,
     waiting: BTreeMap<RequestId, oneshot::Sender<Ended>>,
     last_id: u64,
 }
@@ -63,6 +69,29 @@ struct Shared {
     desk: Mutex<Desk>,
     replicas: Vec<Line>,
     alarm: Alarm,
+}
+
+/// Replies to one command that are kept from the machine until so many are equal.
+#[derive(Default)]
+struct Held {
+    enough: usize,
+    replies: BTreeMap<ReplicaId, frame::Reply>,
+}
+
+impl Held {
+    /// Takes a reply, and gives all of them once enough are equal.
+    fn take(&mut self, from: ReplicaId, mut reply: frame::Reply) -> Vec<(ReplicaId, frame::Reply)> {
+        let place = |reply: &frame::Reply| (reply.group, reply.client, reply.sigma, reply.result);
+        // The whole result, which one of them sends, is not lost if it replies again without it.
+        let before = self.replies.get(&from).filter(|before| place(before) == place(&reply));
+        reply.whole = reply.whole.or_else(|| before.and_then(|before| before.whole.clone()));
+        let of_this = place(&reply);
+        self.replies.insert(from, reply);
+        if self.replies.values().filter(|reply| place(reply) == of_this).count() < self.enough {
+            return Vec::new();
+        }
+        self.replies.clone().into_iter().collect()
+    }
 }
 
 /// Whoever waits for a request. What nobody waits for any more is not begun.
@@ -85,12 +114,32 @@ impl Client {
     /// A client that connects to every replica and keeps at it. How long a read past the order may take,
     /// [`read_give_up`](Options::read_give_up), is how long a fast one may.
     pub fn start(membership: Arc<Membership>, secrets: ClientSecrets, options: &Options) -> Result<Client, Error> {
+        Client::start_as(membership, secrets, options, false)
+    }
+
+    /// The same in the strict mode: a fast read needs the words of all replicas.
+    pub fn start_strict(
+        membership: Arc<Membership>,
+        secrets: ClientSecrets,
+        options: &Options,
+    ) -> Result<Client, Error> {
+        Client::start_as(membership, secrets, options, true)
+    }
+
+    fn start_as(
+        membership: Arc<Membership>,
+        secrets: ClientSecrets,
+        options: &Options,
+        strict: bool,
+    ) -> Result<Client, Error> {
+        let enough = 2 * usize::from(membership.faults()) + 1;
+        let held = strict.then(|| Held { enough, replies: BTreeMap::new() });
         let group = group::Options {
             group: membership.number(),
             client: secrets.id,
             last_nonce: options.last_nonce,
             replicas: membership.size(),
-            kind: Kind::Byzantine { faults: membership.faults(), reads_pass_by: true },
+            kind: Kind::Byzantine { faults: membership.faults(), reads_pass_by: !strict },
             resend: options.resend,
             give_up: options.give_up,
             mutant: None,
@@ -98,7 +147,7 @@ impl Client {
         let asking = direct::Options { patience: options.read_give_up, ..direct::Options::of(group, random()?) };
         let machine = direct::Client::new(asking)
             .map_err(|misfit| Error::new("bft.misfit", Class::Invalid, misfit.to_string()))?;
-        let desk = Desk { machine, fast: None, ordered: None, waiting: BTreeMap::new(), last_id: 0 };
+        let desk = Desk { machine, fast: None, ordered: None, held, waiting: BTreeMap::new(), last_id: 0 };
         let (replicas, endings) = lines::draw(&membership);
         let shared = Arc::new(Shared { membership, secrets, desk: Mutex::new(desk), replicas, alarm: Alarm::new() });
         let at = shared.clone();
@@ -190,6 +239,9 @@ impl Shared {
             Output::Send { to, call, nonce, whole, request, .. } => {
                 if desk.ordered.as_ref().is_none_or(|(known, _)| *known != call) {
                     desk.ordered = Some((call, self.signed(Purpose::Order, nonce, request)));
+                    if let Some(held) = &mut desk.held {
+                        held.replies.clear();
+                    }
                 }
                 if let Some(line) = self.replicas.get(usize::from(to.0))
                     && let Some((_, signed)) = desk.ordered.clone()
@@ -217,8 +269,23 @@ impl Shared {
                 let frame::Word { group, client, nonce, remembered, response } = word;
                 Some(Input::Word(Word { from, group, client, nonce, remembered, response }))
             }),
-            Ok(Some(frame::Answer::Reply(reply))) => self.step(|desk| replied(desk, from, reply)),
+            Ok(Some(frame::Answer::Reply(reply))) => self.replied(from, reply),
             other => tracing::debug!(replica = from.0, ?other, "no proper answer"),
+        }
+    }
+
+    fn replied(&self, from: ReplicaId, reply: frame::Reply) {
+        let mut replies = vec![(from, reply)];
+        {
+            let desk = &mut *self.desk.lock();
+            let asked = desk.ordered.as_ref().map(|(_, signed)| signed.command.nonce);
+            if let Some(held) = &mut desk.held {
+                let ours = replies.pop().filter(|(_, reply)| Some(reply.nonce) == asked);
+                replies = ours.map(|(from, reply)| held.take(from, reply)).unwrap_or_default();
+            }
+        }
+        for (from, reply) in replies {
+            self.step(|desk| replied(desk, from, reply));
         }
     }
 }

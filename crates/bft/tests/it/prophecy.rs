@@ -33,6 +33,15 @@ async fn direct(founded: &Founded, which: usize, patience: Duration) -> Client {
     client
 }
 
+/// The same in the strict mode.
+async fn strict(founded: &Founded, which: usize, patience: Duration) -> Client {
+    let options = Options { resend: Duration::from_millis(300), read_give_up: patience, ..Options::after(0) };
+    let (membership, secrets) = (Arc::new(founded.membership.clone()), founded.clients[which].clone());
+    let mut client = Client::start_strict(membership, secrets, &options).unwrap();
+    client.connected(4).await;
+    client
+}
+
 /// More than anything takes on a busy machine.
 const PATIENT: Duration = Duration::from_secs(10);
 /// What a mute replica costs in these tests.
@@ -85,7 +94,7 @@ async fn what_is_read_twice_is_read_fast_until_it_changes() {
 
 #[tokio::test]
 async fn a_liar_is_borne_whatever_it_says() {
-    for sin in [Sin::Forger, Sin::Mute, Sin::Equivocator] {
+    for sin in [Sin::Forger, Sin::Mute, Sin::Equivocator, Sin::MuteSleeper] {
         let town = start(2, [None, Some(sin), None, None]).await;
         let client = direct(&town.founded, 0, IMPATIENT).await;
         for value in 1..=3 {
@@ -101,7 +110,13 @@ async fn a_liar_is_borne_whatever_it_says() {
 /// Who executes and is stale may give what was read last once more, until somebody else is asked; and nothing older.
 #[tokio::test]
 async fn a_stale_liar_makes_no_read_go_back() {
-    let town = start(3, [None, None, Some(Sin::Stale), None]).await;
+    for sin in [Sin::Stale, Sin::Sleeper] {
+        no_read_goes_back_for(sin).await;
+    }
+}
+
+async fn no_read_goes_back_for(sin: Sin) {
+    let town = start(3, [None, None, Some(sin), None]).await;
     let client = direct(&town.founded, 0, IMPATIENT).await;
     for value in 1..=8 {
         write(&town, &client, value).await;
@@ -116,6 +131,49 @@ async fn a_stale_liar_makes_no_read_go_back() {
         }
         assert_eq!(last, value, "another one executes at last");
     }
+}
+
+#[tokio::test]
+async fn in_the_strict_mode_all_must_remember() {
+    let mut town = start(10, [None; 4]).await;
+    let (lax, strict) = tokio::join!(direct(&town.founded, 0, PATIENT), strict(&town.founded, 1, PATIENT));
+    write(&town, &strict, 1).await;
+    assert_eq!(read(&strict, "key").await, (1, How::Agreed));
+    until("all remember it", || town.is_level()).await;
+    assert_eq!((read(&strict, "key").await, read(&lax, "key").await), ((1, How::Fast), (1, How::Fast)));
+    // One forgets: the three others are enough for who is not strict.
+    town.begin_again(3, KeyValue::default()).await.unwrap();
+    until("it has executed everything again", || town.is_level()).await;
+    for _ in 0..8 {
+        assert_eq!(read(&strict, "key").await, (1, How::Agreed));
+    }
+    until("all have executed it", || town.is_level()).await;
+    let again = futures::stream::repeat(()).take(40).then(|()| read(&lax, "key"));
+    assert!(again.any(|(value, how)| async move { value == 1 && how == How::Fast }).await);
+    for sin in [Sin::Forger, Sin::Mute, Sin::Equivocator] {
+        let town = start(11, [None, None, Some(sin), None]).await;
+        let client = self::strict(&town.founded, 0, IMPATIENT).await;
+        for value in 1..=2 {
+            write(&town, &client, value).await;
+            for _ in 0..4 {
+                assert_eq!(read(&client, "key").await.0, value, "{sin:?}");
+            }
+        }
+        assert_eq!(client.counts().fast, 0, "{sin:?}");
+    }
+}
+
+/// The machine would be content with f + 1 replies there; others, who read past the order, would then find an older value.
+#[tokio::test]
+async fn in_the_strict_mode_what_is_ordered_needs_as_many_replies_as_otherwise() {
+    let town = start(12, [None; 4]).await;
+    let client = strict(&town.founded, 0, PATIENT).await;
+    town.held.store(2, SeqCst);
+    let mut write = std::pin::pin!(client.call(put("key", "1")));
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut write).await;
+    assert!(early.is_err() && town.seat(1).height() > 0, "two have executed it: {early:?}");
+    town.held.store(4, SeqCst);
+    assert_eq!(write.await.unwrap().how, How::Agreed);
 }
 
 /// A replica's word to a fast read, over a connection of its own. `None` if it answers the next question and not this one.

@@ -102,6 +102,7 @@ impl Engine {
             writes: config.writes,
             unverified_rather_than_none: config.unverified_rather_than_none,
             patience: config.patience,
+            give_up: config.give_up,
             most_requests: config.most_requests,
             allowance: config.allowance,
             ..sketcher::Options::of(replicas, config.faults, secret()?)
@@ -297,7 +298,13 @@ impl Engine {
                 ordered.newest(from, &question).await.map(|(answer, sigma)| (answer, Some(sigma)))
             }
             (None, _) => {
-                let answer = self.upstream.fetch(from, &question).await;
+                // Who has begun to answer is not silent, however long the page is.
+                let begun = || {
+                    if vote.is_none() {
+                        self.step(|_| Some(Turn::Sketcher(sketcher::Input::Began(call))));
+                    }
+                };
+                let answer = self.upstream.fetch(from, &question, begun).await;
                 let answer =
                     answer.inspect_err(|why| tracing::debug!(origin = from.0, %why, "an origin gave no answer")).ok();
                 answer.map(|answer| (answer, None))

@@ -63,10 +63,21 @@ impl Upstream {
         &self.origins
     }
 
-    /// Asks one origin for everything (rule D: no conditions, no ranges, no coding), and sketches what it answers.
-    pub(crate) async fn fetch(&self, from: ReplicaId, question: &Question) -> Result<Answer<Sheet>, NoAnswer> {
+    /// Asks one origin for everything (rule D: no conditions, no ranges, no coding), and sketches what it answers. Says when the head
+    /// of the answer is there.
+    pub(crate) async fn fetch(
+        &self,
+        from: ReplicaId,
+        question: &Question,
+        begun: impl FnOnce(),
+    ) -> Result<Answer<Sheet>, NoAnswer> {
         let request = self.request(from, &question.forwarded)?;
-        let fetched = tokio::time::timeout(self.give_up, self.answer(request, question)).await;
+        let answer = async {
+            let response = self.client.request(request).await.map_err(no)?;
+            begun();
+            self.taken(response, question).await
+        };
+        let fetched = tokio::time::timeout(self.give_up, answer).await;
         fetched.map_err(|_| no("it did not answer in time"))?
     }
 
@@ -101,10 +112,6 @@ impl Upstream {
             }
         }
         request.body(Full::new(what.body.clone())).map_err(no)
-    }
-
-    async fn answer(&self, request: Request<Full<Bytes>>, question: &Question) -> Result<Answer<Sheet>, NoAnswer> {
-        self.taken(self.client.request(request).await.map_err(no)?, question).await
     }
 
     /// Takes an answer in, and sketches it.

@@ -315,7 +315,7 @@ impl Core {
 
     /// Asks whoever holds a request's range, or else all origins.
     pub(crate) async fn ask(&self, engine: &Arc<Engine>, question: Question, kind: Kind, client: u64) -> End {
-        let Kind::Read { way: way @ (Way::Usual | Way::Replicated), after } = kind else {
+        let Kind::Read { way: way @ (Way::Usual | Way::Replicated | Way::Personal), after } = kind else {
             // The table has no part in it.
             return engine.aside(question, kind, client).await;
         };

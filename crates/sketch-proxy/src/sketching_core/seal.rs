@@ -230,12 +230,13 @@ fn way(way: Way) -> &'static str {
         Way::Usual => "usual",
         Way::Replicated => "agreed",
         Way::One => "one",
+        Way::Personal => "personal",
     }
 }
 
 /// Reads from one origin need no table, so they are never passed on.
 fn way_of(word: &str) -> Option<Way> {
-    [Way::Usual, Way::Replicated].into_iter().find(|known| way(*known) == word)
+    [Way::Usual, Way::Replicated, Way::Personal].into_iter().find(|known| way(*known) == word)
 }
 
 fn word(how: How) -> &'static str {

@@ -129,7 +129,7 @@ impl Rules {
         match rule {
             Some(rule) if !personal || rule.personal_too => rule.way,
             None if !personal => Way::Usual,
-            _ => Way::Replicated,
+            _ => Way::Personal,
         }
     }
 

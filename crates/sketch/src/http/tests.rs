@@ -150,10 +150,10 @@ fn personal_requests_are_fast_by_rule_only() {
         Kind::Write => panic!("it is a read"),
     };
     assert_eq!(way("GET /\nHost: x"), Way::Usual);
-    assert_eq!(way("GET /\nHost: x\nCookie: a=b"), Way::Replicated);
-    assert_eq!(way("GET /\nHost: x\nAuthorization: Basic eA=="), Way::Replicated);
+    assert_eq!(way("GET /\nHost: x\nCookie: a=b"), Way::Personal);
+    assert_eq!(way("GET /\nHost: x\nAuthorization: Basic eA=="), Way::Personal);
     assert_eq!(way("GET /img/1\nHost: x"), Way::One);
-    assert_eq!(way("GET /img/1\nHost: x\nCookie: a=b"), Way::Replicated);
+    assert_eq!(way("GET /img/1\nHost: x\nCookie: a=b"), Way::Personal);
     assert_eq!(way("GET /img/me\nHost: x\nCookie: a=b"), Way::Usual);
 }
 

@@ -13,6 +13,7 @@ mod clean;
 mod limits;
 mod lists;
 mod replicas;
+mod single;
 
 pub use clean::Clean;
 pub use limits::{Allowance, WHOLE};
@@ -27,6 +28,7 @@ use crate::{Answer, CallId, ReplicaId, RequestId};
 use limits::Limits;
 use lists::{Lists, Verdict};
 use replicas::Replicas;
+use single::{Doubt, Single};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -44,8 +46,10 @@ pub struct Options {
     pub writes: Writes,
     /// Whether a read that no quorum agrees on is answered by one replica and marked, instead of refused (rule E).
     pub unverified_rather_than_none: bool,
-    /// How long a replica has for a fast answer; then the read is replicated.
+    /// How long a replica has to begin a fast answer; then the read is replicated.
     pub patience: Duration,
+    /// How long a replica has that has begun to answer, or that nobody else is asked after.
+    pub give_up: Duration,
     /// The most requests under way; more are refused.
     pub most_requests: usize,
     /// What each client may cause in reads that nothing is remembered of, or that go past the table (rule L).
@@ -67,6 +71,8 @@ impl Options {
             unverified_rather_than_none: false,
             // Well above what a healthy replica takes for a page, well below what a person waits for.
             patience: Duration::from_secs(1),
+            // Long enough for a long page over a slow line, and for a write that takes its time.
+            give_up: Duration::from_secs(10),
             most_requests: 65_536,
             allowance: Some(Allowance { burst: 256, every: Duration::from_millis(20) }),
             secret,
@@ -146,6 +152,9 @@ pub enum Way {
     Replicated,
     /// White-listed by rule: one replica, unverified, and marked so.
     One,
+    /// Never fast, since its client has named himself (rule C). That is his doing, and each such read costs N executions: he is
+    /// charged for it whatever is remembered (rule L).
+    Personal,
 }
 
 /// What a driver brings.
@@ -157,6 +166,8 @@ pub enum Input<Q, R> {
     /// the table has no part in, and for reads whose range nobody holds or whose owner cannot be reached: those are put to the
     /// group. Where a group has σ, whoever brings one must know that nobody holds the range, or reads could go back.
     Aside(Ask<Q>),
+    /// One replica has begun to answer. What it answers may be long, and then it takes as long as it takes.
+    Began(CallId),
     /// What one replica answered to a fast read, or `None` if it did not.
     Fast(CallId, Option<Answer<R>>),
     /// What the group answered. σ is missing where there is none (rule E).
@@ -266,19 +277,11 @@ struct Pending<Q> {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// One replica was asked, and its answer will be compared.
-    Fast(ReplicaId),
-    /// One replica was asked, and its answer will be marked unverified.
-    One { replica: ReplicaId, tries_left: u32 },
+    Fast(Single),
+    /// One replica was asked, and its answer will be marked unverified; before it another one may have been, in vain.
+    One { asked: Single, tries_left: u32, before: Option<ReplicaId> },
     /// The group was asked.
     Replicated { began: u64, doubt: Option<Doubt> },
-}
-
-/// A fast answer that was not the remembered one: the replicated one will tell whose fault that was.
-#[derive(Clone, Copy, Debug)]
-struct Doubt {
-    replica: ReplicaId,
-    answered: Sketch,
-    remembered: Sketch,
 }
 
 /// Algorithm 1.
@@ -347,12 +350,12 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         let pending = Pending { ask, visit, lease: Some(lease), then, stage };
         match kind {
             Kind::Write => self.write(now, pending, out),
-            Kind::Read { way: Way::One, .. } => self.ask_one(now, pending, 2, out),
+            Kind::Read { way: Way::One, .. } => self.ask_one(now, pending, 2, None, out),
             Kind::Read { way: Way::Usual, after } if then.is_some_and(|entry| self.may_be_fast(&entry, after)) => {
                 self.ask_fast(now, pending, out);
             }
-            // A client is charged for reads that nothing is remembered of, not for what replicas or writers cause.
-            Kind::Read { .. } if then.is_none() && !self.allows(now, client) => {
+            // A client is charged for reads that nothing is remembered of and for its own, not for what replicas or writers cause.
+            Kind::Read { way, .. } if (then.is_none() || way == Way::Personal) && !self.allows(now, client) => {
                 self.refuse(pending.ask.id, Refusal::TooManyReplicated, out);
             }
             Kind::Read { .. } => self.replicate(pending, None, out),
@@ -372,7 +375,7 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         let pending = Pending { ask, visit, lease: None, then: None, stage };
         match kind {
             Kind::Write => self.write(now, pending, out),
-            Kind::Read { way: Way::One, .. } => self.ask_one(now, pending, 2, out),
+            Kind::Read { way: Way::One, .. } => self.ask_one(now, pending, 2, None, out),
             Kind::Read { .. } if !self.allows(now, client) => {
                 self.refuse(pending.ask.id, Refusal::TooManyReplicated, out);
             }
@@ -395,7 +398,7 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         match self.options.writes {
             Writes::Replicated => self.replicate(pending, None, out),
             // Never twice: it may have been executed although nobody said so.
-            Writes::One => self.ask_one(now, pending, 1, out),
+            Writes::One => self.ask_one(now, pending, 1, None, out),
             Writes::Refused => self.refuse(pending.ask.id, Refusal::WritesRefused, out),
         }
     }
@@ -407,26 +410,6 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         call
     }
 
-    fn ask_fast(&mut self, now: Now, mut pending: Pending<Q>, out: &mut Outbox<Output<Q, R>>) {
-        self.counts.tried_fast += 1;
-        let replica = self.replicas.choose(now.mono);
-        pending.stage = Stage::Fast(replica);
-        self.send_to_one(now, replica, pending, out);
-    }
-
-    fn ask_one(&mut self, now: Now, mut pending: Pending<Q>, tries: u32, out: &mut Outbox<Output<Q, R>>) {
-        let replica = self.replicas.choose(now.mono);
-        pending.stage = Stage::One { replica, tries_left: tries - 1 };
-        self.send_to_one(now, replica, pending, out);
-    }
-
-    fn send_to_one(&mut self, now: Now, to: ReplicaId, pending: Pending<Q>, out: &mut Outbox<Output<Q, R>>) {
-        let request = pending.ask.request.clone();
-        let call = self.call(pending);
-        self.timers.set(Silent(call), now.mono + self.options.patience);
-        out.put(Output::Fast(call, to, request));
-    }
-
     /// Rule B: a read under way may be older than this one, so nothing is ever joined to it.
     fn replicate(&mut self, mut pending: Pending<Q>, doubt: Option<Doubt>, out: &mut Outbox<Output<Q, R>>) {
         self.counts.replicated += 1;
@@ -434,29 +417,6 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         let (key, request) = (pending.ask.key, pending.ask.request.clone());
         let call = self.call(pending);
         out.put(Output::Replicate(call, key, request));
-    }
-
-    fn fast(&mut self, now: Now, call: CallId, answer: Option<Answer<R>>, out: &mut Outbox<Output<Q, R>>) {
-        let one_was_asked = |pending: &Pending<Q>| matches!(pending.stage, Stage::Fast(_) | Stage::One { .. });
-        if !self.pending.get(&call).is_some_and(one_was_asked) {
-            return;
-        }
-        self.timers.cancel(&Silent(call));
-        let Some(pending) = self.pending.remove(&call) else { return };
-        match pending.stage {
-            Stage::Fast(replica) => self.compare(now, pending, replica, answer, out),
-            Stage::One { replica, tries_left } => match answer {
-                Some(answer) => self.answer(&pending, answer.response, How::Unverified, None, out),
-                None => {
-                    self.replicas.was_silent(now.mono, replica);
-                    match tries_left {
-                        0 => self.refuse(pending.ask.id, Refusal::NoAnswer, out),
-                        _ => self.ask_one(now, pending, tries_left, out),
-                    }
-                }
-            },
-            Stage::Replicated { .. } => {}
-        }
     }
 
     /// Rule B: a fast answer counts if it is what is remembered now that it has come.
@@ -469,8 +429,8 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         out: &mut Outbox<Output<Q, R>>,
     ) {
         let Some(answer) = answer else {
-            self.replicas.was_silent(now.mono, replica);
-            return self.replicate(pending, None, out);
+            let silent = Doubt::Silent { replica, group_asked: now.mono };
+            return self.replicate(pending, Some(silent), out);
         };
         let key = pending.ask.key;
         let entry = match self.is(Mutant::ComparedWithThen) {
@@ -489,9 +449,8 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
             self.counts.fast += 1;
             return self.answer(&pending, answer.response, How::Fast, None, out);
         }
-        let doubt =
-            entry.filter(|_| !equal).map(|entry| Doubt { replica, answered: answer.sketch, remembered: entry.sketch });
-        self.replicate(pending, doubt, out);
+        let differed = |entry: Entry| Doubt::Differed { replica, answered: answer.sketch, remembered: entry.sketch };
+        self.replicate(pending, entry.filter(|_| !equal).map(differed), out);
     }
 
     fn replicated(
@@ -546,15 +505,6 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         if let Some(verdict) = verdict {
             self.counts.listed += 1;
             self.history.list(pending.visit, &pending.ask.key, verdict == Verdict::Listed);
-        }
-    }
-
-    /// A mismatch without a transition is charged to the replica; one that was ahead of us was right.
-    fn settle(&mut self, now: Now, doubt: Option<Doubt>, answer: &Answer<R>) {
-        match doubt {
-            Some(doubt) if answer.sketch == doubt.remembered => self.replicas.mismatched(now.mono, doubt.replica),
-            Some(doubt) if answer.sketch == doubt.answered => self.replicas.was_right(doubt.replica),
-            _ => {}
         }
     }
 
@@ -616,6 +566,7 @@ impl<Q: Clone, R: Clone> Machine for Sketcher<Q, R> {
         match input {
             Input::Ask(ask) => self.ask(now, ask, out),
             Input::Aside(ask) => self.aside(now, ask, out),
+            Input::Began(call) => self.began(call),
             Input::Fast(call, answer) => self.fast(now, call, answer, out),
             Input::Replicated(call, answer, sigma) => self.replicated(now, call, answer, sigma, out),
             Input::NotReplicated(call, why, one) => self.not_replicated(call, why, one, out),

@@ -47,7 +47,7 @@ fn worlds_without_a_rule_break() {
         (Mutant::ComparedWithThen, 1, "older"),
         (Mutant::AnsweredFirst, 0, "older"),
         (Mutant::Joined, 0, "older"),
-        (Mutant::NoFloor, 3, "older"),
+        (Mutant::NoFloor, 8, "older"),
         (Mutant::IncarnationIgnored, 3, "older"),
         (Mutant::ErrorsKeepEntry, 0, "older"),
         (Mutant::RequestUnbound, 34, "older"),

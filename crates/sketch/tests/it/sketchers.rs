@@ -71,6 +71,18 @@ impl Desk {
         self.give(Input::Ask(Ask { id: RequestId(self.last_id), key: key(request), kind, client: 1, request }))
     }
 
+    /// What is done so much later.
+    fn wake_after(&mut self, long: Duration) -> Vec<Output<u64, u64>> {
+        self.now.mono = self.now.mono + long;
+        let mut out = Outbox::new();
+        self.sketcher.wake(self.now, &mut out);
+        out.into_iter().collect()
+    }
+
+    fn silences(&self) -> u64 {
+        self.sketcher.standing(self.now.mono).iter().map(|standing| standing.silences).sum()
+    }
+
     fn sigma(&mut self) -> Sigma {
         self.height += 1;
         Sigma::new(Incarnation(1), self.height, 0).expect("it is small")
@@ -161,18 +173,74 @@ fn a_replica_that_is_ahead_is_not_charged() {
     assert!(desk.sketcher.counts().transitions > 10);
 }
 
-#[test]
-fn a_silent_replica_costs_patience_and_then_the_group_is_asked() {
+/// Silences that are charged if the group answers so long after one replica has not.
+fn charged_if_the_group_takes(long: Duration) -> u64 {
     let mut desk = Desk::new(options());
     desk.read(1);
     let call = fast(&desk.ask(1, USUAL));
     assert_eq!(desk.sketcher.deadline(), Some(Mono(0) + Duration::from_secs(1)));
-    desk.now.mono = Mono(0) + Duration::from_secs(1);
-    let mut out = Outbox::new();
-    desk.sketcher.wake(desk.now, &mut out);
-    replicated(&out.into_iter().collect::<Vec<_>>());
+    let vote = replicated(&desk.wake_after(Duration::from_secs(1)));
     assert!(desk.give(Input::Fast(call, Some(answer(1, 0)))).is_empty(), "too late");
-    assert_eq!(desk.sketcher.standing(desk.now.mono).iter().map(|standing| standing.silences).sum::<u64>(), 1);
+    desk.now.mono = desk.now.mono + long;
+    let sigma = Some(desk.sigma());
+    assert_eq!(desk.give(Input::Replicated(vote, answer(1, 0), sigma)).len(), 1);
+    desk.silences()
+}
+
+/// Rule I: a page that takes its time says nothing against whoever was asked for it.
+#[test]
+fn a_silent_replica_costs_patience_and_is_charged_if_others_were_in_time() {
+    assert_eq!(charged_if_the_group_takes(Duration::from_millis(900)), 1);
+    assert_eq!(charged_if_the_group_takes(Duration::from_millis(1_100)), 0);
+}
+
+#[test]
+fn who_has_begun_to_answer_may_take_as_long_as_a_vote() {
+    let mut desk = Desk::new(options());
+    desk.read(1);
+    let call = fast(&desk.ask(1, USUAL));
+    assert!(desk.give(Input::Began(call)).is_empty());
+    assert!(desk.wake_after(Duration::from_secs(5)).is_empty());
+    let told = desk.give(Input::Fast(call, Some(answer(1, 0))));
+    assert!(matches!(told[..], [Output::Answer { how: How::Fast, .. }]), "{told:?}");
+    let call = fast(&desk.ask(1, USUAL));
+    desk.give(Input::Began(call));
+    replicated(&desk.wake_after(Duration::from_secs(10)));
+    assert!(desk.give(Input::Began(call)).is_empty() && desk.sketcher.deadline().is_none(), "that is over");
+}
+
+#[test]
+fn a_write_is_not_given_up_because_it_takes_its_time() {
+    let mut desk = Desk::new(Options { writes: Writes::One, ..options() });
+    let call = fast(&desk.ask(1, Kind::Write));
+    assert!(desk.wake_after(Duration::from_secs(9)).is_empty());
+    let told = desk.give(Input::Fast(call, Some(answer(1, 3))));
+    assert!(matches!(told[..], [Output::Answer { response: 3, how: How::Unverified, .. }]), "{told:?}");
+    let id = desk.last_id + 1;
+    fast(&desk.ask(1, Kind::Write));
+    assert_eq!(desk.wake_after(Duration::from_secs(10)), [Output::Refuse(RequestId(id), Refusal::NoAnswer)]);
+    assert_eq!(desk.silences(), 0, "slow is not silent");
+    assert_eq!(desk.read_with(1, Kind::Write, |_, _| None), End::Refused(Refusal::NoAnswer));
+    assert_eq!(desk.silences(), 1, "who breaks off is");
+}
+
+#[test]
+fn an_unverified_read_is_asked_again_once_and_then_waited_for() {
+    let mut desk = Desk::new(options());
+    let white = Kind::Read { way: Way::One, after: None };
+    fast(&desk.ask(1, white));
+    let second = fast(&desk.wake_after(Duration::from_secs(1)));
+    assert!(desk.wake_after(Duration::from_secs(9)).is_empty());
+    let told = desk.give(Input::Fast(second, Some(answer(1, 3))));
+    assert!(matches!(told[..], [Output::Answer { response: 3, .. }]) && desk.silences() == 0, "{told:?}");
+    // Somebody is silent, and others are not.
+    for _ in 0..50 {
+        desk.read_with(1, white, |replica, page| (replica != ReplicaId(2)).then_some(page));
+    }
+    assert!(
+        desk.sketcher.standing(desk.now.mono)[2].ejected
+            && desk.sketcher.standing(desk.now.mono)[2].silences == desk.silences()
+    );
 }
 
 #[test]
@@ -224,6 +292,12 @@ fn requests_clients_and_methods_have_bounds() {
     assert_eq!(desk.read(2), End::Answered(0, How::Fast), "what is remembered costs nothing");
     desk.pages.insert(2, 1);
     assert_eq!(desk.read(2), End::Answered(1, How::Agreed), "a transition is not the client's doing");
+
+    let mut desk = Desk::new(Options { allowance, ..options() });
+    let own = Kind::Read { way: Way::Personal, after: None };
+    (0..3).for_each(|_| assert_eq!(desk.read_with(1, own, |_, _| None), End::Answered(0, How::Agreed)));
+    let refused = desk.read_with(1, own, |_, _| None);
+    assert_eq!(refused, End::Refused(Refusal::TooManyReplicated), "it costs as much each time");
 
     let mut desk = Desk::new(Options { writes: Writes::Refused, ..options() });
     assert_eq!(desk.read_with(1, Kind::Write, |_, _| None), End::Refused(Refusal::WritesRefused));

@@ -1,0 +1,122 @@
+//! Origins that take their time: that is no fault, and costs nobody more than it takes.
+
+use crate::origins::Asking;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use tidings_sketch::http::PathRule;
+use tidings_sketch::sketcher::{Way, Writes};
+use tidings_sketch_proxy::{Config, Proxy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Far longer than an origin has that is asked alone.
+const LONG: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Requests that an origin has executed.
+type Executed = Arc<AtomicU64>;
+
+/// An origin whose `/trickles` begins at once and goes on later, and that sleeps before it answers anything else.
+async fn origin(executed: Executed) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer(stream, Arc::clone(&executed)));
+        }
+    });
+    address
+}
+
+/// One answer a connection, in two halves.
+async fn answer(mut stream: TcpStream, executed: Executed) {
+    let (mut head, mut piece) = (Vec::new(), [0; 4_096]);
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut piece).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => head.extend_from_slice(&piece[..read]),
+        }
+    }
+    executed.fetch_add(1, SeqCst);
+    let halves = [&b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 10\r\n\r\n01234"[..], b"56789"];
+    if !head.starts_with(b"GET /trickles ") {
+        tokio::time::sleep(LONG).await;
+    }
+    let _ = stream.write_all(halves[0]).await;
+    if head.starts_with(b"GET /trickles ") {
+        tokio::time::sleep(LONG).await;
+    }
+    let _ = stream.write_all(halves[1]).await;
+}
+
+struct Site {
+    proxy: Proxy,
+    asking: Asking,
+    executed: Executed,
+}
+
+async fn site(change: impl FnOnce(&mut Config)) -> Site {
+    let (executed, mut urls) = (Executed::default(), Vec::new());
+    for _ in 0..3 {
+        urls.push(format!("http://{}", origin(Arc::clone(&executed)).await));
+    }
+    let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &urls).unwrap();
+    (config.patience, config.give_up) = (PATIENCE, Duration::from_secs(60));
+    change(&mut config);
+    let proxy = Proxy::start(config).await.unwrap();
+    let asking = Asking::of(proxy.address());
+    Site { proxy, asking, executed }
+}
+
+impl Site {
+    /// How an answer was verified; it must be the whole.
+    async fn ask(&self, method: &str, path: &str) -> String {
+        let got = self.asking.ask(method, path, &[], "").await;
+        assert_eq!((got.status, &got.body[..]), (200, &b"0123456789"[..]), "{got:?}");
+        got.header("tidings-verified").to_owned()
+    }
+
+    fn silences(&self) -> u64 {
+        self.proxy.standing().iter().map(|(standing, _)| standing.silences).sum()
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_takes_its_time_is_answered() {
+    let site = site(|config| config.writes = Writes::One).await;
+    assert_eq!(site.ask("POST", "/").await, "no");
+    assert_eq!((site.executed.load(SeqCst), site.silences()), (1, 0), "once, and nobody was silent");
+}
+
+#[tokio::test]
+async fn a_page_that_takes_its_time_is_fast_all_the_same() {
+    let site = site(|_| {}).await;
+    assert_eq!(site.ask("GET", "/trickles").await, "agreed");
+    let asked = site.executed.load(SeqCst);
+    assert_eq!(site.ask("GET", "/trickles").await, "fast");
+    assert_eq!((site.executed.load(SeqCst), site.silences()), (asked + 1, 0), "at the price of one");
+}
+
+#[tokio::test]
+async fn an_unverified_page_that_takes_its_time_is_served() {
+    let white = PathRule { prefix: "/".into(), way: Way::One, personal_too: true };
+    let site = site(|config| config.rules.paths.push(white)).await;
+    assert_eq!(site.ask("GET", "/trickles").await, "no");
+    assert_eq!(site.executed.load(SeqCst), 1, "who has begun is not asked again");
+    assert_eq!(site.ask("GET", "/").await, "no");
+    assert_eq!((site.executed.load(SeqCst), site.silences()), (3, 0), "who has not is, once");
+}
+
+/// Rule I: whoever is asked for what takes everybody long is not worse than others.
+#[tokio::test]
+async fn nobody_is_ejected_for_pages_that_take_everybody_long() {
+    let site = site(|_| {}).await;
+    let reads = (0..40).map(|_| site.ask("GET", "/"));
+    assert_eq!(site.ask("GET", "/").await, "agreed");
+    let ways = futures::future::join_all(reads).await;
+    assert!(ways.iter().all(|way| way == "agreed"), "{ways:?}");
+    assert_eq!(site.silences(), 0);
+    assert!(site.proxy.standing().iter().all(|(standing, _)| !standing.ejected));
+}

@@ -152,8 +152,10 @@ pub struct Config {
     pub rules: Rules,
     /// How many pages are remembered; each takes about 31 bytes.
     pub entries: usize,
-    /// The longest body of a request. It is held in memory, so that this times what is under way bounds the memory.
+    /// The longest body of a request. It is held in memory.
     pub longest_request: usize,
+    /// The most bytes of all of them: those that still come, and those of requests that are not answered yet.
+    pub most_requested: usize,
     /// How bodies of pages are held until they are verified (rule L): 1 MiB in memory, 1 GiB on disk.
     pub bodies: Bodies,
     /// Where bodies lie that are too long for memory.
@@ -201,6 +203,7 @@ impl Config {
             rules: Rules::default(),
             entries: 1 << 20,
             longest_request: 1 << 20,
+            most_requested: 256 << 20,
             bodies: Bodies::default(),
             spool: std::env::temp_dir(),
             most_on_disk: 8 << 30,

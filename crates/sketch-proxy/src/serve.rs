@@ -8,11 +8,11 @@ use crate::multipart::Multipart;
 use crate::ordered;
 use crate::sketching_core::Core;
 use crate::survey::{Live, Seen};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, request};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -25,9 +25,11 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 use tidings_base::KeyHash;
 use tidings_sketch::group;
-use tidings_sketch::http::{BadRequest, Forwarded, Page, Reply, SESSION_COOKIE, VERIFIED, Wanted, is_compressible};
+use tidings_sketch::http::{
+    Admitted, BadRequest, Forwarded, Page, Reply, Rules, SESSION_COOKIE, VERIFIED, Wanted, check, is_compressible,
+};
 use tidings_sketch::session;
-use tidings_sketch::sketcher::{How, Kind, Refusal};
+use tidings_sketch::sketcher::{How, Kind, Refusal, Writes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
@@ -43,6 +45,8 @@ pub(crate) struct Door {
     pub(crate) tls: Option<TlsAcceptor>,
     /// Bytes of answers that clients have not taken yet.
     room: Arc<Semaphore>,
+    /// Bytes of requests' bodies.
+    requested: Arc<Semaphore>,
 }
 
 impl Door {
@@ -54,7 +58,8 @@ impl Door {
         tls: Option<Arc<ServerConfig>>,
     ) -> Door {
         let room = Arc::new(Semaphore::new(config.most_untaken));
-        Door { engine, core, config, metrics, tls: tls.map(TlsAcceptor::from), room }
+        let requested = Arc::new(Semaphore::new(config.most_requested));
+        Door { engine, core, config, metrics, tls: tls.map(TlsAcceptor::from), room, requested }
     }
 }
 
@@ -70,18 +75,10 @@ pub(crate) async fn answer(request: Request<Incoming>, peer: IpAddr, door: &Door
 async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
     let Door { engine, config, room, .. } = door;
     let (parts, body) = request.into_parts();
-    let body = match collected(body, config).await {
-        Ok(body) => body,
-        Err((status, why)) => return refusal(status, why),
-    };
     let (rules, scheme) = (engine.rules(), if door.tls.is_some() { "https" } else { "http" });
-    let admitted = match rules.admit(&engine.sketching, scheme, &parts, body) {
+    let (admitted, _held) = match admitted(&parts, body, &rules, door).await {
         Ok(admitted) => admitted,
-        Err(why) => return refusal(bad_request(why), &why.to_string()),
-    };
-    let client = match peer {
-        IpAddr::V4(peer) => KeyHash::of(&peer.octets()).0,
-        IpAddr::V6(peer) => KeyHash::of(&peer.octets()).0,
+        Err(answer) => return answer,
     };
     let question = match engine.question(admitted.forwarded, admitted.key, rules) {
         Ok(question) => question,
@@ -91,9 +88,10 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
             return answer;
         }
     };
+    let (kind, client) = (admitted.kind, client(peer));
     let end = match &door.core {
-        None => engine.ask(Arc::clone(&question), admitted.kind, client).await,
-        Some(core) => core.ask(engine, Arc::clone(&question), admitted.kind, client).await,
+        None => engine.ask(Arc::clone(&question), kind, client).await,
+        Some(core) => core.ask(engine, Arc::clone(&question), kind, client).await,
     };
     match end {
         Ok(Served { page, how, sigma }) => {
@@ -101,28 +99,99 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
                 note(survey, &question.forwarded, &parts.headers, &page);
             }
             let mut answer = page_as_wanted(&page, how, &admitted.wanted, room).await;
-            if let Some(sigma) = sigma.filter(|_| config.read_your_writes && admitted.kind == Kind::Write) {
+            if let Some(sigma) = sigma.filter(|_| config.read_your_writes && kind == Kind::Write) {
                 remind(answer.headers_mut(), &session::seal(&engine.sketching, sigma), scheme);
             }
             answer
         }
-        Err(why) => refused(why, admitted.kind == Kind::Write),
+        Err(why) => refused(why, kind == Kind::Write),
     }
 }
 
-/// A request's body, whole. One that says that it is too long is not waited for.
-async fn collected(body: Incoming, config: &Config) -> Result<Bytes, (StatusCode, &'static str)> {
-    let too_long = (StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long");
-    if body.size_hint().lower() > config.longest_request as u64 {
-        return Err(too_long);
+/// Who a client is to the limits: by an address of IPv4, or the network of one of IPv6, of which whoever has one has 2⁶⁴.
+fn client(peer: IpAddr) -> u64 {
+    match peer.to_canonical() {
+        IpAddr::V4(peer) => KeyHash::of(&peer.octets()).0,
+        IpAddr::V6(peer) => KeyHash::of(&peer.octets()[..8]).0,
     }
-    let collecting = Limited::new(body, config.longest_request).collect();
-    match tokio::time::timeout(config.slow_client, collecting).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long),
-        Ok(Err(_)) => Err((StatusCode::BAD_REQUEST, "the request's body is malformed or broken off")),
-        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time")),
+}
+
+/// A request with its body, if it may be asked, and the room that the body takes. Its head is looked at before anything of a body is
+/// waited for, and only what will be forwarded is held.
+async fn admitted(
+    parts: &request::Parts,
+    body: Incoming,
+    rules: &Rules,
+    door: &Door,
+) -> Result<(Admitted, Option<OwnedSemaphorePermit>), Answer> {
+    let bad = |why: BadRequest| refusal(bad_request(why), &why.to_string());
+    check(parts).map_err(bad)?;
+    let read = parts.method == Method::GET || parts.method == Method::HEAD;
+    let (body, held) = if body.is_end_stream() {
+        (Bytes::new(), None)
+    } else if read {
+        nothing(body, door).await?;
+        (Bytes::new(), None)
+    } else if door.config.writes == Writes::Refused {
+        // The machine refuses it, whatever it says.
+        (Bytes::new(), None)
+    } else {
+        let (body, held) = collected(body, door).await?;
+        (body, Some(held))
+    };
+    let scheme = if door.tls.is_some() { "https" } else { "http" };
+    Ok((rules.admit(&door.engine.sketching, scheme, parts, body).map_err(bad)?, held))
+}
+
+/// The body of a read, which has none: by a coding that tells no length that is known at its end.
+async fn nothing(body: Incoming, door: &Door) -> Result<(), Answer> {
+    let some = || refusal(bad_request(BadRequest::Body), &BadRequest::Body.to_string());
+    if body.size_hint().lower() > 0 {
+        return Err(some());
     }
+    match tokio::time::timeout(door.config.slow_client, Limited::new(body, 0).collect()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(some()),
+        Ok(Err(_)) => Err(malformed()),
+        Err(_) => Err(late()),
+    }
+}
+
+/// A request's body, whole. One that says that it is too long is not waited for. Room is taken as bytes come, so that whoever only
+/// announces them takes none.
+async fn collected(mut body: Incoming, door: &Door) -> Result<(Bytes, OwnedSemaphorePermit), Answer> {
+    let longest = door.config.longest_request;
+    let too_long = || refusal(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long");
+    if body.size_hint().lower() > longest as u64 {
+        return Err(too_long());
+    }
+    let full =
+        |_| refusal(StatusCode::SERVICE_UNAVAILABLE, "too many requests with bodies are under way; try again later");
+    let room = |bytes: usize| {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Arc::clone(&door.requested).try_acquire_many_owned(bytes).map_err(full)
+    };
+    let collecting = async {
+        let (mut collected, mut held) = (BytesMut::new(), room(0)?);
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|_| malformed())?.into_data() else { continue };
+            if collected.len() + data.len() > longest {
+                return Err(too_long());
+            }
+            held.merge(room(data.len())?);
+            collected.extend_from_slice(&data);
+        }
+        Ok((collected.freeze(), held))
+    };
+    tokio::time::timeout(door.config.slow_client, collecting).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn malformed() -> Answer {
+    refusal(StatusCode::BAD_REQUEST, "the request's body is malformed or broken off")
+}
+
+fn late() -> Answer {
+    refusal(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time")
 }
 
 /// Rule K: the client is given the place of its write, and brings it with its reads.
@@ -390,5 +459,20 @@ fn has_length(status: StatusCode) -> bool {
 fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_one_client() {
+        let of = |text: &str| client(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_ne!(of("::ffff:192.0.2.1"), of("::ffff:192.0.2.2"));
     }
 }

@@ -133,6 +133,7 @@ async fn white_listed_paths_are_marked() {
 async fn sizes_and_rates_are_bounded() {
     let allowance = Some(Allowance { burst: 5, every: Duration::from_secs(600) });
     let site = Site::start(&[Sin::None; 3], |config| {
+        config.writes = Writes::One;
         config.longest_request = 1_000;
         config.bodies = Bodies { memory: 500, disk: 1_000, unverified_above: None };
         config.allowance = allowance;
@@ -170,6 +171,79 @@ async fn pages_that_nobody_takes_are_bounded() {
     while site.get("/long").await.status != 200 {
         assert!(tokio::time::Instant::now() < patience, "who has gone holds nothing");
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Whoever takes nothing of an answer holds memory no longer than a head may take, and then no connection either; by HTTP/2 his other
+/// streams do not help him.
+#[tokio::test]
+async fn an_answer_that_nobody_takes_is_let_go() {
+    let site = Site::start(&[Sin::None; 3], |config| {
+        config.bodies.memory = 16 << 20;
+        config.most_untaken = 20 << 20;
+        config.slow_client = Duration::from_millis(400);
+    })
+    .await;
+    site.put("/long", &"x".repeat(16 << 20));
+    // By the static table: GET, http, a path and a host of their own.
+    let head = [&[0x82, 0x86, 0x44, 5][..], b"/long", &[0x41, 1], b"a"].concat();
+    let by_http2 = [PREFACE, SETTINGS, &[0, 0, head.len() as u8, 1, 5, 0, 0, 0, 1], &head].concat();
+    for asked in [&b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n"[..], &by_http2] {
+        let mut slow = TcpStream::connect(site.proxy.address()).await.unwrap();
+        slow.write_all(asked).await.unwrap();
+        let mut first = [0; 12];
+        slow.read_exact(&mut first).await.unwrap();
+        let patience = tokio::time::Instant::now() + Duration::from_secs(30);
+        while site.get("/long").await.status != 200 {
+            assert!(tokio::time::Instant::now() < patience, "it is held for ever");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let told = tokio::time::timeout(Duration::from_secs(30), until_ended(&mut slow)).await;
+        let told = told.expect("its connection is ended");
+        assert!(told.len() < 16 << 20, "and the answer is not, as if it were whole");
+    }
+}
+
+/// What bodies of requests take is bounded, for all clients together; a head that will not be served is refused without its body.
+#[tokio::test]
+async fn bodies_of_requests_are_bounded_together() {
+    let site = Site::start(&[Sin::None; 3], |config| {
+        config.writes = Writes::One;
+        config.longest_request = 8_000;
+        config.most_requested = 10_000;
+    })
+    .await;
+    let half = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8000\r\n\r\n{}", "x".repeat(7_000));
+    let mut slow = TcpStream::connect(site.proxy.address()).await.unwrap();
+    slow.write_all(half.as_bytes()).await.unwrap();
+    let mut others = Vec::new();
+    while others.last() != Some(&503) {
+        assert!(others.len() < 500, "both are held");
+        others.push(site.ask("POST", "/", &[], &"x".repeat(5_000)).await.status);
+    }
+    assert_eq!(site.ask("POST", "/", &[], "short").await.status, 200, "there is room for others");
+    slow.write_all("x".repeat(1_000).as_bytes()).await.unwrap();
+    let mut first = [0; 12];
+    slow.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first[9..], b"200", "and it goes on");
+    assert_eq!(site.ask("POST", "/", &[], &"x".repeat(8_000)).await.status, 200, "whatever is answered holds nothing");
+}
+
+/// Their bodies never come.
+#[tokio::test]
+async fn what_will_not_be_served_is_refused_by_its_head() {
+    let patient = |config: &mut tidings_sketch_proxy::Config| config.slow_client = Duration::from_secs(3_600);
+    let site = Site::start(&[Sin::None; 3], patient).await;
+    let length = "Content-Length: 9\r\n\r\nabc";
+    let mut refused = vec![
+        (format!("POST / HTTP/1.1\r\nHost: a\r\n{length}"), "405"),
+        (format!("GET / HTTP/1.1\r\nHost: a\r\n{length}"), "400"),
+    ];
+    refused.push((format!("POST / HTTP/1.1\r\n{length}"), "400"));
+    refused.push((format!("POST / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\n{length}"), "501"));
+    for (bytes, status) in refused {
+        let told = raw(&site, &bytes).await;
+        assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{bytes:?}: {told}");
     }
 }
 
@@ -215,15 +289,56 @@ async fn ambiguous_and_malformed_requests_reach_no_origin() {
         let told = raw(&site, bytes).await;
         assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{bytes:?}: {told}");
     }
-    let both = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
-    let told = raw(&site, both).await;
-    assert_eq!(site.reads(), 0, "{told}");
+    let written = || site.origins.iter().map(|origin| origin.writes.load(Ordering::SeqCst)).sum::<u64>();
+    assert_eq!((site.reads(), written()), (0, 0));
+}
+
+/// RFC 9112 §6.3: a length beside a coding. Servers on the way may go by either; what one takes for a body is a request to the other. The
+/// coding decides, nothing is taken behind it, and an origin hears one length.
+#[tokio::test]
+async fn nothing_is_taken_behind_a_request_of_two_lengths() {
+    let site = Site::start(&[Sin::None; 3], |config| config.writes = Writes::One).await;
+    let written = || site.origins.iter().map(|origin| origin.writes.load(Ordering::SeqCst)).sum::<u64>();
+    let coding = "Transfer-Encoding: chunked\r\n";
+    for (at, lengths) in [
+        format!("Content-Length: 4\r\n{coding}"),
+        format!("{coding}Content-Length: 4\r\n"),
+        format!("Content-Length: 4\r\n{coding}Content-Length: 60\r\n"),
+        format!("{coding}Content-Length: nonsense\r\n"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for behind in ["GET /smuggled", "POST /smuggled"] {
+            let before = written();
+            let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{lengths}\r\n");
+            let mut stream = TcpStream::connect(site.proxy.address()).await.unwrap();
+            let bytes = format!("{head}2\r\nhi\r\n0\r\n\r\n{behind} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+            stream.write_all(bytes.as_bytes()).await.unwrap();
+            let told = tokio::time::timeout(Duration::from_secs(10), until_ended(&mut stream)).await;
+            let told = String::from_utf8_lossy(&told.expect("the connection is closed")).into_owned();
+            assert_eq!(told.matches("HTTP/1.1 ").count(), 1, "{at}: {told}");
+            assert!(told.starts_with("HTTP/1.1 200 ") && told.ends_with("\r\n\r\nhi"), "{at}: {told}");
+            assert_eq!((site.reads(), written() - before), (0, 1), "{at}: {told}");
+        }
+    }
+    // Twice the same is once; two that differ are refused, and what follows is not taken.
+    let twice = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
+    assert!(raw(&site, twice).await.starts_with("HTTP/1.1 200 "));
+    let before = written();
+    let differ = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhiPOST /smuggled HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    assert!(raw(&site, differ).await.starts_with("HTTP/1.1 400 "));
+    assert_eq!((site.reads(), written()), (0, before));
 }
 
 /// Whoever announces more than is taken hears so at once, and need not send it.
 #[tokio::test]
 async fn a_body_that_says_that_it_is_too_long_is_not_waited_for() {
-    let site = Site::start(&[Sin::None; 3], |config| config.slow_client = Duration::from_secs(3_600)).await;
+    let patient = |config: &mut tidings_sketch_proxy::Config| {
+        config.slow_client = Duration::from_secs(3_600);
+        config.writes = Writes::One;
+    };
+    let site = Site::start(&[Sin::None; 3], patient).await;
     let told = raw(&site, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\nabc").await;
     assert!(told.starts_with("HTTP/1.1 413"), "{told}");
 }
@@ -244,6 +359,7 @@ const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 #[tokio::test]
 async fn whoever_sends_slowly_is_cut_off_wherever_it_stands() {
     let slow = |config: &mut tidings_sketch_proxy::Config| {
+        config.writes = Writes::One;
         config.slow_client = Duration::from_millis(400);
         config.most_connections = 2;
     };
@@ -288,7 +404,11 @@ async fn whoever_sends_slowly_is_cut_off_wherever_it_stands() {
 /// A byte now and then is not more than nothing.
 #[tokio::test]
 async fn a_head_or_a_body_that_trickles_is_cut_off() {
-    let site = Site::start(&[Sin::None; 3], |config| config.slow_client = Duration::from_millis(400)).await;
+    let slow = |config: &mut tidings_sketch_proxy::Config| {
+        config.writes = Writes::One;
+        config.slow_client = Duration::from_millis(400);
+    };
+    let site = Site::start(&[Sin::None; 3], slow).await;
     for begin in [
         "GET /page HTTP/1.1\r\nHost: a\r\nX-Slow: ",
         "POST /page HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n",

@@ -25,7 +25,7 @@ use serde::Deserialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidings_base::{Class, Error, Incarnation};
 use tidings_sketch::group::Refusal;
 use tidings_sketch::http::Forwarded;
@@ -41,8 +41,13 @@ const PLACE: &str = "tidings-place";
 const LONGEST: usize = 1 << 20;
 /// How long members are given before all of them have been asked in vain, and are asked again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long members have to say of which cell they are, at the start.
-const MEETING: Duration = Duration::from_secs(5);
+/// The longest path of a file, as cells have it.
+const LONGEST_PATH: usize = 1_024;
+/// How long one member has to say of which cell it is, at the start. One that is out of reach must not use up the others' time.
+const ASKED: Duration = Duration::from_secs(1);
+/// How long all of them have: to start, for a cell of which somebody is there; and to be there.
+const STARTING: Duration = Duration::from_secs(30);
+const ABSENT: Duration = Duration::from_secs(5);
 
 type Line = Client<Connector, Full<Bytes>>;
 
@@ -69,26 +74,12 @@ impl CellGroup {
         let members = nodes.iter().map(|node| origin(node, "sketch.bad_node", "node", "http://10.0.0.1:7400"));
         let members = members.collect::<Result<Vec<Origin>, Error>>()?;
         let key = key.map(bearer).transpose()?;
-        let line = line(&members, ca.as_deref(), MEETING)?;
+        let line = line(&members, ca.as_deref(), ASKED)?;
         let met = CellGroup { members, key, ca, cluster: 0 };
-        let mut why = String::new();
-        let asking = async {
-            loop {
-                match met.clusters(&line).await {
-                    Ok(clusters) => return clusters,
-                    Err(nobody) => why = nobody,
-                }
-                tokio::time::sleep(AGAIN).await;
-            }
-        };
-        let Ok(clusters) = tokio::time::timeout(MEETING, asking).await else {
-            return Err(Error::new(
-                "sketch.no_cell",
-                Class::Unreachable,
-                format!("no node of the cell answers; {why}"),
-            )
-            .hint("Name running nodes with --cell; where they ask for a key, give one with --cell-key."));
-        };
+        let clusters = met.awaited(&line).await.map_err(|why| {
+            Error::new("sketch.no_cell", Class::Unreachable, format!("no node of the cell answers; {why}"))
+                .hint("Name running nodes with --cell; where they ask for a key, give one with --cell-key.")
+        })?;
         let (first, cluster) = clusters[0];
         if let Some((other, _)) = clusters.into_iter().find(|(_, other)| *other != cluster) {
             let what = format!("{} and {} are of different cells", met.name(first), met.name(other));
@@ -97,17 +88,40 @@ impl CellGroup {
         Ok(CellGroup { cluster, ..met })
     }
 
-    /// The cells of those members that say so, at least one; otherwise why the first one does not.
-    async fn clusters(&self, line: &Line) -> Result<Vec<(usize, u64)>, String> {
+    /// The cells of those members that say so, at least one, once one does; otherwise why none did.
+    async fn awaited(&self, line: &Line) -> Result<Vec<(usize, u64)>, String> {
+        let (begin, mut long) = (Instant::now(), ABSENT);
+        loop {
+            let nobody = match self.clusters(line).await {
+                Ok(clusters) => return Ok(clusters),
+                Err(nobody) => nobody,
+            };
+            if nobody.starts {
+                long = STARTING;
+            }
+            if begin.elapsed() >= long {
+                return Err(nobody.why);
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// The same, of now.
+    async fn clusters(&self, line: &Line) -> Result<Vec<(usize, u64)>, Unknown> {
         let asked = (0..self.members.len()).map(|number| self.ask_cluster(line, number));
         let said = futures::future::join_all(asked).await;
-        let known = said.iter().enumerate().filter_map(|(number, said)| Some((number, *said.as_ref().ok()?)));
-        let known: Vec<_> = known.collect();
-        if !known.is_empty() {
-            return Ok(known);
+        let (mut known, mut nobody) = (Vec::new(), Unknown { starts: false, why: "none is named".to_owned() });
+        for (number, said) in said.into_iter().enumerate() {
+            match said {
+                Ok(cluster) => known.push((number, cluster)),
+                // Who is starting says more than who is not there.
+                Err(unknown) if number == 0 || unknown.starts && !nobody.starts => {
+                    nobody = Unknown { why: format!("{}: {}", self.name(number), unknown.why), ..unknown };
+                }
+                Err(_) => {}
+            }
         }
-        let why = said.into_iter().next().and_then(Result::err).unwrap_or_else(|| "none is named".to_owned());
-        Err(format!("{}: {why}", self.name(0)))
+        if known.is_empty() { Err(nobody) } else { Ok(known) }
     }
 
     /// Its members, as they were named.
@@ -125,15 +139,17 @@ impl CellGroup {
         self.members.get(number).map(ToString::to_string).unwrap_or_default()
     }
 
-    async fn ask_cluster(&self, line: &Line, number: usize) -> Result<u64, String> {
-        let request =
-            self.request(number, Method::GET, "?place=applied", Bytes::new()).map_err(|why| why.to_string())?;
-        let heard = tokio::time::timeout(MEETING, hear(line, request)).await;
-        let heard = heard.map_err(|_| "it does not answer in time".to_owned())?.map_err(|why| why.to_string())?;
+    async fn ask_cluster(&self, line: &Line, number: usize) -> Result<u64, Unknown> {
+        let no = |starts, why: String| Unknown { starts, why };
+        let request = self.request(number, Method::GET, "?place=applied", Bytes::new());
+        let request = request.map_err(|why| no(false, why.to_string()))?;
+        let heard = tokio::time::timeout(ASKED, hear(line, request)).await;
+        let heard = heard.map_err(|_| no(false, "it does not answer in time".to_owned()))?;
+        let heard = heard.map_err(|why| no(false, why.to_string()))?;
         match heard.place() {
             Some((cluster, _)) if cluster != 0 => Ok(cluster),
-            Some(_) => Err("it does not know yet of which cell it is".to_owned()),
-            None => Err(heard.said().to_string()),
+            Some(_) => Err(no(true, "it does not know yet of which cell it is".to_owned())),
+            None => Err(no(heard.status.is_server_error(), heard.said().to_string())),
         }
     }
 
@@ -159,6 +175,13 @@ impl CellGroup {
     }
 }
 
+/// Why a member does not say of which cell it is.
+struct Unknown {
+    /// It is there and may know later.
+    starts: bool,
+    why: String,
+}
+
 fn bearer(key: &str) -> Result<HeaderValue, Error> {
     let value = HeaderValue::from_str(&format!("Bearer {key}")).map(|mut value| {
         value.set_sensitive(true);
@@ -181,19 +204,37 @@ pub(super) fn fits(asked: &Forwarded) -> Result<(), Unfit> {
     if asked.target.contains('?') {
         return Err(Unfit::new(StatusCode::BAD_REQUEST, "a file's path has no query; write `?` as %3F"));
     }
-    // A part that a server on the way could resolve would lead out of the files.
-    let resolved = |part: &str| {
-        let part: Vec<u8> = percent_decode_str(part).collect();
-        matches!(part.as_slice(), b"" | b"." | b"..")
-    };
-    if asked.target.strip_prefix('/').is_none_or(|path| path.split('/').any(resolved)) {
-        return Err(Unfit::new(StatusCode::BAD_REQUEST, "this is not a file's path"));
-    }
+    named(&asked.target).map_err(|why| Unfit::new(StatusCode::BAD_REQUEST, why))?;
     match asked.method {
         Method::GET => Ok(()),
         Method::PUT | Method::DELETE => plain_write(asked),
         _ => Err(Unfit::method("GET, HEAD, PUT, DELETE")),
     }
+}
+
+/// Whether a target is a file's path. A node refuses others, too, but without a place: that says nothing of the cell, and would be
+/// asked for again and again.
+fn named(target: &str) -> Result<(), &'static str> {
+    let path = target.strip_prefix('/').ok_or("this is not a file's path")?;
+    let mut length = 0;
+    for part in path.split('/') {
+        let encoded =
+            |(at, _)| part.as_bytes().get(at + 1..at + 3).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
+        if !part.match_indices('%').all(encoded) {
+            return Err("a percent sign is not followed by two digits");
+        }
+        let part: Vec<u8> = percent_decode_str(part).collect();
+        match part.as_slice() {
+            // A part that a server on the way could resolve would lead out of the files.
+            b"" | b"." | b".." => return Err("this is not a file's path"),
+            part if std::str::from_utf8(part).is_err() => return Err("a file's path is UTF-8"),
+            part if part.contains(&b'/') || part.contains(&0) => {
+                return Err("no part of a file's path has a slash or NUL");
+            }
+            part => length += 1 + part.len(),
+        }
+    }
+    if length > LONGEST_PATH { Err("a file's path has at most 1,024 bytes") } else { Ok(()) }
 }
 
 /// What a node says of an error.
@@ -461,10 +502,28 @@ mod tests {
 
     #[test]
     fn only_files_are_asked_for() {
-        for good in ["/a", "/a/b%20c", "/a/..b", "/%2e%2e%2e"] {
+        let (long, too_long) = (format!("/%61/{}", "a".repeat(1_021)), format!("/%61/{}", "a".repeat(1_022)));
+        for good in ["/a", "/a/b%20c", "/a/..b", "/%2e%2e%2e", "/%c3%a4", &long] {
             assert_eq!(fits(&asked("GET", good)), Ok(()), "{good}");
         }
-        for bad in ["/", "/a/", "/a//b", "/..", "/a/%2E%2e/b", "/./a", "/a?list", "/a/.", "*"] {
+        // The last ones a node refuses without a place, which would be waited for until everybody is given up.
+        for bad in [
+            "/",
+            "/a/",
+            "/a//b",
+            "/..",
+            "/a/%2E%2e/b",
+            "/./a",
+            "/a?list",
+            "/a/.",
+            "*",
+            "/a%2Fb",
+            "/a/%ff",
+            "/a%00",
+            "/a%zz",
+            "/a%2",
+            &too_long,
+        ] {
             assert_eq!(fits(&asked("GET", bad)).unwrap_err().status, StatusCode::BAD_REQUEST, "{bad}");
         }
         assert_eq!(fits(&asked("POST", "/a")).unwrap_err().status, StatusCode::METHOD_NOT_ALLOWED);

@@ -1,9 +1,11 @@
 //! A real proxy before real small web servers, or before a BFT group, on loopback.
 
 mod bodies;
+mod cell;
 mod health;
 mod ordered;
 mod origins;
+mod patience;
 #[path = "../../../../tests/shared/ports.rs"]
 mod ports;
 mod secure;

@@ -50,7 +50,7 @@ struct Content {
     encoding: Option<String>,
 }
 
-/// The GET requests of a file that were answered with a page, in the order in which they began.
+/// The GET requests of a file that were answered with a page, or that it is unchanged, in the order in which they began.
 pub fn read(name: &str, from: impl Read) -> Result<Vec<Fetched>, Error> {
     let file: File = serde_json::from_reader(from).map_err(|error| {
         Error::new("sketch.bad_har", Class::Invalid, format!("{name}: not a HAR file: {error}"))
@@ -60,24 +60,37 @@ pub fn read(name: &str, from: impl Read) -> Result<Vec<Fetched>, Error> {
     // Times are written alike within a file, so their texts sort as they do; a stable sort keeps what is equal.
     entries.sort_by(|left, right| left.started.cmp(&right.started));
     let mut parties: BTreeMap<String, String> = BTreeMap::new();
-    let mut fetched = Vec::new();
+    let (mut fetched, mut last) = (Vec::new(), BTreeMap::<String, Vec<u8>>::new());
     for entry in entries {
         let Ok(uri) = entry.request.url.parse::<Uri>() else { continue };
         let Some(host) = uri.host().map(str::to_ascii_lowercase) else { continue };
         // A page belongs to the site that it was first asked of.
         let page = entry.pageref.unwrap_or_default();
         let first = parties.entry(page).or_insert_with(|| site(&host)).clone();
-        if entry.request.method != "GET" || entry.response.status != 200 {
+        if entry.request.method != "GET" || ![200, 304].contains(&entry.response.status) {
             continue;
         }
-        let body = entry.response.content.text.and_then(|text| match entry.response.content.encoding.as_deref() {
-            Some("base64") => STANDARD.decode(text.as_bytes()).ok(),
-            _ => Some(text.into_bytes()),
-        });
+        let body = match entry.response.status {
+            // It is what it was. What a page was that had been fetched before the record began is not known.
+            304 => last.get(&entry.request.url).cloned(),
+            _ => body(entry.response.content),
+        };
+        if let Some(body) = body.as_ref().filter(|_| entry.response.status == 200) {
+            last.insert(entry.request.url.clone(), body.clone());
+        }
         let site = site(&host);
         fetched.push(Fetched { url: entry.request.url, first_party: site == first, site, body });
     }
     Ok(fetched)
+}
+
+/// What came back, if it was recorded.
+fn body(content: Content) -> Option<Vec<u8>> {
+    let text = content.text?;
+    match content.encoding.as_deref() {
+        Some("base64") => STANDARD.decode(text.as_bytes()).ok(),
+        _ => Some(text.into_bytes()),
+    }
 }
 
 /// The site of a host: its last two labels, three where the second is as short as in `co.uk`. No list of public suffixes is
@@ -121,6 +134,28 @@ mod tests {
                 ("shop.co.uk", true, None)
             ]
         );
+    }
+
+    #[test]
+    fn what_is_unchanged_is_what_it_was() {
+        let entry = |second: u8, path: &str, status: u16, text: &str| {
+            let started = format!("2026-01-01T00:00:0{second}.000Z");
+            serde_json::json!({ "startedDateTime": started, "request": { "method": "GET", "url": format!("http://a{path}") },
+                "response": { "status": status, "content": { "text": text } } })
+        };
+        let entries = [
+            entry(1, "/", 200, "red"),
+            entry(2, "/", 304, ""),
+            entry(3, "/", 200, "blue"),
+            entry(4, "/", 304, ""),
+            entry(5, "/before", 304, ""),
+            entry(6, "/", 404, "gone"),
+        ];
+        let file = serde_json::json!({ "log": { "entries": entries } }).to_string();
+        let fetched = read("x.har", file.as_bytes()).unwrap();
+        let bodies: Vec<_> = fetched.iter().map(|one| one.body.as_deref()).collect();
+        let (red, blue) = (Some(&b"red"[..]), Some(&b"blue"[..]));
+        assert_eq!(bodies, [red, red, blue, blue, None]);
     }
 
     #[test]

@@ -165,7 +165,7 @@ struct Before {
 fn before(town: &Town) -> Before {
     let mut command = tidings();
     command.args(["sketch", "run", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--new-pages", "any"]);
-    command.args(["--patience", "1000", "--give-up", "30000", "--log", "warn", "--cell", &town.urls()]);
+    command.args(["--patience", "10000", "--give-up", "30000", "--log", "warn", "--cell", &town.urls()]);
     let running = Running::start(command.args(["--cell-writes", "--read-your-writes"]));
     let line = running.line(1);
     assert!(line.contains("a cell of 3 members"), "{line}");
@@ -205,11 +205,13 @@ fn nobody_reads_a_cell_back_in_time() {
 
 /// One follower hears nobody, and answers all the while with what was.
 fn a_member_that_is_behind_is_not_believed(town: &Town, proxy: &Before) {
-    let behind = (town.master() + 1) % 3;
+    let master = town.master();
+    let (behind, third) = ((master + 1) % 3, (master + 2) % 3);
     town.relays[behind].cut(true);
     let written = ask(proxy.at, "PUT", FILE, "", "1");
     assert_eq!(written.status, 204, "{}", written.body);
     assert_eq!(town.applied(behind).as_deref(), Some("0"), "it is behind");
+    until("the third has applied it", || (town.applied(third)? == "1").then_some(()));
     // Rule K: whoever has written sees it at once.
     let session = written.header("set-cookie").split(';').next().unwrap_or_default().to_owned();
     let read = ask(proxy.at, "GET", FILE, &session, "");
@@ -306,7 +308,7 @@ fn what_is_no_file_is_refused_and_writes_unless_they_are_allowed() {
         ["/", "/a?stat", "/../status", "/%2e%2e/%2e%2e/status", "/a//b"].map(|path| status("GET", path)),
         [400; 5]
     );
-    assert_eq!(status("GET", "/a%2Fb"), 502, "the cell refuses it");
+    assert_eq!(status("GET", "/a%2Fb"), 400, "the cell would refuse it");
     let refused = ask(at, "PUT", "/a", "", "y");
     assert_eq!((refused.status, refused.header("allow")), (405, "GET, HEAD"));
     assert_eq!(http_get(node.address, "/v1/cell/files/a").unwrap().1, "x");

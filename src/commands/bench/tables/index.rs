@@ -12,11 +12,11 @@ use tidings_predicate::{BadData, Dialect, Key, Packed, Predicate, Scope, Value};
 
 const SEED: u64 = 4;
 
-fn bad(error: BadData) -> Error {
+pub fn bad(error: BadData) -> Error {
     Error::new("bench.data", Class::Failed, error.to_string())
 }
 
-fn resident() -> f64 {
+pub fn resident() -> f64 {
     probe::resident(std::process::id()).unwrap_or_default() as f64
 }
 

@@ -48,7 +48,8 @@ Example:\n  tidings bft run --group town/group.toml --data town/replica-0";
 const REKEY_HELP: &str = "A replica that lost its journal counts as a liar until it has another key. First all replicas are run with \
 --closing, until `bft status` shows one height for all: then nothing is written any more, and all hold the same. This \
 makes a group.toml for the next life, which begins with that, and a folder for the replica. Everybody is stopped, and \
-started with the new file; the other folders, and clients' files, stay what they are.\n\n\
+started with the new file; the other folders, and clients' files, stay what they are. Who lies of its height is left out \
+by --without.\n\n\
 Example:\n  tidings bft rekey town-2 --replica 3 --secret backup/secret.toml --from town/replica-0 \
 --group town/group.toml --client town/client-1.toml";
 
@@ -65,6 +66,9 @@ pub struct Rekey {
     /// The folder of a replica that runs with --closing
     #[arg(long, value_name = "DIR")]
     pub from: PathBuf,
+    /// A replica that lies, by its number: what it says of itself does not count. At most f, once for each
+    #[arg(long, value_name = "N")]
+    pub without: Vec<u16>,
     #[command(flatten)]
     pub asks: Asks,
 }
@@ -140,6 +144,9 @@ pub struct Way {
     /// By what replicas remember of earlier reads, so that one of them executes it (D-Prophecy); in the order if they do not
     #[arg(long, conflicts_with = "ordered")]
     pub remembered: bool,
+    /// With --remembered: only if all replicas remember the same, and not 2f + 1 of them
+    #[arg(long, requires = "remembered")]
+    pub strict: bool,
 }
 
 #[derive(Args)]

@@ -180,7 +180,7 @@ fn who_lost_its_vote_has_one_again_in_the_next_life() {
 #[test]
 fn who_lies_changes_nothing() {
     let _turn = turn();
-    for sin in ["forger", "stale", "equivocator", "mute"] {
+    for sin in ["forger", "stale", "equivocator", "mute", "sleeper", "mute-sleeper", "boaster"] {
         let town = Town::start(4, &[sin]);
         for value in ["red", "green", "blue"] {
             assert_eq!(town.ask(&["put", "colour", value]).code, 0, "{sin}");
@@ -188,6 +188,8 @@ fn who_lies_changes_nothing() {
             assert_eq!(town.ask(&["get", "colour", "--ordered"]).out, format!("{value}\n"), "{sin}");
             // What it remembers is what was read last in the order.
             assert_eq!(town.ask(&["get", "colour", "--remembered"]).out, format!("{value}\n"), "{sin}");
+            let strict = town.ask(&["get", "colour", "--remembered", "--strict"]);
+            assert_eq!(strict.out, format!("{value}\n"), "{sin}");
         }
         assert_eq!(town.ask(&["delete", "colour", "--json"]).json()["existed"], true, "{sin}");
         let gone = town.ask(&["get", "colour"]);

@@ -1,6 +1,6 @@
 //! `tidings bft`: the keys of a group, what is said of one that does not run, and one that does. `tests/bft` has more of it.
 
-use crate::ports::free_port;
+use crate::ports::{free_address, free_port};
 use crate::process::run;
 #[cfg(feature = "bft")]
 use crate::process::{turn, until};
@@ -9,8 +9,14 @@ use crate::town::Town;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::tempdir;
+use tidings_base::Incarnation;
+use tidings_bft::kv::KeyValue;
 use tidings_bft::membership::{ClientSecrets, Membership, ReplicaSecrets};
+use tidings_bft::sin::Sin;
+use tidings_bft::snapshot::EVERY;
+use tidings_bft::testing::{Modelled, Part};
 use tidings_sketch::ReplicaId;
+use tidings_sketch::replica::Block;
 
 fn addresses() -> Vec<String> {
     (0..4).map(|_| format!("127.0.0.1:{},127.0.0.1:{}", free_port(), free_port())).collect()
@@ -62,6 +68,41 @@ fn what_cannot_be_a_group_is_refused_and_nothing_is_made() {
     assert!(!at.path().join("three").exists());
     let said = run(&["bft", "keygen", &dir, "--replica", "127.0.0.1:1"]);
     assert!(said.code == 2 && said.err.contains("two addresses"), "{said:?}");
+}
+
+/// One that boasts of its height keeps the others from their next life until it is left out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_liar_does_not_keep_a_group_from_its_next_life() {
+    let at = tempdir().unwrap();
+    let sins = [None, None, None, Some(Sin::Boaster)];
+    let part = |sin| Part { addresses: (free_address(), free_address()), service: KeyValue::default(), sin };
+    let town = Modelled::start(at.path(), 1, 1, sins.map(part).into()).await.unwrap();
+    for seat in (0..4).map(|number| town.seat(number)) {
+        (1..=EVERY).for_each(|height| seat.execute(&Block { height, commands: Vec::new() }).unwrap());
+        seat.pool.close();
+    }
+    let file = |name: &str, text: String| {
+        let path = at.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let group = file("group.toml", town.founded.membership.to_text().unwrap());
+    let client = file("client.toml", town.founded.clients[0].to_text().unwrap());
+    let secret = file("secret.toml", town.founded.replicas[3].to_text().unwrap());
+    let [from, next] = ["0", "next"].map(|name| at.path().join(name).display().to_string());
+    let rekey = |more: &[&str]| {
+        let named = ["--secret", &secret, "--from", &from, "--group", &group, "--client", &client];
+        run(&[&["bft", "rekey", &next, "--replica", "3"], &named[..], more].concat())
+    };
+    let refused = rekey(&[]);
+    assert!(refused.code != 0 && refused.err.contains("replica 3 says that it is further ahead"), "{refused:?}");
+    assert!(refused.err.contains("--without 3"), "{refused:?}");
+    rekey(&["--without", "3", "--without", "2"]).failed(2, "2 replicas cannot be left out: 1 of this group may lie");
+    rekey(&["--without", "4"]).failed(2, "there is no replica 4");
+    let said = rekey(&["--without", "3"]);
+    assert!(said.code == 0 && said.out.contains("life 2"), "{said:?}");
+    let read = |name: &str| fs::read_to_string(at.path().join("next").join(name)).unwrap();
+    assert_eq!(Membership::parse(&read("group.toml")).unwrap().life(), Incarnation(2));
 }
 
 /// Four processes; one is killed, and comes back.

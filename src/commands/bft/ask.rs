@@ -95,7 +95,11 @@ fn read(asks: &Asks, request: Bytes, way: &Way) -> Result<Answered, Error> {
     let (membership, secrets) = of(asks)?;
     runtime()?.block_on(async {
         let size = usize::from(membership.size());
-        let mut client = direct::Client::start(membership, secrets, &Options::after(wall_micros()))?;
+        let options = Options::after(wall_micros());
+        let mut client = match way.strict {
+            true => direct::Client::start_strict(membership, secrets, &options)?,
+            false => direct::Client::start(membership, secrets, &options)?,
+        };
         let _ = tokio::time::timeout(PATIENCE, client.connected(size)).await;
         let direct::Answered { result, how, sigma } = client.read(request).await?;
         Ok(Answered { result, sigma: sigma.filter(|_| how == How::Agreed) })

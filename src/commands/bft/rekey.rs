@@ -1,7 +1,8 @@
 //! `tidings bft rekey`: the next life of a group, in which a replica that lost its journal of votes has another key (rule G).
 //!
 //! The last life has come to rest (`bft run --closing`): 2f + 1 replicas say that they have no part in commands any more, and
-//! hold the same last state. The next one begins with that.
+//! hold the same last state. The next one begins with that. Up to f of them may be left out: one that lies would otherwise keep
+//! the others from it for ever.
 
 use super::keygen::{file, folder};
 use super::status;
@@ -9,6 +10,8 @@ use crate::cli::bft::Rekey;
 use crate::commands::runtime;
 use crate::output::{self, broken};
 use serde_json::json;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::{Class, Error};
@@ -16,7 +19,7 @@ use tidings_bft::frame::Status;
 use tidings_bft::keys::{Secret, random};
 use tidings_bft::mark;
 use tidings_bft::membership::{ClientSecrets, Membership, ReplicaSecrets};
-use tidings_bft::snapshot::Shelf;
+use tidings_bft::snapshot::{Shelf, Snapshot};
 use tidings_sketch::ReplicaId;
 
 /// Between two looks at replicas that seem to be at rest: longer than a view that still comes to something.
@@ -31,7 +34,7 @@ pub fn run(args: &Rekey) -> Result<(), Error> {
         return Err(output::usage(format!("{} is not the secret of replica {}", args.secret.display(), replica.0)));
     }
     let state = state(args)?;
-    runtime()?.block_on(at_rest(args, &group, state.height, &state.hash))?;
+    runtime()?.block_on(at_rest(args, &group, &state))?;
 
     let secrets = ReplicaSecrets { secret: Secret::of(random()?)?, macs: old.macs };
     let next = group.rekeyed(replica, secrets.secret.public(), state.hash)?;
@@ -59,7 +62,7 @@ pub fn run(args: &Rekey) -> Result<(), Error> {
 }
 
 /// The state that a replica of this machine rests with.
-fn state(args: &Rekey) -> Result<tidings_bft::snapshot::Snapshot, Error> {
+fn state(args: &Rekey) -> Result<Snapshot, Error> {
     let from = args.from.display();
     let none = || {
         Error::new("bft.no_state", Class::NotFound, format!("{from} holds no snapshot"))
@@ -72,30 +75,140 @@ fn state(args: &Rekey) -> Result<tidings_bft::snapshot::Snapshot, Error> {
     latest.map_err(|error| broken(format_args!("cannot read the snapshot of {from}"), error))?.ok_or_else(none)
 }
 
+/// What all replicas of a group said of themselves, by number; `None` where one said nothing.
+type Look = [Option<Status>];
+
 /// Refuses unless the group rests with this state, now and a while later.
-async fn at_rest(args: &Rekey, group: &Membership, height: u64, hash: &[u8; 32]) -> Result<(), Error> {
+async fn at_rest(args: &Rekey, group: &Membership, state: &Snapshot) -> Result<(), Error> {
     let secrets = ClientSecrets::parse(&super::text(&args.asks.client)?)?;
-    let membership = Arc::new(group.clone());
-    for look in 0..2 {
-        if look > 0 {
-            tokio::time::sleep(STILL).await;
+    let (membership, without) = (Arc::new(group.clone()), without(args, group)?);
+    let first = status::ask(membership.clone(), secrets.clone()).await?;
+    tokio::time::sleep(STILL).await;
+    let second = status::ask(membership, secrets).await?;
+    rests([&first, &second], state, group.faults(), &without).map_err(|stir| {
+        Error::new("bft.not_at_rest", Class::Refused, format!("the group does not rest with this state: {stir}"))
+            .hint(stir.hint(group.faults()))
+    })
+}
+
+/// The replicas that the operator leaves out: at most f, or too few are left who are known to be honest.
+fn without(args: &Rekey, group: &Membership) -> Result<BTreeSet<u16>, Error> {
+    let without: BTreeSet<u16> = args.without.iter().copied().collect();
+    if let Some(stranger) = without.iter().find(|number| **number >= group.size()) {
+        return Err(output::usage(format!("there is no replica {stranger}")));
+    }
+    let (out, faults) = (without.len(), group.faults());
+    if out > usize::from(faults) {
+        return Err(output::usage(format!("{out} replicas cannot be left out: {faults} of this group may lie")));
+    }
+    Ok(without)
+}
+
+/// Why a group does not rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stir {
+    /// A replica says that it has executed more.
+    Ahead(u16),
+    /// A replica has a part in commands.
+    Open(u16),
+    /// Not enough are there, and hold the state.
+    TooFew { there: usize, enough: usize },
+}
+
+impl fmt::Display for Stir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stir::Ahead(number) => write!(f, "replica {number} says that it is further ahead"),
+            Stir::Open(number) => write!(f, "replica {number} runs without --closing"),
+            Stir::TooFew { there, enough } => {
+                write!(f, "{there} replicas say that they rest there with this state, of {enough}")
+            }
         }
-        let said = status::ask(membership.clone(), secrets.clone()).await?;
-        if let Some(moves) = said.iter().flatten().find(|status| status.height > height || !status.closed) {
-            let why = if moves.closed { "one is further ahead" } else { "one runs without --closing" };
-            return Err(moving(why));
+    }
+}
+
+impl Stir {
+    fn hint(self, faults: u16) -> String {
+        let wait = "Run every replica that there is with --closing, and wait until `bft status` shows one height for all of them";
+        match self {
+            Stir::Ahead(number) | Stir::Open(number) => {
+                format!("{wait}; if replica {number} lies, leave it out: `--without {number}`, for {faults} at most.")
+            }
+            Stir::TooFew { .. } => format!("{wait}."),
         }
-        let rests = |status: &&Status| status.height == height && status.snapshot == height && status.hash == *hash;
-        let (there, enough) = (said.iter().flatten().filter(rests).count(), 2 * usize::from(group.faults()) + 1);
+    }
+}
+
+/// Whether a group rests with a state, by what its replicas said in two looks some time apart. Whatever was acknowledged is known
+/// to f + 1 honest ones, and so to one of 2f + 1 that rest, whoever is left out.
+fn rests(looks: [&Look; 2], state: &Snapshot, faults: u16, without: &BTreeSet<u16>) -> Result<(), Stir> {
+    for look in looks {
+        let said = (0..).zip(look).filter(|(number, _)| !without.contains(number));
+        let said: Vec<(u16, &Status)> = said.filter_map(|(number, status)| Some((number, status.as_ref()?))).collect();
+        for (number, status) in &said {
+            match status {
+                Status { closed: false, .. } => return Err(Stir::Open(*number)),
+                Status { height, .. } if *height > state.height => return Err(Stir::Ahead(*number)),
+                _ => {}
+            }
+        }
+        let rests = |of: &Status| of.height == state.height && of.snapshot == state.height && of.hash == state.hash;
+        let (there, enough) = (said.iter().filter(|(_, of)| rests(of)).count(), 2 * usize::from(faults) + 1);
         if there < enough {
-            return Err(moving(&format!("{there} replicas say that they rest there with this state, of {enough}")));
+            return Err(Stir::TooFew { there, enough });
         }
     }
     Ok(())
 }
 
-fn moving(why: &str) -> Error {
-    Error::new("bft.not_at_rest", Class::Refused, format!("the group does not rest with this state: {why}")).hint(
-        "Run every replica that there is with --closing, and wait until `bft status` shows one height for all of them.",
-    )
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_rests_if_enough_say_so_twice_and_nobody_says_otherwise() {
+        let state = Snapshot { height: 256, hash: [7; 32], bytes: bytes::Bytes::new() };
+        let rests_at = |height| {
+            let (group, nonce, hash) = (1, 2, [7; 32]);
+            Some(Status { group, nonce, height, snapshot: 256, hash, closed: true, votes: true, waiting: 0 })
+        };
+        let there = || rests_at(256);
+        let but = |change: fn(&mut Status)| {
+            let mut status = there();
+            status.iter_mut().for_each(change);
+            status
+        };
+        let open = but(|status| status.closed = false);
+        let other = but(|status| status.hash = [8; 32]);
+        let older = but(|status| status.snapshot = 0);
+        let still = vec![there(), there(), there(), there()];
+        let three = |last| vec![there(), there(), there(), last];
+        let two = |last: Option<Status>| vec![there(), there(), last.clone(), last];
+        let too_few = |there| Err(Stir::TooFew { there, enough: 3 });
+        for (look, without, expected) in [
+            (still.clone(), None, Ok(())),
+            (three(None), None, Ok(())),
+            (three(rests_at(200)), None, Ok(())),
+            (three(other.clone()), None, Ok(())),
+            (two(None), None, too_few(2)),
+            (two(rests_at(255)), None, too_few(2)),
+            (two(other), None, too_few(2)),
+            (two(older), None, too_few(2)),
+            (vec![None; 4], None, too_few(0)),
+            (three(rests_at(257)), None, Err(Stir::Ahead(3))),
+            (three(open.clone()), None, Err(Stir::Open(3))),
+            // Whoever is left out says nothing, for or against.
+            (three(rests_at(512)), Some(3), Ok(())),
+            (three(open.clone()), Some(3), Ok(())),
+            (still.clone(), Some(0), Ok(())),
+            (two(rests_at(512)), Some(3), Err(Stir::Ahead(2))),
+            (three(None), Some(0), too_few(2)),
+        ] {
+            let without = without.into_iter().collect();
+            assert_eq!(rests([&look, &look], &state, 1, &without), expected, "{look:?} without {without:?}");
+            // Both looks count.
+            assert_eq!(rests([&still, &look], &state, 1, &without), expected, "{look:?} without {without:?}, later");
+            assert_eq!(rests([&look, &still], &state, 1, &without), expected, "{look:?} without {without:?}, before");
+        }
+    }
 }

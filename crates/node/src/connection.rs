@@ -21,12 +21,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tidings_base::{Class, Error, NodeId};
-use tidings_client::link::{Admission, Carrier, Driver, Handler, Link};
+use tidings_client::link::{Admission, Carrier, Driver, Handler};
 use tidings_wire::session::{Config as SessionConfig, Side};
 use tidings_wire::{Body, Limits, Patience, error, v1};
 use tokio::sync::Notify;
 
-pub use tidings_client::link::{Gone, Operation, Requests, Responder, TrySendError};
+pub use tidings_client::link::{Gone, Link, Operation, Requests, Responder, TrySendError};
 
 /// Tells who is behind a connection that says so only in its `Hello`, and whether identities still stand. (Who says so
 /// in a header was identified before any carrier saw the request.)

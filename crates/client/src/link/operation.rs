@@ -38,6 +38,11 @@ impl Responder {
         self.op
     }
 
+    /// The connection that the operation is on.
+    pub fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
     /// Answers with one last frame.
     pub fn reply(mut self, body: Body) {
         self.answered = true;

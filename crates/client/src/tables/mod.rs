@@ -30,7 +30,7 @@ pub use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction};
 pub use tidings_predicate::{Key, PartitionValue, Value};
 pub use tidings_wire::v1::{
     PartitionInfo, PartitionSize, ReadLevel, RecordOperation, TableAccessChange, TableAcl, TableAclEntry, TableColumn,
-    TableInfo, TableLevel, TablePartitionBy, TableProperties, TableRight,
+    TableInfo, TableLevel, TablePartitionBy, TableProperties, TableQueriesReply, TableQuery, TableRight, TablesNodeLoad,
 };
 pub use watch::{Event, Watch, WatchOptions, event_of, objects};
 pub use write::{Conflict, Outcome, Write};
@@ -158,6 +158,22 @@ impl Tables {
     /// A table, its partitions, and what their owners say of them.
     pub async fn stat(&self, name: &str) -> Result<TableInfo, Error> {
         self.info(Message::Stat(v1::TableStat { table: name.into() })).await
+    }
+
+    /// Live queries of a table, whichever nodes their clients are connected to. Told to whoever administers it.
+    pub async fn queries(&self, name: &str) -> Result<TableQueriesReply, Error> {
+        match self.ask(Message::Queries(v1::TableQueries { table: name.into(), alone: false })).await? {
+            Message::QueriesReply(reply) => Ok(reply),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// How Tables fares, node by node. Told to operators.
+    pub async fn load(&self) -> Result<Vec<TablesNodeLoad>, Error> {
+        match self.ask(Message::Load(v1::TablesLoad { alone: false })).await? {
+            Message::LoadReply(reply) => Ok(reply.nodes),
+            _ => Err(unexpected()),
+        }
     }
 
     async fn info(&self, message: Message) -> Result<TableInfo, Error> {

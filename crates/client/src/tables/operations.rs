@@ -44,13 +44,29 @@ enum Whose {
 struct Lane {
     netid: NetId,
     next: u64,
-    open: BTreeMap<u64, Object>,
+    open: BTreeMap<u64, Open>,
     /// Of one client: the numbers that are open on each record.
     records: BTreeMap<Object, BTreeSet<u64>>,
 }
 
 /// What an operation is on: a table and a key.
 type Object = (Arc<str>, Key);
+
+/// An operation that is open.
+struct Open {
+    object: Object,
+    /// What is put, if it is a whole record.
+    columns: Option<v1::RecordData>,
+}
+
+/// An operation that a read may have to wait for.
+#[derive(Clone, Debug)]
+pub(super) struct Unfinished {
+    pub seq: u64,
+    pub key: Key,
+    /// What is put, nothing if it is no whole record; none if somebody else knows.
+    pub columns: Option<v1::RecordData>,
+}
 
 /// A client as operations are named by.
 type NetId = [u8; 16];
@@ -85,12 +101,12 @@ impl Lane {
         if whose == Whose::OneClient {
             self.records.entry(object.clone()).or_default().insert(seq);
         }
-        self.open.insert(seq, object);
+        self.open.insert(seq, Open { object, columns: None });
         seq
     }
 
     fn end(&mut self, seq: u64) {
-        let Some(object) = self.open.remove(&seq) else { return };
+        let Some(Open { object, .. }) = self.open.remove(&seq) else { return };
         if let Some(open) = self.records.get_mut(&object) {
             open.remove(&seq);
             if open.is_empty() {
@@ -101,7 +117,7 @@ impl Lane {
 
     /// The last operation before this one that is open on the same record; 0 = none.
     fn before(&self, seq: u64) -> u64 {
-        let open = self.open.get(&seq).and_then(|object| self.records.get(object));
+        let open = self.open.get(&seq).and_then(|open| self.records.get(&open.object));
         open.and_then(|open| open.range(..seq).next_back()).copied().unwrap_or_default()
     }
 }
@@ -169,11 +185,15 @@ impl Operations {
     }
 
     /// The operations on a table that are open, by the names they have.
-    pub(super) fn pending(&self, table: &str) -> Vec<(NetId, Vec<(Key, u64)>)> {
+    pub(super) fn pending(&self, table: &str) -> Vec<(NetId, Vec<Unfinished>)> {
         let lanes = self.lanes.lock();
+        let unfinished = |(seq, open): (&u64, &Open)| {
+            let (key, columns) = (open.object.1.clone(), Some(open.columns.clone().unwrap_or_default()));
+            Unfinished { seq: *seq, key, columns }
+        };
         let of = |lane: &Lane| {
-            let open = lane.open.iter().filter(|(_, (of, _))| **of == *table);
-            (lane.netid, open.map(|(seq, (_, key))| (key.clone(), *seq)).collect::<Vec<_>>())
+            let open = lane.open.iter().filter(|(_, open)| *open.object.0 == *table);
+            (lane.netid, open.map(unfinished).collect::<Vec<_>>())
         };
         lanes.iter().map(of).filter(|(_, open)| !open.is_empty()).collect()
     }
@@ -188,18 +208,31 @@ impl Begun<'_> {
         v1::RecordOperation { netid: self.netid.to_vec().into(), seq: self.seq, acked_through, after }
     }
 
+    /// It puts a whole record, which has these columns.
+    pub(super) fn puts(&self, columns: &v1::RecordData) {
+        let mut lanes = self.operations.lanes.lock();
+        let lane = lanes.iter_mut().find(|lane| lane.netid == self.netid);
+        if let Some(open) = lane.and_then(|lane| lane.open.get_mut(&self.seq)) {
+            open.columns = Some(columns.clone());
+        }
+    }
+
     /// Waits until an operation under the same name has ended: its outcome is known, or nobody waits for it any more.
     pub(super) async fn has_ended(&self, seq: u64) {
         loop {
             let mut ended = pin!(self.operations.ended.notified());
             ended.as_mut().enable();
-            let lanes = self.operations.lanes.lock();
-            if !lanes.iter().any(|lane| lane.netid == self.netid && lane.open.contains_key(&seq)) {
+            if !self.is_open(seq) {
                 return;
             }
-            drop(lanes);
             ended.await;
         }
+    }
+
+    /// Whether an operation under the same name is open.
+    fn is_open(&self, seq: u64) -> bool {
+        let lanes = self.operations.lanes.lock();
+        lanes.iter().any(|lane| lane.netid == self.netid && lane.open.contains_key(&seq))
     }
 
     /// Somebody else has used its name (a clone of this process, perhaps): what follows has another netid.

@@ -1,15 +1,19 @@
 //! Reads: one record, or all that a query selects, page by page.
 
 use super::form::{self, Columns, Record};
+use super::operations::Unfinished;
 use super::{Table, unexpected};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use tidings_base::Error;
 use tidings_predicate::query::Ask;
-use tidings_predicate::{Key, PartitionValue};
+use tidings_predicate::{Key, PartitionValue, Value};
 use tidings_wire::v1;
 use tidings_wire::v1::ReadLevel;
 use tidings_wire::v1::tables_message::Message;
+
+/// Together a key and the value of a partition column have no more.
+const PARTITION_VALUE_BYTES: usize = 1_024;
 
 /// How to read.
 #[derive(Clone, Debug)]
@@ -108,7 +112,7 @@ impl Table {
     /// The same, as the options say.
     pub async fn get_with(&self, key: impl Into<Key>, options: &ReadOptions) -> Result<Option<Record>, Error> {
         let key = key.into();
-        let mut pending = self.pending(options, |of| *of == key);
+        let mut pending = self.pending(options, |of| may_be(of, &key));
         let last = pending.pop();
         let floored = Floored::of(options);
         let read = v1::RecordRead { key: Some(form::key_to(key)), ..options.message(self)? };
@@ -134,9 +138,11 @@ impl Table {
         let (from, before) = (options.from.clone().map(form::key_to), options.before.clone().map(form::key_to));
         let within = options.within.clone().map(form::partition_value_to);
         let query = Some(v1::RecordQuery { from, before, within, ..form::query_to(ask) });
+        // Keys with and without the value of a partition column cannot be compared.
+        let alike = |key: &Key, bound: &Key| key.partition_value().is_some() == bound.partition_value().is_some();
         let within = |key: &Key| {
-            options.from.as_ref().is_none_or(|from| from <= key)
-                && options.before.as_ref().is_none_or(|before| key < before)
+            options.from.as_ref().is_none_or(|from| from <= key || !alike(key, from))
+                && options.before.as_ref().is_none_or(|before| key < before || !alike(key, before))
         };
         let mut pending = self.pending(options, within);
         let next = Some(after(v1::RecordRead { query, ..options.message(self)? }, pending.pop()));
@@ -153,23 +159,45 @@ impl Table {
         let mut pending = self.tables.operations.pending(&self.name);
         for (operation, key) in &options.pending {
             if let Ok(netid) = operation.netid.as_ref().try_into() {
-                pending.push((netid, vec![(key.clone(), operation.seq)]));
+                pending.push((netid, vec![Unfinished { seq: operation.seq, key: key.clone(), columns: None }]));
             }
         }
-        pending.iter_mut().for_each(|(_, open)| open.retain(|(key, _)| within(key)));
+        pending.iter_mut().for_each(|(_, open)| open.retain(|unfinished| within(&unfinished.key)));
         pending.retain(|(_, open)| !open.is_empty());
         pending
     }
 }
 
 /// Operations that are not finished, and the name they have.
-type Pending = ([u8; 16], Vec<(Key, u64)>);
+type Pending = ([u8; 16], Vec<Unfinished>);
 
 /// The same read, once these are finished.
 fn after(read: v1::RecordRead, pending: Option<Pending>) -> v1::RecordRead {
     let Some((netid, open)) = pending else { return read };
-    let pending = open.into_iter().map(|(key, seq)| v1::PendingOperation { key: Some(form::key_to(key)), seq });
+    let pending = open.into_iter().map(|Unfinished { seq, key, columns }| {
+        // A key that says where its record is needs nothing besides.
+        let columns = columns.filter(|_| key.partition_value().is_none()).map(|columns| placing(&columns));
+        v1::PendingOperation { key: Some(form::key_to(key)), seq, columns }
+    });
     v1::RecordRead { netid: netid.to_vec().into(), pending: pending.collect(), ..read }
+}
+
+/// Whether an operation on the one can be on the record of the other: a key may lack the value of a partition column.
+fn may_be(key: &Key, other: &Key) -> bool {
+    let differ = key.partition_value().zip(other.partition_value()).is_some_and(|(one, other)| one != other);
+    key.own() == other.own() && !differ
+}
+
+/// Of what is put, all that can be the value of a partition column; which one it is the table knows.
+fn placing(put: &v1::RecordData) -> v1::RecordData {
+    let can_place = |value: &Value| match value {
+        Value::Int(_) => true,
+        Value::String(text) => text.len() <= PARTITION_VALUE_BYTES,
+        _ => false,
+    };
+    let mut columns = form::columns(put).unwrap_or_default();
+    columns.retain(|_, value| can_place(value));
+    form::data_to(&columns).unwrap_or_default()
 }
 
 /// Rows of an answer.

@@ -56,6 +56,15 @@ pub fn info(info: &v1::TableInfo) -> Json {
             json["bytes"] = size.bytes.into();
             json["position"] = version(size.position);
             json["live_queries"] = size.queries.into();
+            json["live_queries_away"] = size.away.into();
+            json["copies"] = size.copies.into();
+            json["reads"] = size.reads.into();
+            json["writes"] = size.writes.into();
+            json["events"] = size.events.into();
+            json["waiting"] = size.waiting.into();
+            json["undelivered"] = size.undelivered.into();
+            json["log_changes"] = size.log_changes.into();
+            json["log_bytes"] = size.log_bytes.into();
         }
         json
     };
@@ -78,6 +87,73 @@ pub fn info(info: &v1::TableInfo) -> Json {
         json["access"] = acl(list);
     }
     json
+}
+
+/// Live queries of a table.
+pub fn queries(reply: &v1::TableQueriesReply) -> Json {
+    json!({ "queries": reply.queries.iter().map(query).collect::<Vec<_>>(), "more": reply.more })
+}
+
+/// A live query: what is asked, as in the body of a query, and how it stands.
+fn query(query: &v1::TableQuery) -> Json {
+    let named = |all: &[v1::QueryColumn]| {
+        all.iter().map(|column| json!({ "name": column.name, "expression": column.expression })).collect::<Vec<_>>()
+    };
+    let order = query.order.iter().map(|by| json!({ "expression": by.expression, "descending": by.descending }));
+    let aggregates = query.aggregates.iter().map(|aggregate| {
+        let how = aggregation_name(aggregate.aggregate());
+        json!({ "name": aggregate.name, "aggregate": how, "expression": aggregate.expression })
+    });
+    let endpoint = query.endpoint.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    json!({
+        "node": query.node,
+        "number": query.number,
+        "principal": query.principal,
+        "endpoint": (!endpoint.is_empty()).then_some(endpoint),
+        "predicate": query.predicate,
+        "project": named(&query.project),
+        "order": order.collect::<Vec<_>>(),
+        "limit": query.limit,
+        "group_by": named(&query.group_by),
+        "aggregates": aggregates.collect::<Vec<_>>(),
+        "partitions": query.partitions,
+        "silent": query.silent,
+        "untaken": query.untaken,
+        "untaken_bytes": query.untaken_bytes,
+        "settling": query.settling,
+        "since_us": query.since_us,
+    })
+}
+
+fn aggregation_name(aggregation: v1::QueryAggregation) -> &'static str {
+    match aggregation {
+        v1::QueryAggregation::Count => "count",
+        v1::QueryAggregation::Sum => "sum",
+        v1::QueryAggregation::Min => "min",
+        v1::QueryAggregation::Max => "max",
+        v1::QueryAggregation::Avg => "avg",
+        v1::QueryAggregation::Unspecified => "?",
+    }
+}
+
+/// How Tables fares on some nodes.
+pub fn load(nodes: &[v1::TablesNodeLoad]) -> Json {
+    let node = |load: &v1::TablesNodeLoad| {
+        let answers = load.answers.iter().map(|answers| (answers.kind.clone(), answers.count.into()));
+        json!({
+            "node": load.node,
+            "partitions": load.partitions,
+            "copies": load.copies,
+            "live_queries": load.queries,
+            "answers": answers.collect::<serde_json::Map<_, _>>(),
+            "events": load.events,
+            "event_bytes": load.event_bytes,
+            "untaken": load.untaken,
+            "untaken_bytes": load.untaken_bytes,
+            "overrun": load.overrun,
+        })
+    };
+    json!({ "nodes": nodes.iter().map(node).collect::<Vec<_>>() })
 }
 
 /// A list of access.

@@ -183,6 +183,9 @@ impl Table {
         }
         for _ in 0..FORKS {
             let begun = self.tables.operations.begin(self.name.clone(), write.key.clone()).await?;
+            if let Some(Change::Put(v1::RecordPut { data: Some(data), .. })) = &message.change {
+                begun.puts(data);
+            }
             match self.decide(&begun, &message).await {
                 Ok(Message::Written(written)) => return self.written(written),
                 Ok(_) => return Err(unexpected()),

@@ -5,10 +5,12 @@
 //! `level=committed_wio` with `pending=NETID/SEQ[/KEY]` is a read that waits for such.
 
 mod bulk;
+mod console;
 mod query;
 mod watch;
 
 pub(super) use bulk::*;
+pub(super) use console::*;
 pub(super) use query::*;
 pub(super) use watch::*;
 
@@ -364,7 +366,7 @@ fn expected(headers: &HeaderMap) -> Result<Option<u64>, Error> {
     params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
         ("in" = Option<String>, Query, description = "The value of the partition column, if the table has one"),
         ("bytes" = Option<bool>, Query, description = "The key is bytes, not text"),
-        ("level" = Option<String>, Query, description = "`latest` (the default), `committed` or `committed_wio`"),
+        ("level" = Option<String>, Query, description = "`latest` (the default), `committed`, `committed_wio` or `uncommitted`"),
         ("pending" = Option<Vec<String>>, Query, description = "With `committed_wio`: NETID/SEQ of writes to wait for"),
         ("reader" = Option<String>, Query, description = "What writers' predicates see as `reader`: a JSON object")),
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),
@@ -522,7 +524,9 @@ fn level_of(name: Option<&str>) -> Result<v1::ReadLevel, Error> {
         None | Some("latest") => Ok(v1::ReadLevel::Latest),
         Some("committed") => Ok(v1::ReadLevel::Committed),
         Some("committed_wio") => Ok(v1::ReadLevel::CommittedWio),
-        Some(_) => Err(bad_path("`level` is `latest`, `committed` or `committed_wio`")),
+        // Pending writes are a device's own: a server answers it as `committed`.
+        Some("uncommitted") => Ok(v1::ReadLevel::Uncommitted),
+        Some(_) => Err(bad_path("`level` is `latest`, `committed`, `committed_wio` or `uncommitted`")),
     }
 }
 
@@ -537,7 +541,9 @@ fn pending_of(query: &mut Query, key: Option<&Key>) -> Result<(Bytes, Vec<v1::Pe
     while let Some(text) = text_of(query, "pending")? {
         let mut parts = text.splitn(3, '/');
         let name = format!("{}/{}", parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let key = parts.next().map(Key::from).or(key.cloned());
+        let within = key.and_then(Key::partition_value);
+        let said = parts.next().map(|own| within.map_or_else(|| own.into(), |value| Key::within(value.clone(), own)));
+        let key = said.or_else(|| key.cloned());
         let key = key.ok_or_else(|| bad_path("an operation in `pending` lacks its key"))?;
         add_pending(&mut netid, &mut pending, &name, key)?;
     }
@@ -551,6 +557,6 @@ fn add_pending(netid: &mut Bytes, pending: &mut Vec<v1::PendingOperation>, name:
         return Err(bad_path("`pending` names operations of one client"));
     }
     *netid = operation.netid;
-    pending.push(v1::PendingOperation { key: Some(form::key_to(key)), seq: operation.seq });
+    pending.push(v1::PendingOperation { key: Some(form::key_to(key)), seq: operation.seq, columns: None });
     Ok(())
 }

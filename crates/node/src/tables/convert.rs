@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_base::{Class, Error, Mono, Wall};
 use tidings_client::tables::form::{data_of, key_of, key_to, packed, partition_value_of, query_of};
 use tidings_predicate::query::Row;
-use tidings_predicate::{Key, Packed};
+use tidings_predicate::{Key, Packed, PartitionValue};
 use tidings_tables::acl::{Acl, Change as AclChange, Right};
 use tidings_tables::calls::{
-    Access, Caller, Condition, Conflict, Level, Operation, Page, Read, Span, Stat, Update, Visible, Write,
+    Access, Caller, Condition, Conflict, Counts, Level, Operation, Page, Read, Span, Stat, Update, Visible, Write,
 };
 use tidings_tables::directory::{Column, Kind, PartitionBy, PartitionKind, Properties, Schema};
 use tidings_tables::names::{NetId, OperationId, PartitionId, Position, TableId};
@@ -199,8 +199,26 @@ pub(super) fn acl_to(acl: &Acl) -> v1::TableAcl {
 }
 
 pub(super) fn stat_to(stat: Stat) -> v1::PartitionSize {
-    let Stat { records, bytes, position, queries, quiet } = stat;
-    v1::PartitionSize { records, bytes, position: position.get(), queries, quiet, ..Default::default() }
+    let Stat { records, bytes, position, queries, quiet, counts, waiting, undelivered, log_changes, log_bytes, away, copies } =
+        stat;
+    let Counts { reads, writes, events } = counts;
+    v1::PartitionSize {
+        records,
+        bytes,
+        position: position.get(),
+        // A copy is nobody's query.
+        queries: queries.saturating_sub(copies),
+        quiet,
+        reads,
+        writes,
+        events,
+        waiting,
+        undelivered,
+        log_changes,
+        log_bytes,
+        away,
+        copies,
+    }
 }
 
 // ---- records --------------------------------------------------------------------------------------------------------
@@ -289,12 +307,25 @@ pub(super) fn stored_key(properties: &Properties, key: Key, write: &mut v1::Reco
 
 /// The same of a read of one record, and of operations that it waits for; bounds begin with a value.
 pub(super) fn locate(properties: &Properties, read: &mut v1::RecordRead) -> Result<(), Error> {
-    let stored = |key: &mut Option<v1::RecordKey>| match self::key(key) {
-        Ok(named) => properties.stored(named, None).map(|named| *key = Some(key_to(named))).map_err(Error::from),
+    let stored = |key: &mut Option<v1::RecordKey>, columns: Option<&Packed>| match self::key(key) {
+        Ok(named) => properties.stored(named, columns).map(|named| *key = Some(key_to(named))).map_err(Error::from),
         Err(_) => Ok(()),
     };
-    stored(&mut read.key)?;
-    read.pending.iter_mut().try_for_each(|pending| stored(&mut pending.key))?;
+    stored(&mut read.key, None)?;
+    let within = read.query.as_ref().and_then(|query| query.within.clone()).and_then(partition_value_of);
+    for mut pending in std::mem::take(&mut read.pending) {
+        let columns = pending.columns.take().filter(|_| properties.partition_by.is_some());
+        match columns.map(|columns| packed(&columns)).transpose()? {
+            // What no record is named by is refused as a write, and never takes effect.
+            Some(columns) if stored(&mut pending.key, Some(&columns)).is_err() => continue,
+            Some(_) => {}
+            None => {
+                pending.key = pending.key.map(|key| placed(key, within.as_ref()));
+                stored(&mut pending.key, None)?;
+            }
+        }
+        read.pending.push(pending);
+    }
     let Some(query) = &mut read.query else { return Ok(()) };
     for bound in [&mut query.from, &mut query.before] {
         if let Some(at) = bound.take().and_then(key_of) {
@@ -308,6 +339,14 @@ pub(super) fn locate(properties: &Properties, read: &mut v1::RecordRead) -> Resu
     let earlier = query.before.take().and_then(key_of).filter(|own| before.as_ref().is_none_or(|before| own < before));
     query.before = earlier.or(before).map(key_to);
     Ok(())
+}
+
+/// A key that has no value of a partition column, within this one.
+fn placed(key: v1::RecordKey, within: Option<&PartitionValue>) -> v1::RecordKey {
+    match (key_of(key.clone()), within) {
+        (Some(own), Some(value)) if own.partition_value().is_none() => key_to(Key::within(value.clone(), own)),
+        _ => key,
+    }
 }
 
 /// What a partition is asked to read; whoever asks gives the span.

@@ -83,9 +83,10 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
                 }
                 self.answer(&pending, answer.response, How::Unverified, None, out);
             }
-            (Stage::One { asked, tries_left: 0, .. }, None) => {
-                // Nobody else is asked; but a replica that breaks off before its time is over is not slow.
-                if now.mono.since(asked.at) < self.options.give_up {
+            (Stage::One { asked, tries_left: 0, before }, None) => {
+                // Two who give nothing speak against what they were asked for. Nobody else is asked for a write; but whoever breaks off
+                // before its time is over is not slow.
+                if before.is_none() && now.mono.since(asked.at) < self.options.give_up {
                     self.replicas.was_silent(now.mono, asked.replica);
                 }
                 self.refuse(pending.ask.id, Refusal::NoAnswer, out);

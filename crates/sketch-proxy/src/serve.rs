@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode, request};
+use http::{Method, Request, Response, StatusCode, Version, request};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -124,13 +124,22 @@ async fn admitted(
     rules: &Rules,
     door: &Door,
 ) -> Result<(Admitted, Option<OwnedSemaphorePermit>), Answer> {
-    let bad = |why: BadRequest| refusal(bad_request(why), &why.to_string());
+    let bad = |why: BadRequest| {
+        let mut answer = refusal(bad_request(why), &why.to_string());
+        // Where servers may differ about where a request ends, nothing behind it is taken for the next one.
+        if parts.version < Version::HTTP_2 {
+            insert(answer.headers_mut(), header::CONNECTION, "close");
+        }
+        answer
+    };
     check(parts).map_err(bad)?;
     let read = parts.method == Method::GET || parts.method == Method::HEAD;
     let (body, held) = if body.is_end_stream() {
         (Bytes::new(), None)
     } else if read {
-        nothing(body, door).await?;
+        if some(body, door).await? {
+            return Err(bad(BadRequest::Body));
+        }
         (Bytes::new(), None)
     } else if door.config.writes == Writes::Refused {
         // The machine refuses it, whatever it says.
@@ -143,15 +152,14 @@ async fn admitted(
     Ok((rules.admit(&door.engine.sketching, scheme, parts, body).map_err(bad)?, held))
 }
 
-/// The body of a read, which has none: by a coding that tells no length that is known at its end.
-async fn nothing(body: Incoming, door: &Door) -> Result<(), Answer> {
-    let some = || refusal(bad_request(BadRequest::Body), &BadRequest::Body.to_string());
+/// Whether a read has a body, which none has here: by a coding that tells no length that is known at its end.
+async fn some(body: Incoming, door: &Door) -> Result<bool, Answer> {
     if body.size_hint().lower() > 0 {
-        return Err(some());
+        return Ok(true);
     }
     match tokio::time::timeout(door.config.slow_client, Limited::new(body, 0).collect()).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(some()),
+        Ok(Ok(_)) => Ok(false),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Ok(true),
         Ok(Err(_)) => Err(malformed()),
         Err(_) => Err(late()),
     }

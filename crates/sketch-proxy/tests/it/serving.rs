@@ -107,6 +107,23 @@ async fn who_names_himself_is_not_answered_fast() {
     }
 }
 
+/// Rule L: what a client has asked of all origins each time is counted, whatever is remembered.
+#[tokio::test]
+async fn who_names_himself_is_charged_each_time() {
+    for name in [("cookie", "me=1"), ("authorization", "Basic eA==")] {
+        let allowance = Some(Allowance { burst: 4, every: Duration::from_secs(3_600) });
+        let site = Site::start(&[Sin::None; 3], |config| config.allowance = allowance).await;
+        site.put("/", "hello");
+        assert_eq!(site.get("/").await.status, 200);
+        let mut statuses = Vec::new();
+        for _ in 0..5 {
+            statuses.push(site.ask("GET", "/", &[name], "").await.status);
+        }
+        assert_eq!(statuses, [200, 200, 200, 429, 429], "{name:?}");
+        assert_eq!(site.get("/").await.header("tidings-verified"), "fast", "what is remembered is served");
+    }
+}
+
 #[tokio::test]
 async fn writes_go_to_nobody_or_to_one() {
     let site = Site::start(&[Sin::None; 3], |_| {}).await;
@@ -257,40 +274,66 @@ async fn raw(site: &Site, bytes: &str) -> String {
     String::from_utf8_lossy(&told).lines().next().unwrap_or_default().to_owned()
 }
 
+/// Behind each of them stands a request that is as it should be: whoever takes it for the next one has taken what was smuggled. So there is
+/// one refusal, the end of the connection, and no origin hears anything.
 #[tokio::test]
 async fn ambiguous_and_malformed_requests_reach_no_origin() {
     let site = Site::start(&[Sin::None; 3], |config| config.writes = Writes::One).await;
     site.put("/", "hello");
-    for (bytes, status) in [
-        (
-            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nContent-Length: 5\r\nConnection: close\r\n\r\nabcde",
-            "400",
-        ),
-        ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n", "400"),
-        ("GET / HTTP/1.1\r\nConnection: close\r\n\r\n", "400"),
-        ("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade, close\r\n\r\n", "501"),
-        ("GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n", "400"),
-        ("GET / HTTP/1.1\r\nHost: a b\r\nConnection: close\r\n\r\n", "400"),
-        ("GET / HTTP/1.1\r\nHost: a/b\r\nConnection: close\r\n\r\n", "400"),
-        ("GET / HTTP/1.1\r\nHost: me@a\r\nConnection: close\r\n\r\n", "400"),
-        // What follows is a request of its own to a server that does not expect a body.
-        ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\nConnection: close\r\n\r\nGET /other HTTP/1.1\r\n", "400"),
-        (
-            "HEAD / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nx\r\n0\r\n\r\n",
-            "400",
-        ),
-        ("GET / HTTP/1.1\r\nHost: a\r\n folded\r\n\r\n", "400"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc", "400"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", "400"),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n", "400"),
-        ("GET http://b/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400"),
-        ("nonsense\r\n\r\n", "400"),
-    ] {
-        let told = raw(&site, bytes).await;
-        assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{bytes:?}: {told}");
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    let mut asked = Vec::new();
+    let mut ask = |what: &str, status: u16| asked.push((what.to_owned(), status));
+    // Hosts.
+    ask("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400);
+    ask("GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400);
+    ask("GET / HTTP/1.1\r\n\r\n", 400);
+    ask("GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400);
+    ask("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400);
+    ask("GET / HTTP/1.1\r\nHost: me@a\r\n\r\n", 400);
+    ask("GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", 400);
+    // Other protocols.
+    ask("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n", 501);
+    ask("CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n", 405);
+    ask("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405);
+    // Heads that are none.
+    ask("GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n", 400);
+    ask("GET / HTTP/1.1\r\nHost: a\r\n folded\r\n\r\n", 400);
+    ask("GET / HTTP/1.1\r\nHost: a\r\nAccept: x\r\n Content-Length: 3\r\n\r\n", 400);
+    ask("GET / HTTP/1.1\r\nHost: a\r\nAccept: x\rContent-Length: 3\r\n\r\n", 400);
+    ask("nonsense\r\n\r\n", 400);
+    // Bodies of reads. What follows is a request of its own to a server that does not expect a body.
+    let inner = "GET /other HTTP/1.1\r\nHost: a\r\n\r\n";
+    ask(&format!("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{inner}", inner.len()), 400);
+    ask(&format!("HEAD / HTTP/1.1\r\nHost: a\r\n{chunked}\r\n1\r\nx\r\n0\r\n\r\n"), 400);
+    // Lengths.
+    for length in ["4\r\nContent-Length: 5", "4, 5", "+3", "-3", "0x3", "3 3", "", "99999999999999999999999"] {
+        ask(&format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nabc"), 400);
+    }
+    ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 3\r\n\r\nabc", 400);
+    for coding in ["xchunked", "chunked, identity", "identity", "chunked\r\nTransfer-Encoding: identity", "gzip"] {
+        ask(&format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: {coding}\r\n\r\n1\r\nx\r\n0\r\n\r\n"), 400);
+    }
+    ask("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", 400);
+    ask(&format!("POST / HTTP/1.0\r\nHost: a\r\n{chunked}\r\n1\r\nx\r\n0\r\n\r\n"), 400);
+    for body in
+        ["zz\r\nx\r\n0\r\n\r\n", "1;\nx\r\n0\r\n\r\n", "1\r\nxx\r\n0\r\n\r\n", "fffffffffffffffff1\r\nx\r\n0\r\n\r\n"]
+    {
+        ask(&format!("POST / HTTP/1.1\r\nHost: a\r\n{chunked}\r\n{body}"), 400);
     }
     let written = || site.origins.iter().map(|origin| origin.writes.load(Ordering::SeqCst)).sum::<u64>();
-    assert_eq!((site.reads(), written()), (0, 0));
+    for (bytes, status) in asked {
+        for behind in ["GET /smuggled", "POST /smuggled"] {
+            let bytes = format!("{bytes}{behind} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+            let mut stream = TcpStream::connect(site.proxy.address()).await.unwrap();
+            stream.write_all(bytes.as_bytes()).await.unwrap();
+            let told = tokio::time::timeout(Duration::from_secs(10), until_ended(&mut stream)).await;
+            let told =
+                String::from_utf8_lossy(&told.unwrap_or_else(|_| panic!("{bytes:?} leaves it open"))).into_owned();
+            assert!(told.starts_with(&format!("HTTP/1.1 {status} ")), "{bytes:?}: {told}");
+            assert_eq!(told.matches("HTTP/1.1 ").count(), 1, "{bytes:?}: {told}");
+            assert_eq!((site.reads(), written()), (0, 0), "{bytes:?}");
+        }
+    }
 }
 
 /// RFC 9112 §6.3: a length beside a coding. Servers on the way may go by either; what one takes for a body is a request to the other. The
@@ -329,6 +372,62 @@ async fn nothing_is_taken_behind_a_request_of_two_lengths() {
     let differ = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhiPOST /smuggled HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
     assert!(raw(&site, differ).await.starts_with("HTTP/1.1 400 "));
     assert_eq!((site.reads(), written()), (0, before));
+}
+
+/// By HTTP/2 a body ends where its frames say; what the head says of it besides would be believed by an origin that is spoken to by HTTP/1.1.
+#[tokio::test]
+async fn nothing_is_smuggled_by_http2() {
+    let site = Site::start(&[Sin::None; 3], |config| config.writes = Writes::One).await;
+    let written = || site.origins.iter().map(|origin| origin.writes.load(Ordering::SeqCst)).sum::<u64>();
+    let field = |name: &str, value: &str| {
+        [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
+    };
+    let two = ["3", "60"].map(|length| field("content-length", length)).concat();
+    for (what, fields, is_served) in [
+        ("as it should be", field("content-length", "3"), true),
+        ("a length that is too short", field("content-length", "1"), false),
+        ("a length that is too long", field("content-length", "60"), false),
+        ("two lengths", two, false),
+        ("a coding", field("transfer-encoding", "chunked"), false),
+        ("another host", field("host", "b"), false),
+        ("a line's end in a value", field("accept", "x\r\nContent-Length: 60"), false),
+        ("a line's end in a name", field("accept: x\r\ncontent-length", "60"), false),
+        ("upper case", field("Content-Length", "60"), false),
+    ] {
+        let before = written();
+        // By the static table: POST, http, /, and a host.
+        let head = [&[0x83, 0x86, 0x84, 0x41, 1][..], b"a", &fields].concat();
+        let headers = [&[0, 0, head.len() as u8, 1, 4, 0, 0, 0, 1][..], &head].concat();
+        let body = [&[0, 0, 3, 0, 1, 0, 0, 0, 1][..], b"abc"].concat();
+        let mut stream = TcpStream::connect(site.proxy.address()).await.unwrap();
+        stream.write_all(&[PREFACE, SETTINGS, &headers, &body].concat()).await.unwrap();
+        let said = tokio::time::timeout(Duration::from_secs(10), said_of_the_first(&mut stream)).await;
+        let said = said.unwrap_or_else(|_| panic!("nothing is said of {what}"));
+        // `:status: 200` is the eighth of the static table.
+        assert_eq!(said == [0x88], is_served, "{what}: {said:?}");
+        assert_eq!((site.reads(), written() - before), (0, u64::from(is_served)), "{what}");
+    }
+}
+
+/// The first byte of the answer's head on the first stream of HTTP/2; nothing if it is reset, or the connection ended.
+async fn said_of_the_first(stream: &mut TcpStream) -> Vec<u8> {
+    loop {
+        let mut frame = [0; 9];
+        if stream.read_exact(&mut frame).await.is_err() {
+            return Vec::new();
+        }
+        let [high, middle, low, kind, ..] = frame;
+        let mut payload = vec![0; u32::from_be_bytes([0, high, middle, low]) as usize];
+        if stream.read_exact(&mut payload).await.is_err() {
+            return Vec::new();
+        }
+        match kind {
+            // HEADERS; RST_STREAM and GOAWAY.
+            1 => return payload[..1].to_vec(),
+            3 | 7 => return Vec::new(),
+            _ => {}
+        }
+    }
 }
 
 /// Whoever announces more than is taken hears so at once, and need not send it.

@@ -120,7 +120,8 @@ pub struct Run {
     /// So many passed health checks in a row, and it is up again
     #[arg(long, default_value_t = 2, value_name = "N", requires = "health_path", value_parser = clap::value_parser!(u32).range(1..))]
     pub health_up: u32,
-    /// What one client address may ask for that nothing is remembered of: so many pages at once, and then so many a second; or `any`
+    /// What one client address, or /64 of IPv6, may have put to all origins, by new pages and by cookies: so many reads at once, and
+    /// then so many a second; or `any`
     #[arg(long, default_value = "256/50", value_name = "BURST/RATE", value_parser = parse_new_pages)]
     pub new_pages: NewPages,
     /// A file of rules, read again at SIGHUP and when it changes

@@ -4,6 +4,7 @@
 //! inputs = ["accept", "accept-language", "cookie"]   # request headers that pass and are sketched
 //! non_inputs = ["user-agent"]                        # that pass and are declared to have no influence
 //! stripped = ["server", "x-served-by"]               # response headers that do not pass
+//! stripped_cookies = ["_ga*"]                        # cookies that do not pass; `*`: all whose names begin so
 //! remembers_set_cookie = false
 //!
 //! [[path]]
@@ -25,6 +26,8 @@ struct File {
     inputs: Option<Vec<Spanned<String>>>,
     non_inputs: Option<Vec<Spanned<String>>>,
     stripped: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    stripped_cookies: Vec<Spanned<String>>,
     #[serde(default)]
     remembers_set_cookie: bool,
     #[serde(default, rename = "path")]
@@ -75,12 +78,17 @@ pub fn parse(name: &str, text: &str) -> Result<Rules, Error> {
         }
         Ok(PathRule { prefix: path.prefix.into_inner(), way, personal_too: path.personal_too })
     });
+    let cookies = file.stripped_cookies.into_iter().map(|name| match is_cookie(name.get_ref()) {
+        true => Ok(name.into_inner()),
+        false => Err(bad(Some(name.span().start), "this is no name of a cookie")),
+    });
     Ok(Rules {
         generation: 0,
         shared: false,
         inputs: names(file.inputs, default.inputs)?,
         non_inputs: names(file.non_inputs, default.non_inputs)?,
         stripped: names(file.stripped, default.stripped)?,
+        stripped_cookies: cookies.collect::<Result<Vec<_>, Error>>()?,
         paths: paths.collect::<Result<Vec<_>, Error>>()?,
         remembers_set_cookie: file.remembers_set_cookie,
     })
@@ -96,6 +104,12 @@ fn header(name: &Spanned<String>) -> Result<HeaderName, String> {
     }
 }
 
+/// Whether a cookie may have this name, or one that begins so.
+fn is_cookie(name: &str) -> bool {
+    let begin = name.strip_suffix('*').unwrap_or(name);
+    !name.is_empty() && begin.bytes().all(|byte| byte.is_ascii_graphic() && !b"=;,\"*".contains(&byte))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +122,8 @@ mod tests {
         assert_eq!(rules.non_inputs, Rules::default().non_inputs);
         assert_eq!(rules.paths, [PathRule { prefix: "/img/".into(), way: Way::One, personal_too: false }]);
         assert!(parse("r.toml", "").is_ok());
+        let cookies = parse("r.toml", "stripped_cookies = [\"_ga*\", \"seen\"]").unwrap().stripped_cookies;
+        assert_eq!(cookies, ["_ga*", "seen"]);
     }
 
     #[test]
@@ -118,6 +134,8 @@ mod tests {
             ("\n\nimputs = []", 3, "unknown field"),
             ("[[path]]\nprefix = \"img\"\nway = \"agreed\"", 2, "begins with /"),
             ("[[path]]\nprefix = \"/\"\nway = \"fast\"", 3, "unknown variant"),
+            ("stripped_cookies = [\"_ga*\",\n\"a=b\"]", 2, "no name of a cookie"),
+            ("stripped_cookies = [\"a*b\"]", 1, "no name of a cookie"),
             ("inputs = [", 1, ""),
         ] {
             let error = parse("r.toml", text).unwrap_err();

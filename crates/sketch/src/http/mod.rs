@@ -242,7 +242,7 @@ impl Rules {
         let (headers, session) = self.without_session(sketching, &parts.headers);
         let passes = |name: &HeaderName| self.forwards(name) || (!read && conditions::is_conditional(name));
         let inputs = passing(&headers, passes);
-        let personal = headers.contains_key(header::COOKIE) || headers.contains_key(header::AUTHORIZATION);
+        let personal = self.is_personal(&headers);
         let forwarded = Forwarded {
             method: if read { Method::GET } else { parts.method.clone() },
             scheme,

@@ -22,6 +22,8 @@ pub struct Rules {
     pub non_inputs: Vec<HeaderName>,
     /// Response headers that are stripped, beside those that are the sketcher's own to write.
     pub stripped: Vec<HeaderName>,
+    /// Cookies that do not pass, by name or, with `*` behind it, by how their names begin. Whoever brings no others names nobody.
+    pub stripped_cookies: Vec<String>,
     /// Ways by path: the longest prefix decides.
     pub paths: Vec<PathRule>,
     /// Whether answers that set a cookie may be remembered. Only where all clients may have the same one.
@@ -56,6 +58,7 @@ impl Default for Rules {
             non_inputs: vec![header::USER_AGENT],
             // It differs between interchangeable servers, and tells attackers what is behind.
             stripped: vec![header::SERVER],
+            stripped_cookies: Vec::new(),
             paths: Vec::new(),
             remembers_set_cookie: false,
         }
@@ -99,6 +102,10 @@ impl Rules {
                 pen.field(name.as_str().as_bytes());
             });
         }
+        pen.number(self.stripped_cookies.len() as u64);
+        self.stripped_cookies.iter().for_each(|name| {
+            pen.field(name.as_bytes());
+        });
         for rule in &self.paths {
             pen.field(rule.prefix.as_bytes()).number(rule.way as u64).number(rule.personal_too.into());
         }
@@ -133,7 +140,21 @@ impl Rules {
         }
     }
 
-    /// The headers without our own cookie, and what that says. Others may be of any bytes.
+    /// Whether a request names its client: by what may decide the answer, and not by what ends here.
+    pub(super) fn is_personal(&self, headers: &HeaderMap) -> bool {
+        let passes = |name: &HeaderName| self.forwards(name) || self.is_non_input(name);
+        [header::COOKIE, header::AUTHORIZATION].iter().any(|name| headers.contains_key(name) && passes(name))
+    }
+
+    fn strips(&self, cookie: &[u8]) -> bool {
+        let name = cookie.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii();
+        self.stripped_cookies.iter().any(|stripped| match stripped.strip_suffix('*') {
+            Some(begin) => name.starts_with(begin.as_bytes()),
+            None => name == stripped.as_bytes(),
+        })
+    }
+
+    /// The headers without our own cookie and those that do not pass, and what ours says. Others may be of any bytes.
     pub(super) fn without_session(&self, sketching: &Sketching, headers: &HeaderMap) -> (HeaderMap, Option<Sigma>) {
         let mut kept = headers.clone();
         let (mut session, mut others) = (None, Vec::<&[u8]>::new());
@@ -145,6 +166,7 @@ impl Rules {
                         let token = std::str::from_utf8(token).ok();
                         session = session.max(token.and_then(|token| session::open(sketching, token)));
                     }
+                    None if self.strips(pair) => {}
                     None => others.push(pair),
                 }
             }

@@ -157,6 +157,34 @@ fn personal_requests_are_fast_by_rule_only() {
     assert_eq!(way("GET /img/me\nHost: x\nCookie: a=b"), Way::Usual);
 }
 
+/// What ends here decides nothing: neither the answer, nor who is asked for it.
+#[test]
+fn cookies_that_do_not_pass_are_as_if_they_were_not_there() {
+    let of = |rules: &Rules, headers: &str| {
+        let asked = request(&format!("GET /\nHost: x\n{headers}"));
+        let admitted = rules.admit(&sketching(), "http", &asked, Bytes::new()).unwrap();
+        let cookie = admitted.forwarded.inputs.iter().find(|(name, _)| name == header::COOKIE);
+        let cookie = cookie.map(|(_, value)| value.to_str().unwrap().to_owned());
+        let Kind::Read { way, .. } = admitted.kind else { panic!("it is a read") };
+        (cookie, way, admitted.key)
+    };
+    let rules = Rules { stripped_cookies: vec!["_ga*".into(), "seen".into()], ..Rules::default() };
+    let none = of(&rules, "Accept: x");
+    for cookies in ["_ga=1", "_ga_X=1; seen=2", "seen; _gat", " _ga =1"] {
+        assert_eq!(of(&rules, &format!("Accept: x\nCookie: {cookies}")), none, "{cookies}");
+    }
+    for (cookies, passing) in [("_ga=1; me=2", "me=2"), ("seen2=1", "seen2=1"), ("x_ga=1", "x_ga=1"), ("=_ga", "=_ga")]
+    {
+        let (cookie, way, key) = of(&rules, &format!("Accept: x\nCookie: {cookies}"));
+        assert_eq!((cookie.as_deref(), way), (Some(passing), Way::Personal));
+        assert_ne!(key, none.2);
+    }
+    let without = Rules { inputs: vec![header::ACCEPT], ..Rules::default() };
+    assert_eq!(of(&without, "Accept: x\nCookie: me=1\nAuthorization: y"), of(&without, "Accept: x"));
+    let declared = Rules { non_inputs: vec![header::COOKIE], ..without };
+    assert_eq!(of(&declared, "Accept: x\nCookie: me=1").1, Way::Personal, "it reaches the origin");
+}
+
 #[test]
 fn the_session_cookie_is_ours_alone() {
     let sigma = Sigma::new(Incarnation(1), 9, 2).unwrap();

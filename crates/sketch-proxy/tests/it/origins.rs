@@ -29,6 +29,8 @@ pub enum Sin {
     Stale,
     /// Takes connections and says nothing.
     Mute,
+    /// Serves something else each time.
+    Fickle,
 }
 
 pub struct Origin {
@@ -132,6 +134,7 @@ impl Origin {
         let page = match self.sin {
             Sin::Forger => Some(Bytes::from_static(b"made up")),
             Sin::Stale => versions.first().cloned(),
+            Sin::Fickle => Some(Bytes::from(format!("{}", self.reads.load(Ordering::SeqCst)))),
             Sin::None | Sin::Mute => versions.last().cloned(),
         };
         let response = match (path.as_str(), page) {

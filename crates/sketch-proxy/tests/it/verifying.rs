@@ -32,6 +32,23 @@ async fn with_two_of_five_wrong_only_right_pages_are_seen() {
 }
 
 #[tokio::test]
+async fn who_says_something_else_each_time_is_found_out() {
+    // A machine that is busy is nobody's silence.
+    let patient = |config: &mut tidings_sketch_proxy::Config| config.patience = Duration::from_secs(30);
+    let site = Site::start(&[Sin::None, Sin::Fickle, Sin::None], patient).await;
+    site.put("/", "hello");
+    let mut reads = 0;
+    while !site.proxy.standing()[1].0.ejected {
+        assert_eq!(site.get("/").await.body, "hello");
+        reads += 1;
+        assert!(reads < 1_000, "{:?}", site.proxy.standing());
+    }
+    let (standing, counts) = (site.proxy.standing(), site.proxy.counts());
+    assert!([0, 2].iter().all(|right| standing[*right].0.mismatches == 0), "{standing:?}");
+    assert_eq!(counts.transitions, 0, "the page has not changed");
+}
+
+#[tokio::test]
 async fn a_read_of_what_is_remembered_costs_one_execution() {
     let site = Site::start(&[Sin::None; 5], |_| {}).await;
     site.put("/", "hello");

@@ -327,6 +327,33 @@ fn no_quorum_is_a_refusal_or_by_rule_a_marked_answer() {
     replicated(&desk.ask(1, USUAL));
 }
 
+/// Rule A: with a share g of replicas that are out of date (here one that lies and one that lags, of four), k stale reads in a row have
+/// probability gᵏ: more than six are fewer than 1.6 %.
+#[test]
+fn stale_reads_in_a_row_are_as_rare_as_an_unforeseen_choice_makes_them() {
+    let mut desk = Desk::new(options());
+    let (trials, mut rows) = (20_000, [0_u32; 7]);
+    for request in 0..trials {
+        desk.read(request);
+        desk.pages.insert(request, 1);
+        let out_of_date = |replica: ReplicaId, page| Some(if replica.0 < 2 { 0 } else { page });
+        let mut stale = 0;
+        while desk.read_with(request, USUAL, out_of_date) == End::Answered(0, How::Fast) {
+            stale += 1;
+        }
+        rows.iter_mut().take(stale).for_each(|row| *row += 1);
+        assert_eq!(desk.read(request), End::Answered(1, How::Fast), "and never again");
+        desk.pages.remove(&request);
+    }
+    for (k, times) in (1..).zip(rows) {
+        let (share, trials) = (0.5_f64.powi(k), trials as f64);
+        // Four standard deviations of a binomial.
+        let near = 4.0 * (trials * share * (1.0 - share)).sqrt();
+        assert!((f64::from(times) - trials * share).abs() < near, "{k} in a row {times} times of {trials}");
+    }
+    assert!(f64::from(rows[6]) < 0.016 * trials as f64, "{rows:?}");
+}
+
 /// Rule E: two votes at the same time with two results; which is the newer one is not known.
 #[test]
 fn overlapping_votes_that_differ_are_not_remembered() {

@@ -58,7 +58,11 @@ pub fn is_compressible<B>(page: &Page<B>) -> bool {
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let texts = ["application/json", "application/javascript", "application/xml", "image/svg+xml", "application/wasm"];
     let whole = matches!(page.status, StatusCode::OK | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND);
+    // RFC 9111 §5.2.2.6: whoever stands between leaves it as it is.
+    let controls = page.fields.iter().filter(|(name, _)| *name == header::CACHE_CONTROL);
+    let mut controls = controls.filter_map(|(_, value)| value.to_str().ok()).flat_map(|value| value.split(','));
     whole
+        && !controls.any(|directive| directive.trim().eq_ignore_ascii_case("no-transform"))
         && COMPRESSED.contains(&page.length)
         && field(header::CONTENT_ENCODING).is_none()
         && page.trailers.is_empty()

@@ -303,6 +303,8 @@ fn texts_are_compressed_for_whoever_takes_them_so() {
     assert!(!is_compressible(&page("image/png", LONG)) && !is_compressible(&page("text/plain", "short")));
     let packed = take(200, &[("content-type", "text/css"), ("content-encoding", "br")], LONG).unwrap().response;
     assert!(!is_compressible(&packed));
+    let controlled = |says| take(200, &[("content-type", "text/css"), ("cache-control", says)], LONG).unwrap().response;
+    assert!(is_compressible(&controlled("public, max-age=9")) && !is_compressible(&controlled("public, No-Transform")));
     let status = |status| take(status, &[("content-type", "text/html")], LONG).unwrap().response;
     assert!(is_compressible(&status(404)) && !is_compressible(&status(500)));
 }

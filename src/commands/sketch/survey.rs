@@ -69,9 +69,10 @@ fn print(survey: &Survey) {
     output::table(["TRANSITIONS AT MOST", "ALL URLS", "FIRST PARTY", "THIRD PARTY"], rows);
     let sites = survey.sites.iter().map(|site| {
         let [urls, requests] = [site.urls, site.requests].map(|number| number.to_string());
-        [site.site.clone(), urls, requests, percent(site.purely_static), percent(site.ratio)]
+        let below = percent(share_at(&site.points, 0.15));
+        [site.site.clone(), urls, requests, percent(site.purely_static), below, percent(site.ratio)]
     });
-    output::table(["SITE", "URLS", "REQUESTS", "NEVER CHANGED", "TRANSITIONS"], sites);
+    output::table(["SITE", "URLS", "REQUESTS", "NEVER CHANGED", "15 % AT MOST", "TRANSITIONS"], sites);
     output::line(format_args!(
         "of {} transitions {} could be compared; of these {} were one contiguous edit (the paper: 43 %), {} changed 30 % of \
          chunks or more (50 %), {} all (13 %)",

@@ -163,6 +163,9 @@ pub struct Site {
     pub purely_static: f64,
     /// Transitions by request.
     pub ratio: f64,
+    /// The share of its URLs at or below each ratio of transitions.
+    #[serde(default)]
+    pub points: Vec<Point>,
 }
 
 /// A URL whose answers changed.
@@ -325,12 +328,15 @@ fn sites(counted: &[&Known]) -> Vec<Site> {
         .map(|(site, urls)| {
             let requests: u64 = urls.iter().map(|known| known.requests).sum();
             let transitions: u64 = urls.iter().map(|known| known.transitions).sum();
+            let mut ratios: Vec<f64> = urls.iter().map(|known| known.ratio()).collect();
+            ratios.sort_by(f64::total_cmp);
             Site {
                 site: site.to_owned(),
                 urls: urls.len() as u64,
                 requests,
                 purely_static: share(urls.iter().filter(|known| known.transitions == 0).count(), urls.len()),
                 ratio: transitions as f64 / requests.saturating_sub(urls.len() as u64).max(1) as f64,
+                points: distribution(&ratios),
             }
         })
         .collect();
@@ -370,6 +376,11 @@ mod tests {
         let votes = 47.0 / 123.0;
         assert!((survey.votes - votes).abs() < 1e-9 && (survey.gain[0].times - 4.0 / (1.0 + 4.0 * votes)).abs() < 1e-9);
         assert_eq!((survey.sites[0].site.as_str(), survey.sites[0].urls), ("a", 2));
+        let points = |ratio, share| Point { ratio, share };
+        assert_eq!(survey.sites[0].points, [points(0.0, 0.5), points(1.0, 1.0)]);
+        assert_eq!(survey.sites[1].points, [points(0.1, 1.0)]);
+        let drawn = svg(&survey);
+        assert!(["all", "first party", ">\na\n<", ">\nb\n<"].iter().all(|line| drawn.contains(line)), "{drawn}");
         let changing: Vec<(&str, u64)> =
             survey.changing.iter().map(|page| (page.url.as_str(), page.transitions)).collect();
         assert_eq!(changing, [("http://a/clock", 40), ("http://b/slow", 4)]);

@@ -4,6 +4,10 @@ use super::{Point, Survey};
 use crate::drawing::{self, Line};
 use plotters::style::RGBColor;
 
+/// Sites that have a line of their own, those with the most requests, and their colours. More could not be told apart.
+const SITES: [RGBColor; 4] =
+    [RGBColor(0, 90, 200), RGBColor(220, 120, 0), RGBColor(110, 80, 190), RGBColor(120, 120, 120)];
+
 /// A distribution as a line of steps, in percent.
 fn steps(points: &[Point]) -> Vec<(f64, f64)> {
     let (mut steps, mut share) = (Vec::new(), 0.0);
@@ -22,8 +26,12 @@ pub fn svg(survey: &Survey) -> String {
         ("first party", RGBColor(0, 150, 90), &survey.first_party),
         ("third party", RGBColor(170, 0, 100), &survey.third_party),
     ];
+    // One site alone is all there is.
+    let sites = survey.sites.iter().filter(|_| survey.sites.len() > 1);
+    let sites = sites.zip(SITES).map(|(site, colour)| (site.site.as_str(), colour, &site.points));
     let lines: Vec<Line<'_>> = lines
         .into_iter()
+        .chain(sites)
         .filter(|(_, _, points)| !points.is_empty())
         .map(|(name, colour, points)| Line { name, colour, points: steps(points) })
         .collect();

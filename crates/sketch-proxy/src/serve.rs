@@ -137,7 +137,7 @@ async fn admitted(
     let (body, held) = if body.is_end_stream() {
         (Bytes::new(), None)
     } else if read {
-        if some(body, door).await? {
+        if some(body, door).await.map_err(NotTaken::told)? {
             return Err(bad(BadRequest::Body));
         }
         (Bytes::new(), None)
@@ -145,61 +145,74 @@ async fn admitted(
         // The machine refuses it, whatever it says.
         (Bytes::new(), None)
     } else {
-        let (body, held) = collected(body, door).await?;
+        let (body, held) = collected(body, door).await.map_err(NotTaken::told)?;
         (body, Some(held))
     };
     let scheme = if door.tls.is_some() { "https" } else { "http" };
     Ok((rules.admit(&door.engine.sketching, scheme, parts, body).map_err(bad)?, held))
 }
 
+/// Why a request's body is not taken.
+#[derive(Clone, Copy, Debug)]
+enum NotTaken {
+    TooLong,
+    /// Others' bodies take all the room.
+    NoRoom,
+    Malformed,
+    Late,
+}
+
+impl NotTaken {
+    fn told(self) -> Answer {
+        let (status, why) = match self {
+            NotTaken::TooLong => (StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long"),
+            NotTaken::NoRoom => {
+                (StatusCode::SERVICE_UNAVAILABLE, "too many requests with bodies are under way; try again later")
+            }
+            NotTaken::Malformed => (StatusCode::BAD_REQUEST, "the request's body is malformed or broken off"),
+            NotTaken::Late => (StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time"),
+        };
+        refusal(status, why)
+    }
+}
+
 /// Whether a read has a body, which none has here: by a coding that tells no length that is known at its end.
-async fn some(body: Incoming, door: &Door) -> Result<bool, Answer> {
+async fn some(body: Incoming, door: &Door) -> Result<bool, NotTaken> {
     if body.size_hint().lower() > 0 {
         return Ok(true);
     }
     match tokio::time::timeout(door.config.slow_client, Limited::new(body, 0).collect()).await {
         Ok(Ok(_)) => Ok(false),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Ok(true),
-        Ok(Err(_)) => Err(malformed()),
-        Err(_) => Err(late()),
+        Ok(Err(_)) => Err(NotTaken::Malformed),
+        Err(_) => Err(NotTaken::Late),
     }
 }
 
 /// A request's body, whole. One that says that it is too long is not waited for. Room is taken as bytes come, so that whoever only
 /// announces them takes none.
-async fn collected(mut body: Incoming, door: &Door) -> Result<(Bytes, OwnedSemaphorePermit), Answer> {
+async fn collected(mut body: Incoming, door: &Door) -> Result<(Bytes, OwnedSemaphorePermit), NotTaken> {
     let longest = door.config.longest_request;
-    let too_long = || refusal(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long");
     if body.size_hint().lower() > longest as u64 {
-        return Err(too_long());
+        return Err(NotTaken::TooLong);
     }
-    let full =
-        |_| refusal(StatusCode::SERVICE_UNAVAILABLE, "too many requests with bodies are under way; try again later");
     let room = |bytes: usize| {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        Arc::clone(&door.requested).try_acquire_many_owned(bytes).map_err(full)
+        Arc::clone(&door.requested).try_acquire_many_owned(bytes).map_err(|_| NotTaken::NoRoom)
     };
     let collecting = async {
         let (mut collected, mut held) = (BytesMut::new(), room(0)?);
         while let Some(frame) = body.frame().await {
-            let Ok(data) = frame.map_err(|_| malformed())?.into_data() else { continue };
+            let Ok(data) = frame.map_err(|_| NotTaken::Malformed)?.into_data() else { continue };
             if collected.len() + data.len() > longest {
-                return Err(too_long());
+                return Err(NotTaken::TooLong);
             }
             held.merge(room(data.len())?);
             collected.extend_from_slice(&data);
         }
         Ok((collected.freeze(), held))
     };
-    tokio::time::timeout(door.config.slow_client, collecting).await.unwrap_or_else(|_| Err(late()))
-}
-
-fn malformed() -> Answer {
-    refusal(StatusCode::BAD_REQUEST, "the request's body is malformed or broken off")
-}
-
-fn late() -> Answer {
-    refusal(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time")
+    tokio::time::timeout(door.config.slow_client, collecting).await.unwrap_or(Err(NotTaken::Late))
 }
 
 /// Rule K: the client is given the place of its write, and brings it with its reads.

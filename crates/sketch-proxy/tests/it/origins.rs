@@ -40,6 +40,8 @@ pub struct Origin {
     pages: Mutex<BTreeMap<String, Vec<Bytes>>>,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
+    /// Connections that were made to it.
+    pub connections: AtomicU64,
     /// Reads by path.
     asked: Mutex<BTreeMap<String, u64>>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -59,6 +61,7 @@ impl Origin {
             pages: Mutex::default(),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
             asked: Mutex::default(),
             task: Mutex::new(None),
         });
@@ -67,6 +70,7 @@ impl Origin {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let served = Arc::clone(&served);
+                served.connections.fetch_add(1, Ordering::SeqCst);
                 let service = service_fn(move |request| Arc::clone(&served).answer(request));
                 let tls = tls.clone();
                 connections.spawn(async move {

@@ -61,6 +61,9 @@ async fn a_read_of_what_is_remembered_costs_one_execution() {
     // A vote is over when three are equal; the other two may still be under way.
     let reads = site.reads();
     assert!((103..=105).contains(&reads), "{reads} executions of 101 reads");
+    let connections: u64 =
+        site.origins.iter().map(|origin| origin.connections.load(std::sync::atomic::Ordering::SeqCst)).sum();
+    assert!(connections <= 10, "{connections} connections: they are kept and used again");
 }
 
 #[tokio::test]

@@ -27,6 +27,9 @@ use tokio::sync::Semaphore;
 
 /// After a failed accept (such as for want of descriptors) others get the time to go away.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The longest head of a request by HTTP/1.1, and what is read ahead on a connection; by HTTP/2 hyper takes 16 KiB. Servers commonly take
+/// 8 to 32 KiB. Each of the connections may hold as much while its head comes.
+const MOST_HEAD_BYTES: usize = 128 << 10;
 /// Requests of one connection of HTTP/2 at a time.
 const MOST_STREAMS: u32 = 128;
 
@@ -69,7 +72,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, door: Arc<Door>) {
 async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: SocketAddr, door: Arc<Door>) {
     let (slow, rest) = (door.config.slow_client, Arc::new(Rest::default()));
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(slow);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(slow).max_buf_size(MOST_HEAD_BYTES);
     let http2 = &mut builder.http2();
     http2.timer(TokioTimer::new()).keep_alive_interval(Some(slow)).max_concurrent_streams(MOST_STREAMS);
     let resting = Arc::clone(&rest);

@@ -246,6 +246,25 @@ async fn bodies_of_requests_are_bounded_together() {
     assert_eq!(site.ask("POST", "/", &[], &"x".repeat(8_000)).await.status, 200, "whatever is answered holds nothing");
 }
 
+#[tokio::test]
+async fn heads_are_bounded() {
+    let site = Site::start(&[Sin::None; 3], |_| {}).await;
+    let of = |headers: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "Accept: x\r\n".repeat(headers));
+    assert!(raw(&site, &of(100)).await.starts_with("HTTP/1.1 431 "));
+    assert!(
+        raw(&site, &format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(70_000)))
+            .await
+            .starts_with("HTTP/1.1 414 ")
+    );
+    // Whoever says more than is read may not hear why; it is over all the same.
+    let mut stream = TcpStream::connect(site.proxy.address()).await.unwrap();
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nAccept: {}\r\n\r\n", "x".repeat(1 << 20));
+    let _ = stream.write_all(long.as_bytes()).await;
+    let told = tokio::time::timeout(Duration::from_secs(20), until_ended(&mut stream)).await.expect("it is over");
+    assert!(told.is_empty() || told.starts_with(b"HTTP/1.1 431 "), "{}", String::from_utf8_lossy(&told));
+    assert_eq!(site.reads(), 0);
+}
+
 /// Their bodies never come.
 #[tokio::test]
 async fn what_will_not_be_served_is_refused_by_its_head() {

@@ -71,6 +71,7 @@ pub mod the_same_cursor_holds_the_same_rows;
 pub mod the_shut_out_stay_out;
 pub mod unsent_requests_never_arrive;
 pub mod waiters_are_served_in_order;
+pub mod whoever_is_away_is_told;
 pub mod writes_are_linearizable;
 
 use crate::clock::SimTime;

@@ -105,7 +105,23 @@ fn levels_hold() {
     breaks([both.clone(), read(1, Level::Latest, Some((5, 10)), 0)].concat(), claim);
     breaks([both.clone(), read(0, Level::Committed, Some((5, 10)), 0)].concat(), claim);
     breaks([both.clone(), read(1, Level::Committed, Some((7, 30)), 0)].concat(), claim);
-    breaks([both, read(1, Level::Committed, Some((6, 20)), 10)].concat(), "reads_keep_their_floors");
+    breaks([both.clone(), read(1, Level::Committed, Some((6, 20)), 10)].concat(), "reads_keep_their_floors");
+    // A read of all records is judged by each of them.
+    let all = read(1, Level::Latest, Some((6, 20)), 0);
+    let old = read(1, Level::Latest, Some((5, 10)), 0).split_off(1);
+    breaks([both, all, old].concat(), claim);
+}
+
+#[test]
+fn whoever_is_away_is_told() {
+    let claim = "whoever_is_away_is_told";
+    let away = |knows, fresh| vec![Fact::Away { client: 0, knows, fresh }];
+    holds(away(rows(10, 5), rows(10, 5)));
+    breaks(away(rows(10, 5), rows(20, 6)), claim);
+    breaks(away(rows(10, 5), Rows::new()), claim);
+    let stayed = |missed| vec![Fact::Stayed { client: 0, missed }];
+    holds(stayed(Vec::new()));
+    breaks(stayed(vec![PartitionId { table: TABLE, number: 0 }]), claim);
 }
 
 #[test]

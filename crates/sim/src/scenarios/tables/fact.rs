@@ -134,7 +134,7 @@ pub enum Fact {
         /// Its number.
         id: u64,
     },
-    /// A client read a record as one of team `a`.
+    /// A client read a record as one of team `a`, by itself or with all others.
     Read {
         /// Who.
         client: u32,
@@ -225,6 +225,22 @@ pub enum Fact {
         fresh: Rows,
         /// Whether it waits for partitions to switch to new data.
         settling: bool,
+    },
+    /// What a device has that is away and was told nothing since it began, and what a fresh read says.
+    Away {
+        /// Who.
+        client: u32,
+        /// What it has.
+        knows: Rows,
+        /// What there is.
+        fresh: Rows,
+    },
+    /// A device stayed away while every record was written; the partitions of which it was told nothing.
+    Stayed {
+        /// Who.
+        client: u32,
+        /// Which.
+        missed: Vec<PartitionId>,
     },
     /// At the end: every record that anybody may be shown.
     Last(Rows),

@@ -4,12 +4,12 @@
 //! letter lies at the [`Post`] while the network carries its number. Whoever receives it gets a copy.
 
 use crate::scenarios::post::Marked;
-use tidings_predicate::Packed;
 use tidings_predicate::query::Ask;
+use tidings_predicate::{Key, Packed};
 use tidings_tables::calls::{Answer, Call, Caller, Outcome, Read, Visible, Write};
 use tidings_tables::gateway::{self, Start};
 use tidings_tables::live::{Frame, Install, Progress, Reader};
-use tidings_tables::names::{NetId, PartitionId, Position, QueryId};
+use tidings_tables::names::{Endpoint, NetId, PartitionId, Position, QueryId};
 use tidings_tables::processor;
 use tidings_tables::refusal::Refusal;
 
@@ -123,6 +123,8 @@ pub struct Watches {
     pub data: Packed,
     /// Where it begins.
     pub start: Start,
+    /// Who is told through Notify when it is away.
+    pub endpoint: Option<Endpoint>,
 }
 
 /// What a client asks.
@@ -132,8 +134,8 @@ pub enum Asked {
     Write(Box<Write>),
     /// One record, with the client's floors (R5).
     Read(Box<Read>, Vec<(PartitionId, Position)>),
-    /// All records that match, of all partitions.
-    Scan(Box<Read>),
+    /// All records that match, of all partitions, with the client's floors.
+    Scan(Box<Read>, Vec<(PartitionId, Position)>),
 }
 
 /// What a client is answered.
@@ -143,8 +145,19 @@ pub enum Answered {
     Written(PartitionId, Outcome),
     /// A record, if there is one to be seen, and how new the answer is.
     Found(PartitionId, Position, Option<Visible>),
-    /// Records.
-    Rows(Vec<Visible>),
+    /// Records, and the partitions that were asked in their order.
+    Rows(Vec<Visible>, Vec<Part>),
+}
+
+/// A partition that has answered a read over all.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Which.
+    pub partition: PartitionId,
+    /// The first key behind it; none = it is the last.
+    pub end: Option<Key>,
+    /// How new its answer is.
+    pub position: Position,
 }
 
 /// What a gateway asks of a processor.

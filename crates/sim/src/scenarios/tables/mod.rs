@@ -8,9 +8,10 @@
 //! All machines are the production ones, those of placement and of the store too. Messages are lost, repeated and late;
 //! partitions move as leases lapse, and former owners hear of it late; nodes, store and clients crash; the store is slow, or
 //! does not reach some rows; tables are dropped and made again; clients return with cursors, say something else of
-//! themselves, and lose their claims. When the faults are over every operation must have an outcome, and every live query
-//! must have told what a fresh read says; and again after each of a few moments in which links fail for a blink and nothing
-//! follows.
+//! themselves, and lose their claims; devices leave, hear through Notify (a map of versions here), and come back. When the
+//! faults are over every operation must have an outcome, every live query must have told what a fresh read says, and so must
+//! what a device has that is away and was told nothing; and again after each of a few moments in which links fail for a blink
+//! and nothing follows.
 
 pub mod client;
 pub mod fact;
@@ -18,6 +19,7 @@ pub mod files;
 pub mod letter;
 mod moments;
 pub mod node;
+pub mod notify;
 pub mod town;
 pub mod trouble;
 
@@ -33,6 +35,7 @@ use crate::invariants::live_queries_never_go_back::LiveQueriesNeverGoBack;
 use crate::invariants::reads_fit_the_definitions::ReadsFitTheDefinitions;
 use crate::invariants::reads_keep_their_floors::ReadsKeepTheirFloors;
 use crate::invariants::the_same_cursor_holds_the_same_rows::TheSameCursorHoldsTheSameRows;
+use crate::invariants::whoever_is_away_is_told::WhoeverIsAwayIsTold;
 use crate::invariants::{Claims, Violation};
 use crate::kernel::{Effect, HostId, Observed, World};
 use crate::mutant::Mutant;
@@ -43,12 +46,12 @@ use crate::scenarios::placement::fact::Fact as PlacementFact;
 use crate::scenarios::stage::{Outline, Play, Rest, Stage};
 use client::Client;
 use fact::{Fact, TablesFact, key};
-use files::{Files, LASTING, PASSING};
+use files::{LASTING, PASSING};
 use node::Neighbours;
 use std::time::Duration;
 use tidings_base::{KeyRange, Now, Outbox, Seeded};
 use tidings_placement::config::Times;
-use town::{Actor, Town};
+use town::{Actor, Around, Town};
 use trouble::Trouble;
 
 /// How long a client thinks, on average.
@@ -70,6 +73,7 @@ pub fn tables_claims() -> Claims<Fact> {
         Box::<CursorsAreSealed>::default(),
         Box::<LiveQueriesHaveNoClock>::default(),
         Box::<DroppedTablesStayDropped>::default(),
+        Box::<WhoeverIsAwayIsTold>::default(),
     ])
 }
 
@@ -106,9 +110,11 @@ impl Run {
         let nodes: Vec<HostId> = (0..own.between(2, 4)).map(|_| world.add_host()).collect();
         let clients: Vec<HostId> = (0..4).map(|_| world.add_host()).collect();
         [cell, servers[0]].into_iter().for_each(|host| world.network.connect(host));
-        let files = Files::default();
-        files.create(LASTING, if own.one_in(2) { vec![key(4)] } else { Vec::new() });
-        files.create(PASSING, Vec::new());
+        let around = Around::default();
+        around.files.create(LASTING, if own.one_in(2) { vec![key(4)] } else { Vec::new() });
+        around.files.create(PASSING, Vec::new());
+        // Not drawn: seeds that are kept for what they showed without copies, scans and devices go on as they did.
+        let (copies, devices) = ((seed % 5).is_multiple_of(2), matches!(seed % 5, 2 | 4));
         let others = clients.iter().copied().chain([cell]).chain(servers.clone()).collect();
         let replicas: Vec<HostId> = nodes.iter().chain(&managers).copied().collect();
         let times = Times::FAST;
@@ -120,19 +126,18 @@ impl Run {
         let town = Town {
             cell,
             agreed: Default::default(),
-            files,
-            post: Default::default(),
+            around,
             neighbours: Neighbours { managers, servers, nodes },
             clients: (0..).zip(clients).map(|(number, host)| (host, (number, Default::default()))).collect(),
             times,
             nodes: node::Habits {
                 piece: if whole { 256 << 10 } else { 150 },
                 log: [12, 1_000][own.below(2) as usize],
-                // Not drawn: seeds that are kept for what they showed without copies go on as they did.
-                copies: (seed % 5).is_multiple_of(2),
+                copies,
+                devices,
                 mutant: options.mutant.and_then(Mutant::of_tables),
             },
-            habits: client::Habits { think: THINK[own.below(3) as usize], whole },
+            habits: client::Habits { think: THINK[own.below(3) as usize], whole, scans: copies, devices },
             calm: false,
         };
         for host in town.everybody() {
@@ -164,6 +169,7 @@ impl Run {
         let claim = "operations_get_outcomes";
         self.come_to_rest(&Rest { every: Duration::from_secs(5), looks: 2, within, claim })?;
         // Once more a few changes: whoever went deaf misses them.
+        self.some_devices_leave()?;
         for _ in 0..2 {
             self.everybody_does(Client::begin)?;
         }
@@ -173,6 +179,7 @@ impl Run {
         self.everybody_does(Client::compare)?;
         self.come_to_rest(&rest)?;
         self.moments(&rest)?;
+        self.visits(&rest)?;
         let first = self.stage.town.clients.keys().next().copied().unwrap_or_default();
         self.with_client(first, |client, now, out| client.read_last(now, out));
         self.come_to_rest(&rest)?;

@@ -2,6 +2,7 @@
 //! writes any more, so that nothing follows which would show what was lost, and what was lost is missed all the same (R3, R4).
 
 use super::client::Client;
+use super::node::Node;
 use super::{CONVERGENCE, Out, Run};
 use crate::invariants::Violation;
 use crate::kernel::HostId;
@@ -31,6 +32,7 @@ impl Run {
             let broken = self.break_links(late);
             self.a_while(4, 60)?;
             self.mend_links(broken);
+            self.some_devices_leave()?;
             if late {
                 // What is told of these overtakes what was held up.
                 self.a_while(0, 30)?;
@@ -46,6 +48,55 @@ impl Run {
             self.come_to_rest(rest)?;
         }
         Ok(())
+    }
+
+    /// Devices come and are gone while little arrives between nodes: not all who own a partition have heard of them, and the node
+    /// that they came to may die. Then every record is written, and each of those owners has told them (R3).
+    pub(super) fn visits(&mut self, rest: &Rest) -> Result<(), Violation> {
+        if !self.stage.town.habits.devices {
+            return Ok(());
+        }
+        let nodes = self.stage.town.neighbours.nodes.clone();
+        let mut some = || self.moments.pick(&nodes).copied().unwrap_or_default();
+        let (moving, dying) = (some(), some());
+        // Whoever owns partitions anew knows nobody; and a device that comes has something to be told.
+        self.everybody_does(Client::stay_away)?;
+        self.with_node(moving, Node::drain);
+        self.everybody_does(Client::begin)?;
+        self.until(CONVERGENCE)?;
+        self.come_to_rest(rest)?;
+        let broken = self.break_links(false);
+        self.everybody_does(Client::visit)?;
+        self.a_while(1, 2_500)?;
+        self.everybody_does(Client::stay_away)?;
+        let dies = self.moments.one_in(2);
+        if dies {
+            self.stage.world.kill(dying);
+        }
+        self.a_while(100, 3_000)?;
+        self.mend_links(broken);
+        if dies {
+            self.start(vec![dying])?;
+        }
+        self.until(CONVERGENCE)?;
+        let writer = self.stage.town.clients.keys().nth(1).copied().unwrap_or_default();
+        self.with_client(writer, Client::write_all);
+        self.come_to_rest(rest)?;
+        self.until(CONVERGENCE)?;
+        self.everybody_does(Client::come_back)?;
+        self.until(CONVERGENCE)?;
+        self.everybody_does(Client::compare)?;
+        self.come_to_rest(rest)
+    }
+
+    /// Some of those who are devices go away.
+    pub(super) fn some_devices_leave(&mut self) -> Result<(), Violation> {
+        for host in self.stage.town.clients.keys().copied().collect::<Vec<_>>() {
+            if self.stage.town.habits.devices && self.moments.one_in(2) {
+                self.with_client(host, Client::leave);
+            }
+        }
+        self.watch()
     }
 
     fn a_while(&mut self, least: u64, most: u64) -> Result<(), Violation> {

@@ -5,6 +5,7 @@ use super::fact::TablesFact;
 use super::files::Files;
 use super::letter::Post;
 use super::node::{self, Neighbours, Node};
+use super::notify::Notify;
 use crate::faults::Site;
 use crate::kernel::{Boot, Effect, Event, HostId, NoStart, Process, Seat};
 use crate::model::Temper;
@@ -94,16 +95,25 @@ impl Managing for Actor {
     }
 }
 
+/// What outlives processes, and where letters lie.
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// The directories of tables.
+    pub files: Files,
+    /// What was published.
+    pub notify: Notify,
+    /// Where letters lie.
+    pub post: Post,
+}
+
 /// Who lives where.
 pub struct Town {
     /// The cell's host.
     pub cell: HostId,
     /// What the cell has agreed for managers.
     pub agreed: SharedAgreed,
-    /// What it has agreed for nodes.
-    pub files: Files,
-    /// Where letters lie.
-    pub post: Post,
+    /// What it has agreed for nodes, and what all share.
+    pub around: Around,
     /// Who nodes talk to.
     pub neighbours: Neighbours,
     /// The clients' hosts, their numbers and what they remember.
@@ -138,8 +148,7 @@ impl Town {
             renew: self.times.renew,
             mutant: None,
         };
-        let shared = (self.files.clone(), self.post.clone());
-        let mut node = Node::start(seat, self.neighbours.clone(), self.nodes, ranges, shared, out);
+        let mut node = Node::start(seat, self.neighbours.clone(), self.nodes, ranges, self.around.clone(), out);
         if self.calm {
             node.calm();
         }
@@ -168,7 +177,7 @@ impl Boot<Actor> for Town {
             return Ok(Actor::Node(Box::new(self.node(seat, out))));
         }
         let (number, disk) = self.clients.get(&seat.host).cloned().unwrap_or_default();
-        let mut client = Client::start(seat, number, nodes.clone(), self.post.clone(), disk, self.habits, out);
+        let mut client = Client::start(seat, number, nodes.clone(), self.around.clone(), disk, self.habits, out);
         if self.calm {
             client.calm();
         }

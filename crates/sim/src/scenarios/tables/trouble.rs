@@ -140,7 +140,7 @@ impl Run {
     pub(super) fn end_trouble(&mut self) {
         self.trouble.calm = true;
         self.stage.town.calm = true;
-        self.stage.town.files.fail_rows(Vec::new());
+        self.stage.town.around.files.fail_rows(Vec::new());
         self.set_pace(DiskPace::default());
         for host in self.stage.town.everybody() {
             self.stage.world.poke(host, |actor, _, _| match actor {
@@ -179,7 +179,7 @@ impl Run {
                 }
             }
             Some(Due::RowsBack(outage)) if outage == self.trouble.outages => {
-                self.stage.town.files.fail_rows(Vec::new());
+                self.stage.town.around.files.fail_rows(Vec::new());
             }
             Some(Due::Brisk) => self.set_pace(DiskPace::default()),
             Some(Due::Idle(host)) => {
@@ -199,7 +199,7 @@ impl Run {
         let happened = match kind {
             Kind::FailingRows => {
                 let bytes = (0..3).map(|_| b'0' + self.trouble.rng.below(KEYS) as u8).collect();
-                self.stage.town.files.fail_rows(bytes);
+                self.stage.town.around.files.fail_rows(bytes);
                 self.trouble.outages += 1;
                 self.later(a_while / 4, Due::RowsBack(self.trouble.outages));
                 true
@@ -232,6 +232,7 @@ impl Run {
                 let few = self
                     .stage
                     .town
+                    .around
                     .files
                     .read(LASTING)
                     .is_some_and(|entry| entry.directory.partitions.len() < PARTITIONS);
@@ -260,7 +261,7 @@ impl Run {
 
     /// Two neighbours are joined, whoever owns them: both give them up first.
     fn merge(&mut self) -> bool {
-        let Some(entry) = self.stage.town.files.read(LASTING) else { return false };
+        let Some(entry) = self.stage.town.around.files.read(LASTING) else { return false };
         let directory = entry.directory;
         let parts: Vec<PartitionId> =
             directory.partitions.iter().map(|part| directory.partition_id(part.number)).collect();
@@ -294,10 +295,10 @@ impl Run {
 
     /// The table that passes is dropped, and made again under the same name.
     fn drop_passing(&mut self) -> bool {
-        let Some(table) = self.stage.town.files.drop_table(PASSING) else { return false };
+        let Some(table) = self.stage.town.around.files.drop_table(PASSING) else { return false };
         let at = self.stage.world.now();
         self.stated.push(Observed { at, host: self.stage.town.cell, fact: Fact::Dropped(table).into() });
-        self.stage.town.files.create(PASSING, Vec::new());
+        self.stage.town.around.files.create(PASSING, Vec::new());
         true
     }
 

@@ -23,6 +23,8 @@ const SILENCE: Duration = Duration::from_secs(9);
 const MISSING: Duration = Duration::from_secs(3);
 /// Once in so many times a client asks by the clock, which it may not (R9).
 const CLOCKED: u64 = 12;
+/// What a cursor has before its positions, sealed as it is here.
+const HEAD: usize = 34;
 
 /// What a client has of its live query.
 #[derive(Clone, Debug, Default)]
@@ -42,9 +44,11 @@ pub(super) struct Live {
     /// Pieces that have come, by the first key of their partition.
     coming: BTreeMap<Option<Key>, Rows>,
     cursor: Option<Vec<u8>>,
+    /// What it had when it was given that.
+    kept: Rows,
     settling: bool,
-    /// It went on from a cursor: more may have been heard than that said.
-    resumed: bool,
+    /// It went on from a cursor with all that it had heard, which may be more than the cursor says.
+    ahead: bool,
     /// It asks by the clock.
     clocked: bool,
     /// What the client said of itself, and before that.
@@ -54,6 +58,15 @@ pub(super) struct Live {
 impl Live {
     pub fn deadline(&self) -> Mono {
         self.keep
+    }
+
+    /// The client goes: its node and number, and whether what it has may be of two readers.
+    pub fn leave(&mut self) -> (HostId, u64, bool) {
+        let left = (self.node, self.watch, self.settling || self.teams.len() > 1);
+        // Numbers begin above: whatever still comes is of a watch that it has left.
+        self.watch = 0;
+        (self.early, self.coming, self.missing) = (BTreeMap::new(), BTreeMap::new(), None);
+        left
     }
 }
 
@@ -68,16 +81,21 @@ impl Client {
     pub(super) fn open_live(&mut self, now: Now, out: &mut Out) {
         let node = self.rng.pick(&self.nodes).copied().unwrap_or_default();
         let watch = self.id(0);
-        let clocked = !self.calm && self.rng.one_in(CLOCKED);
+        let clocked = !self.calm && self.rng.one_in(CLOCKED) && !self.is_device();
         // Now and then it begins anew.
         let cursor = self.me.live.cursor.take().filter(|_| !clocked && !self.rng.one_in(4));
         let (team, keeps) = (self.me.team, self.me.live.keeps);
+        self.comes();
         let start = match &cursor {
             Some(cursor) => Start::Cursor(cursor.clone()),
             None => Start::Everything,
         };
-        let resumed = cursor.is_some();
-        let rows = if resumed { std::mem::take(&mut self.me.live.rows) } else { Rows::new() };
+        let ahead = cursor.is_some() && !self.keeps_both();
+        let rows = match (&cursor, ahead) {
+            (None, _) => Rows::new(),
+            (Some(_), true) => std::mem::take(&mut self.me.live.rows),
+            (Some(_), false) => std::mem::take(&mut self.me.live.kept),
+        };
         let (heard, keep) = (now.mono, now.mono + KEEP);
         self.me.live = Live {
             watch,
@@ -85,9 +103,10 @@ impl Client {
             heard,
             keep,
             keeps,
+            kept: rows.clone(),
             rows,
             cursor,
-            resumed,
+            ahead,
             clocked,
             teams: vec![team],
             ..Live::default()
@@ -97,14 +116,22 @@ impl Client {
             ask.project = vec![("at".to_owned(), "now()".to_owned())];
         }
         let caller = Caller { expires: self.me.expires, ..self.caller() };
-        let asks = Watches { caller, ask, data: of_team(team), start };
+        let asks = Watches { caller, ask, data: of_team(team), start, endpoint: self.endpoint() };
         self.post.send(out, node, Letter::Watches { watch, table: LASTING, asks });
+    }
+
+    /// T1: whether it returns with what it had at its cursor, as who stores both together. Others return with all that they heard.
+    fn keeps_both(&self) -> bool {
+        self.number < 2
     }
 
     /// Says something else of itself.
     pub fn change_team(&mut self, now: Now, out: &mut Out) {
         let team = other(self.me.team);
         self.me.team = team;
+        if self.me.device.away {
+            return self.reconnect(now, out);
+        }
         self.me.live.teams.retain(|other| *other != team);
         self.me.live.teams.push(team);
         self.send_keep(now, out);
@@ -140,6 +167,9 @@ impl Client {
     }
 
     pub(super) fn wake_live(&mut self, now: Now, out: &mut Out) {
+        if self.me.device.away {
+            return;
+        }
         let live = &self.me.live;
         let silent = now.mono.since(live.heard) > SILENCE;
         let broken = live.missing.is_some_and(|since| now.mono.since(since) > MISSING);
@@ -240,7 +270,7 @@ impl Client {
     fn put(&mut self, record: Visible, out: &mut Out) {
         let (client, value) = (self.number, value_of(&record));
         let Visible { key, version, .. } = record;
-        let exactly = self.habits.whole && !self.me.live.resumed;
+        let exactly = self.habits.whole && !self.me.live.ahead;
         let had = self.me.live.rows.insert(key.clone(), (version, value)).map(|(had, _)| had);
         let fact = match had {
             Some(had) if version < had || version == had && exactly => Fact::Repeats { client, key, version, had },
@@ -251,14 +281,17 @@ impl Client {
 
     /// A cursor: everything up to there has been told.
     fn given(&mut self, cursor: Vec<u8>, out: &mut Out) {
+        self.begins_watch();
         let (client, live) = (self.number, &mut self.me.live);
         let sealed = cursor.first() == Some(&SEAL);
-        let exactly = (self.habits.whole && !live.resumed && !live.clocked && !live.settling).then(|| {
+        // R4: one that names no partition says that everything is to come, and nothing about what is there already.
+        let says = cursor.len() > HEAD;
+        let exactly = (says && self.habits.whole && !live.ahead && !live.clocked && !live.settling).then(|| {
             // The data epoch is the client's own count, and no part of where it is.
             cursor.iter().enumerate().filter(|(at, _)| !(26..34).contains(at)).map(|(_, byte)| *byte).collect()
         });
         let rows = live.rows.clone();
-        live.cursor = Some(cursor);
+        (live.cursor, live.kept) = (Some(cursor), rows.clone());
         out.put(Effect::Fact(Fact::Cursor { client, sealed, exactly, rows }.into()));
     }
 

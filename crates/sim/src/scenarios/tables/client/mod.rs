@@ -2,13 +2,16 @@
 //!
 //! What it must not forget survives its restarts: operations without outcome, floors, what its live query has told.
 
+mod device;
 mod live;
 
 use super::fact::{Fact, KEYS, Level, Rows, SECRET, Shown, TablesFact, Told, columns, key, of_team, value_of};
 use super::files::{LASTING, PASSING};
-use super::letter::{Answered, Asked, Letter, Post};
+use super::letter::{Answered, Asked, Letter, Part, Post};
+use super::town::Around;
 use crate::kernel::{Effect, HostId, Seat};
 use bytes::Bytes;
+use device::Device;
 use live::Live;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +31,8 @@ const OUTSTANDING: usize = 3;
 const AGAIN: (u64, u64) = (1_000, 4_000);
 /// A read that was not answered for so long is given up.
 const GIVE_UP: Duration = Duration::from_secs(20);
+/// One read in so many is of all records, where there are such.
+const SCANS: u64 = 3;
 /// Numbers of requests that are no operations begin here, by what they are for.
 const READS: u64 = 1 << 40;
 const PASSES: u64 = 1 << 41;
@@ -42,6 +47,10 @@ pub struct Habits {
     pub think: Duration,
     /// What is said comes whole: then a client has exactly what its cursor says.
     pub whole: bool,
+    /// Some reads are of all records.
+    pub scans: bool,
+    /// Some clients are devices, which leave and hear through Notify.
+    pub devices: bool,
 }
 
 /// An operation without outcome.
@@ -67,6 +76,7 @@ pub struct Memory {
     /// R8: until when the claims of the live query hold.
     expires: Option<Wall>,
     live: Live,
+    device: Device,
 }
 
 /// Where a client's memory lies.
@@ -76,10 +86,17 @@ pub type Disk = Arc<Mutex<Option<Memory>>>;
 #[derive(Debug)]
 struct Reading {
     id: u64,
-    key: Key,
+    /// None: all of them.
+    key: Option<Key>,
     level: Level,
     floors: BTreeMap<PartitionId, Position>,
     until: Mono,
+}
+
+impl Reading {
+    fn is_of(&self, key: &Key) -> bool {
+        self.key.as_ref().is_none_or(|of| of == key)
+    }
 }
 
 /// A client's process.
@@ -89,6 +106,7 @@ pub struct Client {
     nodes: Vec<HostId>,
     rng: Seeded,
     post: Post,
+    around: Around,
     disk: Disk,
     habits: Habits,
     me: Memory,
@@ -121,7 +139,7 @@ impl Client {
         seat: Seat,
         number: u32,
         nodes: Vec<HostId>,
-        post: Post,
+        around: Around,
         disk: Disk,
         habits: Habits,
         out: &mut Out,
@@ -138,6 +156,7 @@ impl Client {
             team: if number.is_multiple_of(2) { 'a' } else { 'b' },
             expires: (number % 2 == 1).then(|| Wall(now.wall.0 + 1_000_000 * rng.between(30, 150))),
             live: Live::default(),
+            device: Device::default(),
         });
         let (next, calm) = (now.mono, false);
         let mut client = Client {
@@ -145,7 +164,8 @@ impl Client {
             number,
             nodes,
             rng,
-            post,
+            post: around.post.clone(),
+            around,
             disk,
             habits,
             me,
@@ -158,7 +178,10 @@ impl Client {
         };
         // A clock that began anew says nothing about when to ask again.
         client.me.open.values_mut().for_each(|open| open.again = now.mono);
-        client.open_live(now, out);
+        client.me.device.look = now.mono;
+        if !client.me.device.away {
+            client.open_live(now, out);
+        }
         client.keep();
         client
     }
@@ -194,7 +217,9 @@ impl Client {
         let open = self.me.open.values().map(|open| open.again).min();
         let read = self.read.as_ref().map(|reading| reading.until);
         let asks = self.asks.map(|(_, again)| again);
-        [next, open, read, asks, Some(self.me.live.deadline())].into_iter().flatten().min()
+        let live = (!self.me.device.away).then(|| self.me.live.deadline());
+        let look = self.is_device().then_some(self.me.device.look);
+        [next, open, read, asks, live, look].into_iter().flatten().min()
     }
 
     /// Time has passed.
@@ -215,6 +240,7 @@ impl Client {
             self.act(now, out);
         }
         self.wake_live(now, out);
+        self.wake_device(now, out);
         self.keep();
     }
 
@@ -254,7 +280,7 @@ impl Client {
         let secret = self.rng.one_in(12);
         let key = if secret { SECRET.into() } else { key(self.rng.below(KEYS)) };
         // Definition 2 orders a read before what its client begins to write while it is under way: that is the client's part.
-        if self.read.as_ref().is_some_and(|reading| reading.level == Level::Wio && reading.key == key) {
+        if self.read.as_ref().is_some_and(|reading| reading.level == Level::Wio && reading.is_of(&key)) {
             return;
         }
         let shown = match self.rng.below(6) {
@@ -298,6 +324,26 @@ impl Client {
         let write = Box::new(open.write.clone());
         let caller = self.caller();
         self.ask(seq, LASTING, caller, Asked::Write(write), out);
+    }
+
+    /// Writes every record anew, shown to everybody and asked for by all queries.
+    pub fn write_all(&mut self, now: Now, out: &mut Out) {
+        for key in (0..KEYS).map(key) {
+            self.me.seq += 1;
+            let seq = self.me.seq;
+            // Even, and above what this client has written else.
+            let value = i64::from(self.number) * 10_000_000 + 5_000_000 + 2 * seq as i64;
+            let change = Update::Put { columns: columns(value), predicate: String::new() };
+            let acked_through = self.me.open.keys().next().copied().unwrap_or(seq) - 1;
+            let op = Some(Operation { id: self.op(seq), acked_through, after: None });
+            let (data, condition) = (of_team(self.me.team), Condition::Blind);
+            let write = Write { op, key: key.clone(), change, condition, data, deadline: None };
+            self.me.open.insert(seq, Open { write, again: now.mono });
+            let (op, client, shown) = (self.op(seq), self.number, Shown::Everybody);
+            out.put(Effect::Fact(Fact::Begins { op, client, key, value: Some(value), shown, forked: false }.into()));
+            self.send_write(now, seq, out);
+        }
+        self.keep();
     }
 
     /// R6: something else under an id that was used: as a device whose storage was set back does.
@@ -361,10 +407,12 @@ impl Client {
     /// Reads some record, as one of team `a` without claims: so everybody who reads sees the same.
     fn look(&mut self, now: Now, out: &mut Out) {
         let key = key(self.rng.below(KEYS));
+        let key = (!self.habits.scans || !self.rng.one_in(SCANS)).then_some(key);
         let (level, asked) = match self.rng.below(4) {
             0 => {
-                let same = self.me.open.iter().filter(|(_, open)| open.write.key == key);
-                let pending = same.map(|(seq, _)| (key.clone(), *seq)).collect();
+                let of = |open: &Open| key.as_ref().is_none_or(|key| open.write.key == *key);
+                let pending = self.me.open.iter().filter(|(_, open)| of(open));
+                let pending = pending.map(|(seq, open)| (open.write.key.clone(), *seq)).collect();
                 (Level::Wio, calls::Level::CommittedWio { netid: self.op(0).netid, pending })
             }
             1 => (Level::Latest, calls::Level::Latest),
@@ -372,15 +420,19 @@ impl Client {
         };
         let id = self.id(READS);
         let floors = self.me.floors.clone();
-        let read = Box::new(reads(Span::Only(key.clone()), asked, 'a'));
-        let what = Asked::Read(read, floors.clone().into_iter().collect());
+        let seen = floors.clone().into_iter().collect();
+        let what = match &key {
+            Some(key) => Asked::Read(Box::new(reads(Span::Only(key.clone()), asked, 'a')), seen),
+            None => Asked::Scan(Box::new(reads(Span::All, asked, 'a')), seen),
+        };
         self.read = Some(Reading { id, key, level, floors, until: now.mono + GIVE_UP });
         out.put(Effect::Fact(Fact::Asks { client: self.number, id }.into()));
         self.ask(id, LASTING, nobody(), what, out);
     }
 
     fn found(&mut self, id: u64, partition: PartitionId, position: Position, found: Option<Visible>, out: &mut Out) {
-        let Some(Reading { key, level, floors, .. }) = self.read.take_if(|reading| reading.id == id) else { return };
+        let Some(reading) = self.read.take_if(|reading| reading.id == id) else { return };
+        let Reading { key: Some(key), level, floors, .. } = reading else { return };
         if let Some(record) = &found {
             self.shows(record, vec!['a'], out);
         }
@@ -391,6 +443,25 @@ impl Client {
         self.me.seen.insert(key.clone(), found.map(|(version, _)| version).unwrap_or_default());
         let client = self.number;
         out.put(Effect::Fact(Fact::Read { client, key, level, found, floor, position, partition, id }.into()));
+    }
+
+    /// The same of all records: each is there, or is not.
+    fn scanned(&mut self, id: u64, records: Vec<Visible>, parts: &[Part], out: &mut Out) {
+        let Some(Reading { level, floors, .. }) = self.read.take_if(|reading| reading.id == id) else { return };
+        records.iter().for_each(|record| self.shows(record, vec!['a'], out));
+        for part in parts {
+            let known = self.me.floors.entry(part.partition).or_default();
+            *known = part.position.max(*known);
+        }
+        let found: Rows = records.iter().map(|one| (one.key.clone(), (one.version, value_of(one)))).collect();
+        for key in (0..KEYS).map(key) {
+            let Some(part) = parts.iter().find(|part| part.end.as_ref().is_none_or(|end| key < *end)) else { continue };
+            let Part { partition, position, .. } = *part;
+            let floor = floors.get(&partition).copied().unwrap_or_default();
+            let (client, found) = (self.number, found.get(&key).copied());
+            self.me.seen.insert(key.clone(), found.map(|(version, _)| version).unwrap_or_default());
+            out.put(Effect::Fact(Fact::Read { client, key, level, found, floor, position, partition, id }.into()));
+        }
     }
 
     fn shows(&self, record: &Visible, teams: Vec<char>, out: &mut Out) {
@@ -421,7 +492,7 @@ impl Client {
                 self.written(id - FORKS, Ok((partition, outcome)), true, out);
             }
             (FORKS.., Err(refusal @ Refusal::Forked)) => self.written(id - FORKS, Err(refusal), true, out),
-            (COMPARES..FORKS, Ok(Answered::Rows(records))) => self.read_all(now, id, records, out),
+            (COMPARES..FORKS, Ok(Answered::Rows(records, _))) => self.read_all(now, id, records, out),
             (PASSES..COMPARES, Ok(answer)) => {
                 let client = self.number;
                 if let Answered::Written(PartitionId { table, .. }, _)
@@ -433,6 +504,7 @@ impl Client {
             (READS..PASSES, Ok(Answered::Found(partition, position, found))) => {
                 self.found(id, partition, position, found, out);
             }
+            (READS..PASSES, Ok(Answered::Rows(records, parts))) => self.scanned(id, records, &parts, out),
             (READS..PASSES, Err(_)) => drop(self.read.take_if(|reading| reading.id == id)),
             (..READS, Ok(Answered::Written(partition, outcome))) => {
                 self.written(id, Ok((partition, outcome)), false, out);
@@ -477,7 +549,7 @@ impl Client {
             }
         };
         let id = self.id(kind);
-        self.ask(id, LASTING, caller, Asked::Scan(Box::new(read)), out);
+        self.ask(id, LASTING, caller, Asked::Scan(Box::new(read), Vec::new()), out);
     }
 
     fn read_all(&mut self, now: Now, id: u64, records: Vec<Visible>, out: &mut Out) {
@@ -486,7 +558,13 @@ impl Client {
             Some((Ends::Compare, _)) if id < LAST => {
                 self.asks = None;
                 let fresh = rows.collect();
-                out.put(Effect::Fact(self.compared(fresh).into()));
+                let compared = match self.me.device.away {
+                    true => self.compared_away(fresh),
+                    false => Some(self.compared(fresh)),
+                };
+                if let Some(fact) = compared {
+                    out.put(Effect::Fact(fact.into()));
+                }
             }
             Some((Ends::Last(reader), _)) if id >= LAST => {
                 self.last.extend(rows);

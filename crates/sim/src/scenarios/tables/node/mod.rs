@@ -8,6 +8,7 @@
 
 mod copying;
 mod owning;
+mod publishing;
 mod routing;
 mod storing;
 mod watching;
@@ -15,6 +16,8 @@ mod watching;
 use super::fact::TablesFact;
 use super::files::Files;
 use super::letter::{Letter, Live, Post};
+use super::notify::Notify;
+use super::town::Around;
 use crate::kernel::{Effect, HostId, Seat};
 use crate::scenarios::placement::letter::Letter as PlacementLetter;
 use crate::scenarios::placement::ring::{Hears, Ring};
@@ -22,6 +25,7 @@ use crate::scenarios::store::line::Line;
 use bytes::Bytes;
 use copying::Copying;
 use owning::Owning;
+use publishing::Publication;
 use routing::{Relay, Waiter};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -53,6 +57,8 @@ pub struct Habits {
     pub log: usize,
     /// Whether nodes copy what others own.
     pub copies: bool,
+    /// Whether there are devices, which hear through Notify.
+    pub devices: bool,
     /// A rule that is left out.
     pub mutant: Option<Mutant>,
 }
@@ -82,6 +88,10 @@ enum Later {
     Replaces(owning::Change),
     /// What became of that is heard.
     Replaced(owning::Change, bool),
+    /// Notify is told by now.
+    Publishes(publishing::Publication),
+    /// What became of that is heard.
+    Published(publishing::Publication, bool),
 }
 
 /// What one machine here has for another, in order; or that time has passed.
@@ -97,6 +107,9 @@ pub struct Node {
     neighbours: Neighbours,
     rng: Seeded,
     files: Files,
+    notify: Notify,
+    /// Whether anybody listens.
+    devices: bool,
     post: Post,
     ring: Ring,
     line: Line<storing::Asks>,
@@ -136,10 +149,11 @@ impl Node {
         neighbours: Neighbours,
         habits: Habits,
         ranges: tidings_placement::owner::Options,
-        (files, post): (Files, Post),
+        around: Around,
         out: &mut Out,
     ) -> Node {
         let Seat { host, now, mut rng, starts: start, .. } = seat;
+        let Around { files, notify, post } = around;
         // A gateway that has lost its memory has another name.
         let gateway_id = GatewayId((u64::from(host.0) << 32) | start);
         let options = processor::Options {
@@ -174,6 +188,8 @@ impl Node {
             neighbours,
             rng,
             files,
+            notify,
+            devices: habits.devices,
             post,
             calm: false,
         };
@@ -250,6 +266,8 @@ impl Node {
                 Later::Stored(id, result) => self.feed_processor(now, processor::Input::Stored { id, result }, out),
                 Later::Replaces(change) => self.replaces(now, change),
                 Later::Replaced(change, done) => self.replaced(now, change, done, out),
+                Later::Publishes(publication) => self.publishes(now, publication),
+                Later::Published(publication, done) => self.published(now, &publication, done, out),
             }
         }
         self.look(now, out);
@@ -328,11 +346,11 @@ impl Node {
                 }
                 processor::Output::Unfollowed { partition } => self.copying.ended(partition),
                 processor::Output::Deposed { partition } => self.deposed(now, partition),
-                // Cuts are the trouble's; nobody listens to Notify here.
-                processor::Output::Grown { .. }
-                | processor::Output::Busy { .. }
-                | processor::Output::Quiet { .. }
-                | processor::Output::Publish { .. } => {}
+                processor::Output::Publish { partition, number, publications } => {
+                    self.publish(now, Publication { partition, number, publications }, out);
+                }
+                // Cuts are the trouble's.
+                processor::Output::Grown { .. } | processor::Output::Busy { .. } | processor::Output::Quiet { .. } => {}
             }
         }
     }

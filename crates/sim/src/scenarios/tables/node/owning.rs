@@ -218,7 +218,7 @@ impl Node {
         let Some(entry) = self.files.read(name) else { return false };
         let Some(part) = entry.directory.find(at) else { return false };
         let partition = entry.directory.partition_id(part.number);
-        let Some(opened) = self.processor.opened(partition) else { return false };
+        let Some(opened) = self.processor.opened(partition).filter(|_| self.has_told(partition)) else { return false };
         // Nobody writes any more to what is cut before the directory says so; if it does not, it is acquired anew.
         self.lose(now, partition, out);
         self.change(now, name, partition.table, What::Split(opened, at.clone()));
@@ -236,7 +236,12 @@ impl Node {
 
     /// What is known here of a partition that it has opened.
     pub fn has_opened(&self, partition: PartitionId) -> bool {
-        self.processor.opened(partition).is_some()
+        self.processor.opened(partition).is_some() && self.has_told(partition)
+    }
+
+    /// R3: what is cut or joined no sooner than those who are away were told who owns it.
+    fn has_told(&self, partition: PartitionId) -> bool {
+        !self.devices || self.processor.has_told_of_opening(partition)
     }
 
     /// Joins two neighbours that their owners have given up.

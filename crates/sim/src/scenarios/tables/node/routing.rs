@@ -2,7 +2,7 @@
 
 use super::{Node, Out};
 use crate::kernel::HostId;
-use crate::scenarios::tables::letter::{Answered, Asked, Letter};
+use crate::scenarios::tables::letter::{Answered, Asked, Letter, Part};
 use std::time::Duration;
 use tidings_base::{Mono, Now};
 use tidings_predicate::Key;
@@ -37,6 +37,7 @@ pub(super) struct Relay {
     from: Option<Key>,
     gather: Option<Gather>,
     records: Vec<Visible>,
+    parts: Vec<Part>,
     until: Mono,
     /// The copy here was asked: from now on its owner is.
     passed: bool,
@@ -68,16 +69,16 @@ impl Node {
         out: &mut Out,
     ) {
         let gather = match (&what, self.files.read(table)) {
-            (Asked::Scan(read), Some(entry)) => {
+            (Asked::Scan(read, _), Some(entry)) => {
                 let reading = Reading { data: read.data.clone(), claims: caller.claims.clone(), now: now.wall };
                 Gather::new(&read.ask, &entry.directory.properties.dialect(), reading).ok()
             }
             _ => None,
         };
         let (until, again) = (now.mono + CALL, now.mono + ATTEMPT);
-        let records = Vec::new();
-        let passed = false;
-        let relay = Relay { client, table, caller, what, from: None, gather, records, until, passed, again, at: None };
+        let (records, parts) = (Vec::new(), Vec::new());
+        let (from, at, passed) = (None, None, false);
+        let relay = Relay { client, table, caller, what, from, gather, records, parts, until, passed, again, at };
         self.last_relay += 1;
         self.relays.insert(self.last_relay, relay);
         self.attempt(now, self.last_relay, out);
@@ -96,8 +97,8 @@ impl Node {
                 Span::Only(key) => directory.find(key),
                 _ => None,
             },
-            (Asked::Scan(_), Some(from)) => directory.find(from),
-            (Asked::Scan(_), None) => directory.partitions.first(),
+            (Asked::Scan(..), Some(from)) => directory.find(from),
+            (Asked::Scan(..), None) => directory.partitions.first(),
         };
         let Some(part) = part else { return };
         let partition = directory.partition_id(part.number);
@@ -105,15 +106,16 @@ impl Node {
         self.last_relay += 1;
         let attempt = self.last_relay;
         relay.at = Some((attempt, partition, part.end.clone()));
+        let floor = |floors: &[(PartitionId, Position)]| {
+            let floor = floors.iter().find(|(of, _)| *of == partition).map(|(_, floor)| *floor);
+            floor.unwrap_or(Position::ZERO)
+        };
         let call = match &relay.what {
             Asked::Write(write) => Call::Write(write.clone()),
-            Asked::Read(read, floors) => {
-                let floor = floors.iter().find(|(of, _)| *of == partition).map(|(_, floor)| *floor);
-                Call::Read(Box::new(Read { floor: floor.unwrap_or(Position::ZERO), ..(**read).clone() }))
-            }
-            Asked::Scan(read) => {
+            Asked::Read(read, floors) => Call::Read(Box::new(Read { floor: floor(floors), ..(**read).clone() })),
+            Asked::Scan(read, floors) => {
                 let span = Span::Between(relay.from.clone(), None);
-                Call::Read(Box::new(Read { span, ..(**read).clone() }))
+                Call::Read(Box::new(Read { span, floor: floor(floors), ..(**read).clone() }))
             }
         };
         let caller = Box::new(relay.caller.clone());
@@ -181,7 +183,10 @@ impl Node {
                 self.answer_client(number, Ok(Answered::Written(partition, outcome)), out);
             }
             Ok(Answer::Page(page)) => match &relay.what {
-                Asked::Scan(_) => self.gathered(now, number, page.records, end, out),
+                Asked::Scan(..) => {
+                    let part = Part { partition, end, position: page.position };
+                    self.gathered(now, number, page.records, part, out);
+                }
                 _ => {
                     let found = Answered::Found(partition, page.position, page.records.into_iter().next());
                     self.answer_client(number, Ok(found), out);
@@ -192,7 +197,7 @@ impl Node {
     }
 
     /// One more partition has answered a read over all of them.
-    fn gathered(&mut self, now: Now, number: u64, records: Vec<Visible>, end: Option<Key>, out: &mut Out) {
+    fn gathered(&mut self, now: Now, number: u64, records: Vec<Visible>, part: Part, out: &mut Out) {
         let Some(relay) = self.relays.get_mut(&number) else { return };
         let Some(gather) = &mut relay.gather else { return };
         let added = records.iter().try_for_each(|record| gather.add(record, None));
@@ -200,14 +205,17 @@ impl Node {
         if let Err(refusal) = added {
             return self.answer_client(number, Err(refusal), out);
         }
+        let end = part.end.clone();
+        relay.parts.push(part);
         if end.is_some() {
-            relay.from = end;
+            // The next partition may have a copy here, too.
+            (relay.from, relay.passed) = (end, false);
             return self.attempt(now, number, out);
         }
         let rows = gather.finish().map(|rows| rows.len());
-        let records = std::mem::take(&mut relay.records);
+        let (records, parts) = (std::mem::take(&mut relay.records), std::mem::take(&mut relay.parts));
         let answer = match rows {
-            Ok(rows) if rows == records.len() => Ok(Answered::Rows(records)),
+            Ok(rows) if rows == records.len() => Ok(Answered::Rows(records, parts)),
             Ok(rows) => Err(Refusal::Invalid(format!("{rows} rows were made of {} records", records.len()))),
             Err(refusal) => Err(refusal),
         };

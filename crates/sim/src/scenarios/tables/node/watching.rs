@@ -60,8 +60,8 @@ impl Node {
         self.channels.open.insert(number, Channel { client, heard: now.mono, next: 0, kept: (0, 0) });
         self.channels.numbers.insert(client, Some(number));
         self.channels.sweep.get_or_insert(now.mono + SWEEP);
-        let Watches { caller, ask, data, start } = asks;
-        let (table, newer_than, endpoint) = (entry.directory.table(), None, None);
+        let Watches { caller, ask, data, start, endpoint } = asks;
+        let (table, newer_than) = (entry.directory.table(), None);
         let watch = Box::new(Watch { table, ask, caller, data, start, newer_than, endpoint });
         self.feed_gateway(now, gateway::Input::Watch { number, watch }, out);
     }

@@ -62,11 +62,25 @@ pub enum Table {
         #[command(flatten)]
         remote: Remote,
     },
-    /// Show a table: its properties and its partitions
+    /// Show a table: its properties, its partitions, and what was asked of them since their owners serve them
     #[command(after_help = "Example:\n  tidings table stat prices")]
     Stat {
         /// The table
         table: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// List the live queries of a table, whichever nodes their clients are connected to: for whoever administers it
+    #[command(after_help = QUERIES_HELP)]
+    Queries {
+        /// The table
+        table: String,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Show how all nodes fare with tables: for operators
+    #[command(after_help = LOAD_HELP)]
+    Load {
         #[command(flatten)]
         remote: Remote,
     },
@@ -206,6 +220,13 @@ is denied, but to the table's own application and to operators. A denial counts 
 Examples:\n  tidings table acl notes --allow 'user:shop/*=read' --allow user:shop/ann=read,write\n  \
 tidings table acl notes --deny user:shop/bob=all\n  tidings table acl notes --off";
 
+const QUERIES_HELP: &str = "SILENT of the partitions that a query hears have not answered, or have to be asked again. UNTAKEN \
+are events that its client has not taken, and their bytes.\n\n\
+Examples:\n  tidings table queries prices\n  tidings table queries prices --json";
+
+const LOAD_HELP: &str = "What is counted begins with each node's start.\n\n\
+Examples:\n  tidings table load\n  tidings table load --json";
+
 const PUT_HELP: &str = "Examples:\n  tidings table put prices apple '{\"price\": 3, \"fresh\": true}'\n  \
 tidings table put notes n1 @note.json --audience 'user.sub == \"ann\"' --if-version 0\n  \
 tidings table put visits ann '{\"city\": \"Rome\", \"days\": 3}'";
@@ -215,7 +236,9 @@ tidings table read prices --order -price --limit 3\n  tidings table read prices 
 
 const WATCH_HELP: &str = "With --json, one object a line: {\"event\": \"reset\" | \"put\" | \"leave\" | \"rows\" | \
 \"settling\", …}. Servers may restart meanwhile.\n\n\
-Example:\n  tidings table watch prices 'price < 5'";
+With projections, an order, a limit or aggregates all rows are printed whenever some have changed, after a line `* rows`.\n\n\
+Examples:\n  tidings table watch prices 'price < 5'\n  tidings table watch prices --order price --limit 3\n  \
+tidings table watch prices --group-by fresh --aggregate n=count";
 
 #[derive(Args)]
 pub struct Properties {
@@ -310,6 +333,25 @@ pub struct Condition {
 }
 
 #[derive(Args)]
+pub struct Answer {
+    /// A column of the answer: NAME=EXPRESSION, or a column's name; may be given several times
+    #[arg(long, value_name = "NAME=EXPRESSION")]
+    pub project: Vec<String>,
+    /// What comes first: an expression, `-` before it for the largest first; may be given several times
+    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true)]
+    pub order: Vec<String>,
+    /// At most so many rows
+    #[arg(long)]
+    pub limit: Option<usize>,
+    /// What makes a group: NAME=EXPRESSION, or a column's name
+    #[arg(long, value_name = "NAME=EXPRESSION")]
+    pub group_by: Vec<String>,
+    /// An aggregate: NAME=count, or NAME=sum|min|max|avg:EXPRESSION
+    #[arg(long, value_name = "NAME=HOW[:EXPRESSION]")]
+    pub aggregate: Vec<String>,
+}
+
+#[derive(Args)]
 pub struct Read {
     /// The table
     pub table: String,
@@ -327,29 +369,19 @@ pub struct Read {
     /// What writers' predicates see as `reader`: a JSON object
     #[arg(long, value_name = "JSON")]
     pub context: Option<String>,
-    /// A column of the answer: NAME=EXPRESSION, or a column's name; may be given several times
-    #[arg(long, value_name = "NAME=EXPRESSION")]
-    pub project: Vec<String>,
-    /// What comes first: an expression, `-` before it for the largest first; may be given several times
-    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true)]
-    pub order: Vec<String>,
-    /// At most so many rows
-    #[arg(long)]
-    pub limit: Option<usize>,
-    /// What makes a group: NAME=EXPRESSION, or a column's name
-    #[arg(long, value_name = "NAME=EXPRESSION")]
-    pub group_by: Vec<String>,
-    /// An aggregate: NAME=count, or NAME=sum|min|max|avg:EXPRESSION
-    #[arg(long, value_name = "NAME=HOW[:EXPRESSION]")]
-    pub aggregate: Vec<String>,
+    #[command(flatten)]
+    pub answer: Answer,
     /// A record of another table for each, by its key: other expressions name it NAME, as in `NAME.price`
     #[arg(long, value_name = "NAME=TABLE:EXPRESSION")]
     pub lookup: Option<String>,
     /// Any committed state that is not older than what was read before, rather than the latest
     #[arg(long)]
     pub committed: bool,
+    /// The same, and whatever this caller has not sent yet: a command has nothing of that kind
+    #[arg(long, conflicts_with = "committed")]
+    pub uncommitted: bool,
     /// The same, once this write has its outcome (see `--operation`); may be given several times
-    #[arg(long, value_name = "NETID/SEQ/KEY", conflicts_with = "committed")]
+    #[arg(long, value_name = "NETID/SEQ/KEY", conflicts_with_all = ["committed", "uncommitted"])]
     pub pending: Vec<String>,
     #[command(flatten)]
     pub remote: Remote,
@@ -367,9 +399,14 @@ pub struct Watch {
     /// What writers' predicates see as `reader`: a JSON object
     #[arg(long, value_name = "JSON")]
     pub context: Option<String>,
+    #[command(flatten)]
+    pub answer: Answer,
     /// Tell nothing of what is there already
     #[arg(long)]
     pub new: bool,
+    /// Leave out of the first rows what was written before, in microseconds since 1970 (as `time_us` of a record)
+    #[arg(long, value_name = "TIME_US", default_value_t = 0)]
+    pub newer_than: u64,
     /// Stop after so many lines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,

@@ -38,6 +38,16 @@ fn what_was_deleted_is_swept_out_of_the_store() {
     table(&server, &["rm", "t", "gone"]);
     let before = records(&server);
     assert_eq!(before.len(), 11);
+    // What a dropped table leaves is looked after until it is gone, too.
+    create(&server, "dropped", &[]);
+    table(&server, &["put", "dropped", "r", r#"{"n": 0}"#]);
+    table(&server, &["drop", "dropped", "--yes"]);
+    let remain = |tables: u64| {
+        until(&format!("{tables} dropped tables have tombstones left"), || {
+            (metric(&server, "tidings_tables_remains") == tables).then_some(())
+        });
+    };
+    remain(1);
 
     let mut version = 0;
     until("tombstones of clients are swept out", || {
@@ -56,6 +66,7 @@ fn what_was_deleted_is_swept_out_of_the_store() {
     until("tombstones of tables are swept out", || {
         (metric(&server, "tidings_tables_tombstones_total") >= 11).then_some(())
     });
+    remain(0);
     let holds = |server: &Server| {
         assert_eq!(records(server), before);
         assert_eq!(Some(write(server, 12).json()), last, "what became of it is known");

@@ -373,6 +373,8 @@ async fn start_services(
         // A write is late in all groups of the store alike.
         keep_tombstones: config.notify.keep_tombstones.into(),
         copy_reads: config.tables.copy_reads,
+        cut_bytes: config.tables.cut_bytes,
+        quiet: config.tables.quiet.into(),
         functions,
     };
     let services = NodeServices::new(cell, store, peers, clock.clone()).hindered(hindrance);

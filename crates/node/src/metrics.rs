@@ -58,6 +58,7 @@ const NOTIFY_LEFTOVERS: &str = "tidings_notify_leftovers_total";
 const NOTIFY_STAGE: &str = "tidings_notify_stage_seconds";
 const TABLES_PARTITIONS: &str = "tidings_tables_partitions";
 const TABLES_WATCHERS: &str = "tidings_tables_live_queries";
+const TABLES_OVERRUN: &str = "tidings_tables_live_queries_overrun_total";
 const TABLES_ANSWERS: &str = "tidings_tables_answers_total";
 const TABLES_COPIES: &str = "tidings_tables_copies";
 const TABLES_COPIED: &str = "tidings_tables_copied_reads_total";
@@ -164,6 +165,10 @@ fn describe() {
     describe_histogram!(NOTIFY_STAGE, Unit::Seconds, "How long notifications took, by stage.");
     describe_gauge!(TABLES_PARTITIONS, "Partitions of tables that are served here.");
     describe_gauge!(TABLES_WATCHERS, "Live queries of clients that are connected to this node.");
+    describe_counter!(
+        TABLES_OVERRUN,
+        "Live queries that ended because their clients took too little of what they were told."
+    );
     describe_counter!(TABLES_ANSWERS, "What partitions here answered, by kind; of reads each piece.");
     describe_gauge!(TABLES_COPIES, "Partitions of other nodes that are copied here.");
     describe_counter!(TABLES_COPIED, "Reads that copies here answered, or passed on to owners, by outcome.");
@@ -193,6 +198,7 @@ fn begin() {
         NOTIFY_LEFTOVERS,
         TABLES_ROWS_DELETED,
         TABLES_TOMBSTONES,
+        TABLES_OVERRUN,
     ] {
         counter!(name).increment(0);
     }
@@ -368,6 +374,10 @@ pub(crate) fn tables_partitions(count: usize) {
 
 pub(crate) fn tables_watchers(count: usize) {
     gauge!(TABLES_WATCHERS).set(count as f64);
+}
+
+pub(crate) fn tables_overrun() {
+    counter!(TABLES_OVERRUN).increment(1);
 }
 
 pub(crate) fn tables_answered(kind: &'static str) {

@@ -13,13 +13,16 @@
 //! Every node takes callers; nodes with the role `services` own partitions. Whatever is said between nodes about live queries
 //! may be lost: the machines say it again.
 
+mod console;
 mod convert;
 mod copying;
 mod cutting;
 mod directories;
 mod dropping;
+mod hearing;
 mod hub;
 mod lines;
+mod looking_up;
 mod owning;
 mod performing;
 mod processing;
@@ -28,6 +31,7 @@ mod requests;
 mod sealing;
 mod serving;
 mod sweeping;
+mod untaken;
 mod watching;
 
 // What a program needs to register a function.
@@ -40,6 +44,7 @@ use crate::driver;
 use crate::notify::Notify;
 use crate::services::{Cells, Placed, Stored};
 use futures::future::BoxFuture;
+use hearing::Hearing;
 use hub::{Hub, Machines};
 use performing::{ForGateway, ForProcessor};
 use processing::Processing;
@@ -84,6 +89,10 @@ pub struct Told {
     pub keep_tombstones: Duration,
     /// Reads a second of a partition of another node that are worth a copy here; 0 = none are.
     pub copy_reads: u64,
+    /// Bytes from which on a partition is cut by itself.
+    pub cut_bytes: u64,
+    /// How long partitions that were cut apart by themselves are quiet before they are joined.
+    pub quiet: Duration,
     /// Functions that the program around this node has registered: predicates and queries may call them.
     pub functions: Functions,
 }
@@ -110,11 +119,12 @@ impl Tables {
         clock: Arc<dyn Clock>,
     ) -> Result<Tables, Error> {
         let functions = told.functions.clone();
+        let (grown, quiet) = (told.cut_bytes, told.quiet);
+        let options = processor::Options { seed: hub::random()?, functions, grown, quiet, ..Default::default() };
         let (hub, saying) = Hub::new(told, stored, cells, placed, notify, clock.clone())?;
-        let options = processor::Options { seed: hub::random()?, functions, ..Default::default() };
         let processor = Processing(Processor::new(options));
         let options = gateway::Options::new(hub.gateway_id);
-        let gateway = Gateway::new(options, Box::new(Sealing(hub.seal.clone())));
+        let gateway = Hearing(Gateway::new(options, Box::new(Sealing(hub.seal.clone()))));
         let (for_processor, for_gateway) = (ForProcessor(hub.clone()), ForGateway(hub.clone()));
         let tasks = hub.tasks();
         hub.begin(Machines {
@@ -163,7 +173,7 @@ impl Tables {
     /// Begins a live query for somebody who has no connection of frames.
     pub async fn watch(&self, caller: v1::TablesCaller, query: v1::LiveQuery) -> Result<Watching, Error> {
         self.hub.stored()?.refuse_outside(NO_MEMBER)?;
-        self.hub.watch(caller, query).await
+        self.hub.watch(caller, query, None).await
     }
 
     /// Waits until a machine has stopped by itself; which.

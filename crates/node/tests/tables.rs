@@ -1,6 +1,9 @@
 //! Tables on a whole node: levels, grants and claims decide who sees and writes what.
 
 mod access;
+mod console;
+mod pending;
+mod served;
 
 use crate::support::{Answer, TestIssuer, request, send_http1, with_operator};
 use http::Method;
@@ -30,6 +33,11 @@ struct Town {
 impl Town {
     /// A whole node with an operator, whose users of `shop` may use tables.
     async fn start() -> Town {
+        Town::start_with(|_| {}).await
+    }
+
+    /// The same, otherwise configured.
+    async fn start_with(otherwise: impl FnOnce(&mut Config)) -> Town {
         let dir = tempfile::tempdir().unwrap();
         let issuer = TestIssuer::new(dir.path(), "https://id", "k1", 1);
         let (config, operator) = with_operator();
@@ -39,6 +47,7 @@ impl Town {
         (config.placement.session, config.placement.fail_over) = (Time::seconds(1), Time::millis(500));
         (config.placement.round_trip, config.notify.lease) = (Time::millis(100), Time::millis(2_500));
         config.notify.renew = Time::millis(400);
+        otherwise(&mut config);
         let node = Node::start(config).await.expect("the node starts");
         let address = node.address();
         Town { node, address, issuer, operator, _dir: dir }
@@ -47,6 +56,14 @@ impl Town {
     fn user(&self, name: &str) -> String {
         let mut claims = self.issuer.claims();
         claims["sub"] = name.into();
+        self.issuer.sign(&claims)
+    }
+
+    /// The same, for so many seconds.
+    fn user_for(&self, name: &str, seconds: u64) -> String {
+        let mut claims = self.issuer.claims();
+        let until = claims["exp"].as_u64().unwrap() - 600 + seconds;
+        (claims["sub"], claims["exp"]) = (name.into(), until.into());
         self.issuer.sign(&claims)
     }
 
@@ -62,13 +79,25 @@ impl Town {
 
     /// What a stream of events without a credential begins with, up to its first reset.
     async fn stream(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
         let ask = format!("GET /v1/{path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.address);
+        self.heard(&ask, "event: reset").await
+    }
+
+    /// The same of a stream that a body asks for, until it has said something and a line behind it.
+    async fn streamed(&self, path: &str, body: &Value, said: &str) -> String {
+        let (address, body) = (self.address, body.to_string());
+        let length = body.len();
+        let head = format!("POST /v1/{path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json");
+        self.heard(&format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}"), said).await
+    }
+
+    async fn heard(&self, ask: &str, said: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(ask.as_bytes()).await.unwrap();
         let mut heard = String::new();
         let hearing = async {
             let mut piece = [0; 4_096];
-            while !heard.contains("event: reset") {
+            while heard.split_once(said).is_none_or(|(_, rest)| !rest.contains("\n\n")) {
                 match stream.read(&mut piece).await.unwrap() {
                     0 => break,
                     read => heard.push_str(&String::from_utf8_lossy(&piece[..read])),

@@ -265,7 +265,7 @@ pub struct Page {
     pub last: bool,
 }
 
-/// How large a partition is.
+/// How large a partition is, and how it fares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     /// Its records.
@@ -274,8 +274,43 @@ pub struct Stat {
     pub bytes: u64,
     /// Where its history is.
     pub position: Position,
-    /// Its live queries.
+    /// Its live queries, copies among them.
     pub queries: u64,
     /// Whether it has long been small and had few requests: it may be joined with a neighbour that is so, too.
     pub quiet: bool,
+    /// What was asked since its owner serves it.
+    pub counts: Counts,
+    /// Operations that wait to be decided.
+    pub waiting: u64,
+    /// Positions that wait to be sent to live queries, of all of them.
+    pub undelivered: u64,
+    /// Changes that the log reaches back over.
+    pub log_changes: u64,
+    /// The bytes of them.
+    pub log_bytes: u64,
+    /// Live queries of clients that are away.
+    pub away: u64,
+    /// Copies that are fed from it.
+    pub copies: u64,
+}
+
+/// What was asked of a partition since its owner serves it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads of any outcome.
+    pub reads: u64,
+    /// Writes of any outcome.
+    pub writes: u64,
+    /// Changes that live queries were told; that one should be read again is one.
+    pub events: u64,
+}
+
+impl Counts {
+    pub(crate) fn count(&mut self, call: &Call) {
+        match call {
+            Call::Read(_) => self.reads += 1,
+            Call::Write(_) => self.writes += 1,
+            Call::Stat => {}
+        }
+    }
 }

@@ -57,6 +57,14 @@ pub enum Refusal {
     Query(Error),
 }
 
+impl Refusal {
+    /// Whether whoever says it to a live query does not own the partition, or could not look: it says nothing of the query, which
+    /// is asked for again.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self, Refusal::Moved | Refusal::Behind | Refusal::Store(_) | Refusal::Busy)
+    }
+}
+
 impl From<tidings_predicate::Refusal> for Refusal {
     fn from(refusal: tidings_predicate::Refusal) -> Refusal {
         Refusal::Query(refusal.into())

@@ -3,6 +3,7 @@
 //! ```text
 //!   tables.rs    make, alter, drop, list, show, cut
 //!   acl.rs       who may do what
+//!   console.rs   who watches, and how nodes fare
 //!   records.rs   one record: put, patch, rm, get
 //!   read.rs      what a query selects
 //!   watch.rs     a live query of the library, which survives restarts of servers
@@ -11,6 +12,7 @@
 
 mod acl;
 mod bulk;
+mod console;
 mod read;
 mod records;
 mod tables;
@@ -41,6 +43,8 @@ pub fn run(command: Table) -> Result<(), Error> {
         Table::Acl { table, changes, remote } => acl::run(&table, &changes, &remote),
         Table::Ls { remote } => tables::list(&remote),
         Table::Stat { table, remote } => tables::stat(&table, &remote),
+        Table::Queries { table, remote } => console::queries(&table, &remote),
+        Table::Load { remote } => console::load(&remote),
         Table::Split { table, key, within, remote } => tables::split(&table, within.key(key.as_str()), &remote),
         Table::Merge { table, key, within, remote } => tables::merge(&table, within.key(key.as_str()), &remote),
         Table::Put { record, json, audience, condition, remote } => {

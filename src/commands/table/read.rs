@@ -1,7 +1,7 @@
 //! `tidings table read`: what a query selects.
 
 use super::{context, records, with_tables};
-use crate::cli::table::{Read, Within};
+use crate::cli::table::{Answer, Read, Within};
 use crate::output;
 use tidings_base::Error;
 use tidings_client::tables::{
@@ -9,11 +9,13 @@ use tidings_client::tables::{
 };
 
 pub fn run(args: &Read) -> Result<(), Error> {
-    let ask = ask(args)?;
-    let level = match (args.committed, args.pending.is_empty()) {
-        (true, _) => ReadLevel::Committed,
-        (false, true) => ReadLevel::Latest,
-        (false, false) => ReadLevel::CommittedWio,
+    let lookup = args.lookup.as_deref().map(lookup).transpose()?;
+    let ask = Ask { lookup, ..ask(&args.predicate, &args.answer)? };
+    let level = match args.pending.is_empty() {
+        _ if args.committed => ReadLevel::Committed,
+        _ if args.uncommitted => ReadLevel::Uncommitted,
+        true => ReadLevel::Latest,
+        false => ReadLevel::CommittedWio,
     };
     let pending = args.pending.iter().map(|text| pending(text, &args.within)).collect::<Result<_, Error>>()?;
     let (reader, within) = (context(args.context.as_deref())?, args.within.value());
@@ -38,7 +40,8 @@ fn pending(text: &str, within: &Within) -> Result<(RecordOperation, Key), Error>
     Ok((form::operation_of(&format!("{netid}/{seq}"))?, within.key(key)))
 }
 
-fn ask(args: &Read) -> Result<Ask, Error> {
+/// A query as it is typed, without look-ups.
+pub(super) fn ask(predicate: &str, args: &Answer) -> Result<Ask, Error> {
     let named = |parts: &[String]| {
         let part = |text: &String| match text.split_once('=') {
             // `a==b` is an expression and no name.
@@ -52,8 +55,8 @@ fn ask(args: &Read) -> Result<Ask, Error> {
         None => (text.clone(), Direction::Ascending),
     };
     Ok(Ask {
-        predicate: args.predicate.clone(),
-        lookup: args.lookup.as_deref().map(lookup).transpose()?,
+        predicate: predicate.to_owned(),
+        lookup: None,
         project: named(&args.project),
         order: args.order.iter().map(order).collect(),
         limit: args.limit,

@@ -132,7 +132,33 @@ pub fn stat(table: &str, remote: &Remote) -> Result<(), Error> {
             ]
         }),
     );
+    counted(&info);
     Ok(())
+}
+
+/// What owners say of their partitions; to whoever may not know it nobody says anything.
+fn counted(info: &TableInfo) {
+    let sizes: Vec<_> = info.partitions.iter().filter_map(|part| Some((part.number, part.size.as_ref()?))).collect();
+    if sizes.is_empty() {
+        return;
+    }
+    output::line("");
+    output::table(
+        ["PARTITION", "READS", "WRITES", "EVENTS", "WAITING", "UNDELIVERED", "AWAY", "COPIES", "LOG"],
+        sizes.into_iter().map(|(number, size)| {
+            [
+                number.to_string(),
+                size.reads.to_string(),
+                size.writes.to_string(),
+                size.events.to_string(),
+                size.waiting.to_string(),
+                size.undelivered.to_string(),
+                size.away.to_string(),
+                size.copies.to_string(),
+                format!("{} ({} bytes)", size.log_changes, size.log_bytes),
+            ]
+        }),
+    );
 }
 
 fn partitions(info: &TableInfo) -> String {

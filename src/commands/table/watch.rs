@@ -1,5 +1,6 @@
 //! `tidings table watch`: a live query that prints.
 
+use super::read::ask;
 use super::{context, shown};
 use crate::cli::table::Watch;
 use crate::commands::signals::Signals;
@@ -7,7 +8,7 @@ use crate::commands::{remote, runtime};
 use crate::output;
 use bytes::Bytes;
 use tidings_base::Error;
-use tidings_client::tables::{Ask, Event, Key, Record, Tables, WatchOptions, shown as told};
+use tidings_client::tables::{Event, Key, Record, Tables, WatchOptions, shown as told};
 use tidings_predicate::json::Form;
 
 pub fn run(args: &Watch) -> Result<(), Error> {
@@ -15,13 +16,14 @@ pub fn run(args: &Watch) -> Result<(), Error> {
         reader: context(args.context.as_deref())?,
         cursor: args.new.then(Bytes::new),
         within: args.within.value(),
+        newer_than_us: args.newer_than,
         ..WatchOptions::default()
     };
+    let ask = ask(&args.predicate, &args.answer)?;
     runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
         let client = remote::connect(&args.remote).await?;
         remote::tell_connection(&client, args.remote.json);
-        let ask = Ask { predicate: args.predicate.clone(), ..Ask::default() };
         let mut watch = Tables::new(client)?.table(args.table.as_str()).watch(&ask, options);
         let watching = async {
             let mut left = args.count.unwrap_or(u64::MAX);
@@ -84,8 +86,9 @@ impl Told {
                 1
             }
             Event::Rows(rows) => {
+                output::line("* rows");
                 rows.iter().for_each(|record| row("=", record));
-                rows.len() as u64
+                rows.len() as u64 + 1
             }
             Event::Settling(_) | Event::Ended(_) => 0,
         }

@@ -154,6 +154,16 @@ fn parts_of_different_nodes_are_joined() {
         table(cluster.node(n % 3), &["put", "t", key, &json!({ "n": n }).to_string(), "--timeout", "30"]);
         hears(&watcher, key, n);
     }
+    // Whoever is asked tells what all of them have.
+    let queries = table(cluster.node(2), &["queries", "t", "--json"]).json();
+    let at: Vec<&Value> = queries["queries"].as_array().unwrap().iter().map(|query| &query["node"]).collect();
+    assert_eq!(at, [&json!(2)], "{queries}");
+    until("all six parts are told of, at three nodes", || {
+        let load = table(cluster.node(0), &["load", "--json"]).json();
+        let nodes = load["nodes"].as_array().unwrap();
+        let parts: u64 = nodes.iter().filter_map(|node| node["partitions"].as_u64()).sum();
+        (parts == 6 && nodes.iter().map(|node| &node["node"]).eq([&json!(1), &json!(2), &json!(3)])).then_some(())
+    });
     for left in (1..letters.len()).rev() {
         table(cluster.node(left % 3), &["merge", "t", "a", "--timeout", "30"]);
         until("they are joined", || (parts(0).len() == left).then_some(()));

@@ -149,6 +149,43 @@ fn tables_are_cut_and_joined_while_they_are_watched() {
 }
 
 #[test]
+fn who_watches_what_was_asked_and_how_nodes_fare_is_shown() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    create(&server, "t", &[]);
+    assert_eq!(table(&server, &["queries", "t", "--json"]).json(), json!({ "queries": [], "more": false }));
+    let watcher = server.start_command(&["table", "watch", "t", "n < 5", "--json"]);
+    table(&server, &["put", "t", "a", r#"{"n": 1}"#]);
+    until_standing(&watcher, &["a"]);
+    let queries = table(&server, &["queries", "t", "--json"]).json();
+    let query = &queries["queries"][0];
+    assert_eq!((&query["predicate"], &query["partitions"]), (&json!("n < 5"), &json!(1)), "{queries}");
+    assert_eq!((&query["principal"], &query["silent"]), (&json!("operator"), &json!(0)), "{queries}");
+    let text = table(&server, &["queries", "t"]).out;
+    assert!(text.contains("n < 5") && text.contains("operator") && text.contains("UNTAKEN"), "{text}");
+    server.run(&["table", "queries", "nothing"]).failed(3, "There is no table `nothing`.");
+
+    table(&server, &["get", "t", "a"]);
+    let shown = table(&server, &["stat", "t", "--json"]).json();
+    let part = &shown["partitions"][0];
+    assert_eq!((&part["writes"], &part["reads"], &part["live_queries"]), (&json!(1), &json!(1), &json!(1)), "{shown}");
+    let text = table(&server, &["stat", "t"]).out;
+    assert!(["WRITES", "UNDELIVERED", "COPIES"].iter().all(|heading| text.contains(heading)), "{text}");
+
+    let load = table(&server, &["load", "--json"]).json();
+    let node = &load["nodes"][0];
+    assert_eq!(
+        (&node["node"], &node["partitions"], &node["live_queries"]),
+        (&json!(1), &json!(1), &json!(1)),
+        "{load}"
+    );
+    assert_eq!((&node["answers"]["written"], &node["overrun"]), (&json!(1), &json!(0)), "{load}");
+    let text = table(&server, &["load"]).out;
+    assert!(text.contains("LIVE QUERIES") && text.contains("OVERRUN"), "{text}");
+}
+
+#[test]
 fn exports_are_imported_as_they_were() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Tables that are partitioned by a column: a record is named by the column's value and a key.
 
 use super::{create, keys, lines, start, table, until_standing};
-use crate::process::{Server, http, http_get, turn, until};
+use crate::process::{Server, http, http_get, turn};
 use serde_json::{Value, json};
 
 fn put(server: &Server, key: &str, city: &str, days: i64) {

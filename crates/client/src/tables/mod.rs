@@ -30,7 +30,8 @@ pub use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction};
 pub use tidings_predicate::{Key, PartitionValue, Value};
 pub use tidings_wire::v1::{
     PartitionInfo, PartitionSize, ReadLevel, RecordOperation, TableAccessChange, TableAcl, TableAclEntry, TableColumn,
-    TableInfo, TableLevel, TablePartitionBy, TableProperties, TableQueriesReply, TableQuery, TableRight, TablesNodeLoad,
+    TableInfo, TableLevel, TablePartitionBy, TableProperties, TableQueriesReply, TableQuery, TableRight,
+    TablesNodeLoad,
 };
 pub use watch::{Event, Watch, WatchOptions, event_of, objects};
 pub use write::{Conflict, Outcome, Write};

@@ -77,7 +77,7 @@ pub enum Event {
     Put(Record),
     /// A record does not belong to it any more.
     Leave(Key),
-    /// These are all rows now: of queries with an order, a limit or aggregates (R9).
+    /// These are all rows now: of queries with projections, an order, a limit or aggregates (R9).
     Rows(Vec<Record>),
     /// After new reader data: whether it is not yet in force everywhere.
     Settling(bool),

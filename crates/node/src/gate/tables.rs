@@ -19,9 +19,10 @@ pub(super) fn admit(principal: &Principal, request: &mut v1::TablesMessage) -> R
         (Need::Node, Principal::Node(_)) => Ok(()),
         (Need::Read | Need::Write, Principal::Node(_)) if request.partition.is_some() => Ok(()),
         (Need::Node | Need::Nothing, _) | (_, Principal::Node(_)) => Err(unsupported("this message of Tables")),
+        (Need::Operator, Principal::User { .. } | Principal::App { .. }) => Err(operators_only(principal)),
         // Default deny: records, and nothing that is made, listed, kept for later or told elsewhere.
         (_, Principal::Nobody { .. }) if !request.message.as_ref().is_some_and(is_open) => Err(no_credential()),
-        (Need::Read | Need::Write, _) => {
+        (Need::Read | Need::Write | Need::Operator, _) => {
             request.partition = None;
             request.caller = Some(caller(principal));
             Ok(())
@@ -78,6 +79,8 @@ pub(crate) fn veiled(principal: &Principal, error: Error) -> Error {
 enum Need {
     Read,
     Write,
+    /// To be an operator.
+    Operator,
     /// To be another node.
     Node,
     /// It is no request.
@@ -97,7 +100,9 @@ fn need(message: &Message) -> Need {
         Message::PartitionStat(_) | Message::Cede(_) | Message::LiveAsks(_) | Message::LiveNews(_) => Need::Node,
         Message::Queries(queries) if queries.alone => Need::Node,
         Message::Load(load) if load.alone => Need::Node,
-        Message::Queries(_) | Message::Load(_) => Need::Read,
+        // Whoever administers the table is told; of all tables, operators.
+        Message::Queries(_) => Need::Read,
+        Message::Load(_) => Need::Operator,
         // New reader data comes in the course of its query.
         Message::Update(_)
         | Message::Info(_)
@@ -112,6 +117,11 @@ fn need(message: &Message) -> Need {
         | Message::QueriesReply(_)
         | Message::LoadReply(_) => Need::Nothing,
     }
+}
+
+fn operators_only(principal: &Principal) -> Error {
+    Error::new("tables.operators_only", Class::Refused, format!("{principal} is not an operator"))
+        .hint("Let the operator do this, with the operator key.")
 }
 
 #[cfg(test)]
@@ -190,11 +200,31 @@ mod tests {
             Message::Split(v1::TableSplit::default()),
             Message::Merge(v1::TableMerge::default()),
             Message::Access(v1::TableAccess::default()),
+            Message::Queries(v1::TableQueries::default()),
+            Message::Load(v1::TablesLoad::default()),
             Message::Watch(kept),
         ] {
             assert_eq!(admitted(&nobody, closed).unwrap_err(), "control.unauthenticated");
         }
         assert_eq!(admitted(&nobody, Message::Cede(v1::PartitionCede {})).unwrap_err(), "control.unsupported");
+    }
+
+    #[test]
+    fn how_all_nodes_fare_is_for_operators_and_between_nodes() {
+        let operator = Principal::operator(OperatorBy::Key);
+        let load = |alone| Message::Load(v1::TablesLoad { alone });
+        let queries = |alone| Message::Queries(v1::TableQueries { alone, ..Default::default() });
+        assert_eq!(admitted(&app(), load(false)).unwrap_err(), "tables.operators_only");
+        assert_eq!(admitted(&user(&[Action::Read]), load(false)).unwrap_err(), "tables.operators_only");
+        assert!(admitted(&operator, load(false)).is_ok() && admitted(&operator, queries(false)).is_ok());
+        assert!(admitted(&app(), queries(false)).is_ok());
+        // A list of one node is not judged there.
+        for alone in [load(true), queries(true)] {
+            assert_eq!(admitted(&app(), alone.clone()).unwrap_err(), "control.unsupported");
+            assert_eq!(admitted(&operator, alone.clone()).unwrap_err(), "control.unsupported");
+            assert!(admitted(&Principal::Node(NodeId(2)), alone).is_ok());
+        }
+        assert_eq!(admitted(&Principal::Node(NodeId(2)), load(false)).unwrap_err(), "control.unsupported");
     }
 
     #[test]

@@ -199,8 +199,20 @@ pub(super) fn acl_to(acl: &Acl) -> v1::TableAcl {
 }
 
 pub(super) fn stat_to(stat: Stat) -> v1::PartitionSize {
-    let Stat { records, bytes, position, queries, quiet, counts, waiting, undelivered, log_changes, log_bytes, away, copies } =
-        stat;
+    let Stat {
+        records,
+        bytes,
+        position,
+        queries,
+        quiet,
+        counts,
+        waiting,
+        undelivered,
+        log_changes,
+        log_bytes,
+        away,
+        copies,
+    } = stat;
     let Counts { reads, writes, events } = counts;
     v1::PartitionSize {
         records,

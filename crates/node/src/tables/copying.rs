@@ -68,6 +68,11 @@ impl Copies {
         state.followed.contains_key(&partition)
     }
 
+    /// How many copies there are.
+    pub(super) fn count_followed(&self) -> usize {
+        self.state.lock().followed.len()
+    }
+
     /// What is to be followed from now on, and what no more.
     fn decide(&self, now: Mono) -> (Vec<PartitionId>, Vec<PartitionId>) {
         let mut state = self.state.lock();
@@ -99,11 +104,12 @@ impl Copies {
         state.refused.insert(partition, now + REFUSED);
     }
 
-    /// Whether the processor was told of this copy in this term; from now on it was.
-    fn told(&self, partition: PartitionId, term: Term) -> bool {
+    /// Whether the processor is to be told of this copy in this term; from now on it was. One that was given up since it was looked
+    /// at is none any more.
+    fn tells(&self, partition: PartitionId, term: Term) -> bool {
         let mut state = self.state.lock();
         let before = state.followed.get_mut(&partition).map(|copy| std::mem::replace(&mut copy.term, term));
-        before == Some(term)
+        before.is_some_and(|before| before != term)
     }
 }
 
@@ -154,7 +160,7 @@ impl Hub {
                         let copy = Followed { term: Term::default(), warm: now };
                         self.copies.state.lock().followed.insert(partition, copy);
                     }
-                    if !self.copies.told(partition, part.term) {
+                    if self.copies.tells(partition, part.term) {
                         self.follow_copy(partition, entry, part).await;
                     }
                 }
@@ -167,7 +173,7 @@ impl Hub {
             self.copies.state.lock().followed.remove(&partition);
             self.processor(Input::Unfollow { partition }).await;
         }
-        metrics::tables_copies(self.copies.state.lock().followed.len());
+        metrics::tables_copies(self.copies.count_followed());
     }
 
     async fn follow_copy(&self, partition: PartitionId, entry: &Entry, part: &tidings_tables::directory::Partition) {
@@ -179,6 +185,10 @@ impl Hub {
         let query = QueryId::of_copy(self.gateway_id, number);
         let (entry, properties) = (Box::new(part.clone()), Box::new(entry.directory.properties.clone()));
         self.processor(Input::Follow { partition, query, entry, properties }).await;
+        // Given up while the word was on its way: nobody would end it any more.
+        if !self.copies.state.lock().followed.contains_key(&partition) {
+            self.processor(Input::Unfollow { partition }).await;
+        }
     }
 }
 
@@ -238,6 +248,17 @@ mod tests {
         }
         reads(&copies, 1, 100_000);
         assert_eq!(copies.decide(at(701)).0, [partition(1)]);
+    }
+
+    #[test]
+    fn the_processor_is_told_of_a_copy_in_each_term_once_and_of_none_that_was_given_up() {
+        let (copies, term) = (Copies::new(100), |term| Term::new(term).unwrap());
+        follow(&copies, 1, at(100));
+        assert!(copies.tells(partition(1), term(3)) && !copies.tells(partition(1), term(3)));
+        assert!(copies.tells(partition(1), term(4)));
+        // It did not fit, while another one was told of.
+        copies.refuse(partition(1), at(101));
+        assert!(!copies.tells(partition(1), term(5)));
     }
 
     #[test]

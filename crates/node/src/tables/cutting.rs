@@ -61,6 +61,8 @@ impl Hub {
             let right = self.opened(both[1]).await?;
             return self.recut(name, &both, |directory| directory.merge([left, right]).map(drop)).await;
         }
+        // Once it has given its part up nobody serves that for seconds, whatever becomes of it here.
+        check_joins(&self.table(name).await?.directory, left, both)?;
         let right = self.ceded_by(&owner, both[1]).await?;
         self.recut(name, &both[..1], |directory| directory.merge([left, right]).map(drop)).await
     }
@@ -77,7 +79,7 @@ impl Hub {
     }
 
     /// Nobody answers for what is cut before the directory says so. What the directory would refuse is refused before anything
-    /// is given up.
+    /// is given up here.
     async fn recut(
         &self,
         name: &TableName,
@@ -163,7 +165,59 @@ impl Hub {
     }
 }
 
+/// Refuses what the directory would refuse of two partitions of which one is opened here, as far as this node knows it.
+fn check_joins(directory: &Directory, left: Opened, both: [PartitionId; 2]) -> Result<(), Refusal> {
+    let parts = &directory.partitions;
+    let at = parts.iter().position(|part| part.number == both[0].number);
+    let part = at.map(|at| &parts[at]).filter(|_| both.iter().all(|partition| partition.table == directory.table()));
+    let part = part.ok_or(Refusal::Moved)?;
+    if (part.lease, part.term) != (left.lease().get(), left.term()) {
+        return Err(Refusal::Moved);
+    }
+    match at.and_then(|at| parts.get(at + 1)).is_some_and(|next| next.number == both[1].number) {
+        true => Ok(()),
+        false => Err(Refusal::Moved),
+    }
+}
+
 /// What a partition's owner says when it has given it up.
 pub(super) fn ceded_to(opened: Opened) -> Message {
     Message::Ceded(v1::PartitionCeded { lease: opened.lease().get(), term: opened.term().get() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_predicate::Packed;
+    use tidings_tables::calls::{Access, Caller};
+    use tidings_tables::directory::Properties;
+    use tidings_tables::names::TableId;
+
+    #[test]
+    fn another_node_gives_nothing_up_for_what_cannot_be_joined() {
+        let maker = Caller {
+            access: Access::App,
+            app: "shop".to_owned(),
+            user: String::new(),
+            principal: "app:shop/k".to_owned(),
+            claims: Packed::empty(),
+            expires: None,
+        };
+        let cuts = ["g", "p"].map(Key::from).to_vec();
+        let mut directory = Directory::create(TableId(7), &maker, Properties::default(), cuts).unwrap();
+        let lease = LeaseNumber::new(5).unwrap();
+        let [one, two, three] = [0, 1, 2].map(|at: usize| directory.partitions[at].number);
+        let term = directory.acquire(one, lease).unwrap().entry.term;
+        let left = Opened::elsewhere(one, lease, term);
+        let check = |directory: &Directory, left: Opened, right: u32| {
+            check_joins(directory, left, [one, right].map(|number| directory.partition_id(number)))
+        };
+        assert_eq!(check(&directory, left, two), Ok(()));
+        assert_eq!(check(&directory, left, three), Err(Refusal::Moved));
+        let elsewhere = PartitionId { table: TableId(8), number: two };
+        assert_eq!(check_joins(&directory, left, [directory.partition_id(one), elsewhere]), Err(Refusal::Moved));
+        // Somebody else has opened it since.
+        directory.acquire(one, LeaseNumber::new(6).unwrap()).unwrap();
+        assert_eq!(check(&directory, left, two), Err(Refusal::Moved));
+    }
 }

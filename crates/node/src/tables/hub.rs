@@ -2,6 +2,7 @@
 
 use super::copying::Copies;
 use super::directories::Directories;
+use super::hearing;
 use super::lines::Lines;
 use super::owning::Held;
 use super::processing;
@@ -13,6 +14,7 @@ use crate::clock::Clock;
 use crate::driver::Handle;
 use crate::notify::Notify;
 use crate::services::{Cells, Ground, Peers, Placed, Stored, Way};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -37,7 +39,7 @@ const WRITES: usize = 16_384;
 /// The machines' inputs.
 pub(super) struct Machines {
     pub(super) processor: Handle<processing::Input>,
-    pub(super) gateway: Handle<gateway::Input>,
+    pub(super) gateway: Handle<hearing::Input>,
 }
 
 /// What one machine here has for another, in order.
@@ -176,8 +178,16 @@ impl Hub {
 
     pub(super) async fn gateway(&self, input: gateway::Input) {
         if let Some(machines) = self.machines.get() {
-            let _ = machines.gateway.send(input).await;
+            let _ = machines.gateway.send(hearing::Input::Machine(input)).await;
         }
+    }
+
+    /// How many partitions live queries here hear, and how many of those have not answered.
+    pub(super) async fn hears(&self, numbers: Vec<u64>) -> BTreeMap<u64, (usize, usize)> {
+        let Some(machines) = self.machines.get() else { return BTreeMap::new() };
+        let (reply, hears) = oneshot::channel();
+        let _ = machines.gateway.send(hearing::Input::Hears(numbers, reply)).await;
+        hears.await.unwrap_or_default()
     }
 
     /// Takes an input to a machine here without waiting, after those that were said before.

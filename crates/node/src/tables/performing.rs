@@ -50,6 +50,8 @@ impl Perform<processor::Output> for ForProcessor {
             Output::Unfollowed { partition } => {
                 tracing::info!(%partition, "tables: a hot partition does not fit what is kept for copies");
                 hub.copies.refuse(partition, hub.clock.now().mono);
+                // A word to follow it may be waiting already.
+                hub.say(Said::Processor(processor::Input::Unfollow { partition }));
             }
             Output::Deposed { partition } => {
                 hub.held.forget(partition);
@@ -64,8 +66,14 @@ impl Perform<gateway::Output> for ForGateway {
         use gateway::Output;
         let hub = &self.0;
         match output {
-            Output::Event { number, event } => hub.watchers.tell(number, Ok(event)),
-            Output::Ended { number, refusal } => hub.watchers.tell(number, Err(refusal)),
+            Output::Event { number, event } => {
+                if !hub.watchers.tell(number, Ok(event)) {
+                    hub.say(Said::Gateway(gateway::Input::Unwatch { number }));
+                }
+            }
+            Output::Ended { number, refusal } => {
+                hub.watchers.tell(number, Err(refusal));
+            }
             Output::Install(install) => {
                 let partition = install.partition;
                 hub.send_ask(partition, processor::Input::Install(install));

@@ -3,18 +3,18 @@
 use super::convert;
 use super::directories::{Entry, TableName};
 use super::hub::Hub;
+use super::looking_up::{Eyes, Found, TOGETHER};
 use super::requests::Asked;
 use super::serving::{CALL, for_partition, malformed, partition_at};
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use prost::Message as _;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidings_base::{Class, Error};
 use tidings_client::Answers;
 use tidings_client::tables::form::{into_json, key_of, key_to, query_of};
+use tidings_predicate::Key;
 use tidings_predicate::query::Ask;
-use tidings_predicate::{Key, Packed};
 use tidings_tables::acl::Right;
 use tidings_tables::calls::{Answer, Call, Page, Span, Visible};
 use tidings_tables::directory::{Partition, Properties};
@@ -352,16 +352,21 @@ impl Hub {
         let data = convert::data(&course.read.reader)?;
         let reading = Reading { data, claims: who.claims, now: self.clock.now().wall };
         let mut gather = Gather::new(&course.ask, dialect, reading)?;
+        let mut found = Found::default();
         'partitions: loop {
             let (part, partition) = self.next_partition(course).await?;
             let mut pieces = self.pieces(course, partition, course.span(), false).await?;
             while let Some(piece) = pieces.next().await? {
                 course.reached(&piece);
-                for record in piece.rows.into_iter().filter_map(convert::record_of) {
-                    let joined = self.joined(course, &gather, &record).await?;
-                    gather.add(&record, joined.as_ref())?;
-                    if gather.is_full() {
-                        break 'partitions;
+                let records: Vec<Visible> = piece.rows.into_iter().filter_map(convert::record_of).collect();
+                for records in records.chunks(TOGETHER) {
+                    let eyes = Eyes { caller: &course.caller, name: &course.name, read: &course.read };
+                    let named = self.look_up(eyes, &gather, records, &mut found).await?;
+                    for (record, at) in records.iter().zip(&named) {
+                        gather.add(record, found.at(at))?;
+                        if gather.is_full() {
+                            break 'partitions;
+                        }
                     }
                 }
             }
@@ -370,38 +375,6 @@ impl Hub {
             }
         }
         Ok(gather.finish()?.into_iter().map(convert::row_to).collect())
-    }
-
-    /// What a record's look-up finds, if its writer shows it to this reader.
-    async fn joined(
-        self: &Arc<Self>,
-        course: &Course,
-        gather: &Gather,
-        record: &Visible,
-    ) -> Result<Option<Packed>, Error> {
-        let Some((table, key)) = gather.lookup(record) else { return Ok(None) };
-        let table = match table.contains('/') || course.name.app == course.caller.app {
-            true => table,
-            false => format!("{}/{table}", course.name.app),
-        };
-        let read = v1::RecordRead {
-            table,
-            key: Some(key_to(key)),
-            level: course.read.level,
-            reader: course.read.reader.clone(),
-            ..Default::default()
-        };
-        let rows = self.look_up(&course.caller, read).await?.rows;
-        Ok(rows.into_iter().next().and_then(convert::record_of).map(|record| record.columns))
-    }
-
-    /// A read within a read.
-    fn look_up<'a>(
-        self: &'a Arc<Self>,
-        caller: &'a v1::TablesCaller,
-        read: v1::RecordRead,
-    ) -> BoxFuture<'a, Result<v1::RecordRows, Error>> {
-        Box::pin(self.read(caller, read))
     }
 
     /// The table as it is now, if whoever reads may: looked at again before each partition.

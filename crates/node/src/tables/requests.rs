@@ -15,17 +15,24 @@ use tokio::sync::mpsc;
 /// What the processor says to a request.
 pub(super) type Answered = Result<Answer, Refusal>;
 
+/// What answers are counted as.
+const KINDS: [&str; 6] = ["written", "conflict", "rows", "stat", "moved", "refused"];
+
 /// Requests that wait for answers, or for further pieces.
 #[derive(Default)]
 pub(super) struct Requests {
     next: AtomicU64,
+    /// Answers since this node started, by [`KINDS`].
+    counts: [AtomicU64; KINDS.len()],
     waiting: Mutex<BTreeMap<u64, mpsc::UnboundedSender<Answered>>>,
 }
 
 impl Requests {
     /// Answers a request, if somebody still waits.
     pub(super) fn answer(&self, RequestId(request): RequestId, answer: Answered) {
-        metrics::tables_answered(kind(&answer));
+        let kind = kind(&answer);
+        self.counts[kind].fetch_add(1, Ordering::Relaxed);
+        metrics::tables_answered(KINDS[kind]);
         let last = !matches!(&answer, Ok(Answer::Page(page)) if !page.last);
         let mut waiting = self.waiting.lock();
         if let Some(answers) = waiting.get(&request) {
@@ -36,16 +43,22 @@ impl Requests {
             waiting.remove(&request);
         }
     }
+
+    /// How many answers there were since this node started, by kind.
+    pub(super) fn counts(&self) -> [(&'static str, u64); KINDS.len()] {
+        std::array::from_fn(|kind| (KINDS[kind], self.counts[kind].load(Ordering::Relaxed)))
+    }
 }
 
-fn kind(answer: &Answered) -> &'static str {
+/// Which of the [`KINDS`].
+fn kind(answer: &Answered) -> usize {
     match answer {
-        Ok(Answer::Written(Outcome::Done { .. })) => "written",
-        Ok(Answer::Written(Outcome::Conflict(_))) => "conflict",
-        Ok(Answer::Page(_)) => "rows",
-        Ok(Answer::Stat(_)) => "stat",
-        Err(Refusal::Moved) => "moved",
-        Ok(Answer::Written(Outcome::Refused(_))) | Err(_) => "refused",
+        Ok(Answer::Written(Outcome::Done { .. })) => 0,
+        Ok(Answer::Written(Outcome::Conflict(_))) => 1,
+        Ok(Answer::Page(_)) => 2,
+        Ok(Answer::Stat(_)) => 3,
+        Err(Refusal::Moved) => 4,
+        Ok(Answer::Written(Outcome::Refused(_))) | Err(_) => 5,
     }
 }
 

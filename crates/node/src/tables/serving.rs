@@ -49,6 +49,8 @@ impl Hub {
             }
             (Some(Message::Write(write)), None) => Message::Written(self.write(&caller, write).await?),
             (Some(Message::Read(read)), None) => Message::Rows(self.read(&caller, read).await?),
+            (Some(Message::Queries(asked)), None) => Message::QueriesReply(self.queries(&caller, asked).await?),
+            (Some(Message::Load(asked)), None) => Message::LoadReply(self.load(&caller, asked).await?),
             (Some(message), Some(partition)) => self.at_partition(&caller, partition, message).await?,
             (Some(Message::LiveAsks(asks)), None) => Message::LiveTaken(self.asks(asks).await),
             (Some(Message::LiveNews(news)), None) => Message::LiveTaken(self.news(news).await),
@@ -164,6 +166,9 @@ impl Hub {
                 .or_else(|refusal| entry.directory.may(&who, Right::Write).map_err(|_| refusal))?;
         }
         let mut info = self.info(&entry, whole);
+        if who.is_nobody() {
+            return Ok(outline(info));
+        }
         // R7: how many records there are counts those that are hidden.
         for part in info.partitions.iter_mut().filter(|_| whole) {
             let partition = entry.directory.partition_id(part.number);
@@ -449,6 +454,14 @@ impl Hub {
             }
         }
     }
+}
+
+/// What whoever shows nothing is told of a table: what its records are called by, and nothing of who serves them, how much there
+/// may be, or what guards them.
+fn outline(info: v1::TableInfo) -> v1::TableInfo {
+    let v1::TableProperties { level, columns, partition_by, .. } = info.properties.unwrap_or_default();
+    let properties = Some(v1::TableProperties { level, columns, partition_by, ..Default::default() });
+    v1::TableInfo { table: info.table, app: info.app, properties, ..Default::default() }
 }
 
 /// Whether somebody may know all of a table but its hidden records.

@@ -4,56 +4,91 @@ use super::convert;
 use super::directories::TableName;
 use super::hub::{Hub, Said};
 use super::reading::{PAGE, too_large};
-use crate::connection::{Requests, Responder};
+use super::untaken::{Connection, Heard, Standing, Untaken};
+use crate::connection::{Link, Requests, Responder};
 use crate::metrics;
 use parking_lot::Mutex;
 use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use tidings_base::{Class, Error, Wall};
 use tidings_client::tables::form::{into_json, key_to, partition_value_of, query_of};
 use tidings_predicate::query::Query;
 use tidings_tables::acl::Right;
 use tidings_tables::gateway::{Event, Input, Start, Watch};
 use tidings_tables::live::Change;
-use tidings_tables::names::Endpoint;
+use tidings_tables::names::{Endpoint, TableId};
 use tidings_tables::refusal::Refusal;
 use tidings_wire::v1::live_event::Event as Told;
 use tidings_wire::v1::tables_message::Message;
 use tidings_wire::{Body, error, v1};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
-
-/// What the gateway says of a query; a refusal is the last.
-type Heard = Result<Event, Refusal>;
 
 /// Who watches, by number.
 #[derive(Default)]
 pub(super) struct Watchers {
     next: AtomicU64,
-    open: Mutex<BTreeMap<u64, mpsc::UnboundedSender<Heard>>>,
+    open: Mutex<BTreeMap<u64, Watcher>>,
+    /// Connections of frames that have live queries, by where they lie: as long as one of theirs is open.
+    connections: Mutex<BTreeMap<usize, Weak<Connection>>>,
+    pub(super) counts: Counts,
+}
+
+/// What live queries here were told since this node started.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) events: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    /// Queries that ended because their clients took too little.
+    pub(super) overrun: AtomicU64,
+}
+
+/// Who watches what.
+#[derive(Clone)]
+pub(super) struct Watcher {
+    untaken: Arc<Untaken>,
+    pub(super) table: TableId,
+    pub(super) principal: Arc<str>,
+    pub(super) query: Arc<v1::LiveQuery>,
+    pub(super) since: Wall,
+}
+
+impl Watcher {
+    pub(super) fn standing(&self) -> Standing {
+        self.untaken.standing()
+    }
 }
 
 impl Watchers {
-    /// Tells whoever watches. The gateway has so much under way at most as was taken before.
-    pub(super) fn tell(&self, number: u64, heard: Heard) {
+    /// Tells whoever watches; false = there was no room, and the query is over.
+    pub(super) fn tell(&self, number: u64, heard: Heard) -> bool {
         let mut open = self.open.lock();
         let ended = heard.is_err();
-        if let Some(events) = open.get(&number) {
-            // Who does not watch any more needs no event.
-            let _ = events.send(heard);
-        }
-        if ended {
+        // Who does not watch any more needs no event.
+        let Some(watcher) = open.get(&number) else { return true };
+        let told = watcher.untaken.tell(heard);
+        if ended || told.is_none() {
             open.remove(&number);
             metrics::tables_watchers(open.len());
         }
+        match told {
+            Some(bytes) => {
+                self.counts.events.fetch_add(1, Ordering::Relaxed);
+                self.counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+            None => {
+                self.counts.overrun.fetch_add(1, Ordering::Relaxed);
+                metrics::tables_overrun();
+            }
+        }
+        told.is_some()
     }
 
-    fn begin(&self, events: mpsc::UnboundedSender<Heard>) -> u64 {
+    fn begin(&self, watcher: Watcher) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let mut open = self.open.lock();
-        open.insert(number, events);
+        open.insert(number, watcher);
         metrics::tables_watchers(open.len());
         number
     }
@@ -64,9 +99,37 @@ impl Watchers {
         metrics::tables_watchers(open.len());
     }
 
+    /// What all live queries of a connection of frames share; whoever has no such connection has one query.
+    fn connection(&self, link: Option<&Arc<Link>>) -> Arc<Connection> {
+        let Some(link) = link else { return Arc::default() };
+        let mut connections = self.connections.lock();
+        connections.retain(|_, connection| connection.strong_count() > 0);
+        let at = Arc::as_ptr(link) as usize;
+        let known = connections.get(&at).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let connection = Arc::<Connection>::default();
+            connections.insert(at, Arc::downgrade(&connection));
+            connection
+        })
+    }
+
+    /// All that are open.
+    pub(super) fn all(&self) -> Vec<Watcher> {
+        self.open.lock().values().cloned().collect()
+    }
+
+    /// Those of a table, so many at most: the ones that began first.
+    pub(super) fn of(&self, table: TableId, most: usize) -> Vec<(u64, Watcher)> {
+        let open = self.open.lock();
+        let of = open.iter().filter(|(_, watcher)| watcher.table == table);
+        of.take(most).map(|(number, watcher)| (*number, watcher.clone())).collect()
+    }
+
     /// Lets everybody go.
     pub(super) fn close(&self) {
-        self.open.lock().clear();
+        for (_, watcher) in std::mem::take(&mut *self.open.lock()) {
+            watcher.untaken.close();
+        }
     }
 }
 
@@ -74,7 +137,7 @@ impl Watchers {
 pub struct Watching {
     hub: Arc<Hub>,
     number: u64,
-    events: mpsc::UnboundedReceiver<Heard>,
+    untaken: Arc<Untaken>,
     /// An event that takes room was handed out, and is taken when the next is asked for.
     handed: bool,
     /// The answer is to be read again.
@@ -104,7 +167,7 @@ impl Watching {
             }
             let (told, handed) = match self.again {
                 true => (self.read().await.map(|rows| vec![Told::Rows(rows)]), true),
-                false => match self.events.recv().await? {
+                false => match self.untaken.next().await? {
                     Ok(Event::Again) => {
                         self.again = true;
                         continue;
@@ -140,7 +203,9 @@ impl Watching {
     }
 
     /// R9: orders, limits and aggregates are read again.
-    async fn read(&self) -> Result<v1::RecordRows, Error> {
+    async fn read(&mut self) -> Result<v1::RecordRows, Error> {
+        // R8: the connection is closed only when it is next looked at; until then nobody vouches for what the token said.
+        expire(&mut self.caller, self.hub.clock.now().wall);
         let read = v1::RecordRead {
             table: self.query.table.clone(),
             query: self.query.query.clone(),
@@ -153,6 +218,15 @@ impl Watching {
             false => Err(too_large("the answer is larger than a page")),
         }
     }
+}
+
+/// R8: takes from a caller what its token vouched for, once that has expired, as the gateway does with what it hears.
+fn expire(caller: &mut v1::TablesCaller, now: Wall) {
+    if caller.until_us == 0 || now.0 < caller.until_us {
+        return;
+    }
+    let level = if caller.app.is_empty() { v1::TableLevel::Public } else { v1::TableLevel::App };
+    *caller = v1::TablesCaller { app: std::mem::take(&mut caller.app), level: level.into(), ..Default::default() };
 }
 
 /// Whether a partition waits until an event is taken. Cursors and the like come from the gateway itself: whoever takes one has
@@ -251,6 +325,7 @@ impl Hub {
         self: &Arc<Self>,
         caller: v1::TablesCaller,
         query: v1::LiveQuery,
+        link: Option<&Arc<Link>>,
     ) -> Result<Watching, Error> {
         let name = TableName::parse(&caller.app, &query.table)?;
         let until = Instant::now() + super::serving::CALL;
@@ -292,13 +367,18 @@ impl Hub {
             endpoint,
         };
         self.tell_gateway(&entry).await;
-        // As much as the gateway has under way.
-        let (sender, events) = mpsc::unbounded_channel();
-        let number = self.watchers.begin(sender);
+        let untaken = Arc::new(Untaken::new(self.watchers.connection(link)));
+        let number = self.watchers.begin(Watcher {
+            untaken: untaken.clone(),
+            table: entry.table(),
+            principal: caller.principal.as_str().into(),
+            query: Arc::new(query.clone()),
+            since: self.clock.now().wall,
+        });
         let watching = Watching {
             hub: self.clone(),
             number,
-            events,
+            untaken,
             handed: false,
             again: false,
             waiting: VecDeque::new(),
@@ -318,7 +398,7 @@ impl Hub {
         mut responder: Responder,
     ) {
         let Some(mut rest) = rest else { return responder.fail(one_frame()) };
-        let mut watching = match self.watch(caller, query).await {
+        let mut watching = match self.watch(caller, query, Some(responder.link())).await {
             Ok(watching) => watching,
             Err(error) => return responder.fail(error),
         };

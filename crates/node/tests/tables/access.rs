@@ -271,6 +271,15 @@ async fn who_shows_nothing_has_what_is_open_to_everybody() {
         }
     };
     may("open", [true, false, false]).await;
+    // Of the table itself it hears what it needs to name records.
+    let guarded = json!({ "max_records": 1_000, "may_write": "true", "columns": { "n": { "kinds": ["int"] } } });
+    let guarded = town.ask(&shop, Method::PATCH, "tables/open", guarded).await;
+    assert_eq!(guarded.status, 200, "{}", guarded.text());
+    let told = town.ask("", READ, "tables/shop%2Fopen", NONE).await.json();
+    let columns = json!({ "n": { "kinds": ["int"], "required": false } });
+    let properties = json!({ "level": "public", "columns": columns, "partition_by": null });
+    assert_eq!(told, json!({ "table": "open", "app": "shop", "properties": properties }));
+    assert_eq!(town.ask(&shop, READ, "tables/open", NONE).await.json()["properties"]["may_write"], "true");
     for table in ["closed", "private", "nothing"] {
         may(table, [false; 3]).await;
     }

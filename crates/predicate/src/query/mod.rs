@@ -217,6 +217,12 @@ impl Query {
         self.order.is_empty() && !self.is_grouped()
     }
 
+    /// R9: whether a live query is told of single records, which are whole; otherwise its rows are read again once some may have
+    /// changed.
+    pub fn is_live_by_records(&self) -> bool {
+        self.is_streamed() && self.limit.is_none() && self.project.is_empty()
+    }
+
     /// How many rows at most.
     pub fn limit(&self) -> Option<usize> {
         self.limit

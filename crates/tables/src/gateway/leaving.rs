@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Unwatch ─▶ answered: Remove, once; the owner has the query, and what concerns it is owed
-//!           └▶ not answered: Remove ─ again ─ again ─▶ any frame of the query ─▶ forgotten
+//!           └▶ not answered: Remove ─ again ─ again ─▶ its owner's frame ─▶ forgotten
 //! ```
 //! A gateway that dies takes that with it. So a device is given no cursor before all have answered: one that has none of this
 //! watch has not begun, and knows that it has to come again.
@@ -67,6 +67,12 @@ impl Gateway {
             Some(watched) if watched.leaving.is_none() => return false,
             Some(watched) => watched.leaving,
         };
+        // Whoever does not own it, or not yet, says so and forgets it: the owner is still to be told.
+        if let (Some(_), Body::Ended(refusal)) = (netid, &frame.body)
+            && refusal.is_passing()
+        {
+            return true;
+        }
         if netid.is_some() {
             self.left(number, partition);
         }

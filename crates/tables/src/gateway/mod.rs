@@ -78,6 +78,13 @@ impl Gateway {
         }
     }
 
+    /// How many partitions a query hears, and how many of them have not answered yet or have to be asked again; none if it is
+    /// over, or was not begun.
+    pub fn hears(&self, number: u64) -> Option<(usize, usize)> {
+        let parts = &self.queries.get(&number)?.parts;
+        Some((parts.len(), parts.values().filter(|part| !part.live).count()))
+    }
+
     fn is(&self, mutant: Mutant) -> bool {
         mutant::is(self.options.mutant, mutant)
     }

@@ -190,9 +190,9 @@ impl Watched {
         let Some(part) = part.filter(|part| part.installation == frame.installation) else { return Heard::Nothing };
         if let Body::Ended(refusal) = frame.body {
             part.live = false;
-            return match refusal {
-                Refusal::Moved | Refusal::Behind | Refusal::Store(_) | Refusal::Busy => Heard::Nothing,
-                refusal => Heard::Ended(refusal),
+            return match refusal.is_passing() {
+                true => Heard::Nothing,
+                false => Heard::Ended(refusal),
             };
         }
         // Of older data than the client has been told of, or of newer than it has: the one is late, the other cannot be.

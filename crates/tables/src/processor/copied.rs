@@ -1,5 +1,6 @@
 //! R1, R5: reads at a copy, from memory: as new as the reader has seen, or refused, so that the owner is asked.
 
+use super::following::size;
 use super::{Asked, Output, Processor, Timer, answer};
 use crate::calls::{Call, Caller, Level, Read};
 use crate::mutant::Mutant;
@@ -8,8 +9,9 @@ use crate::refusal::Refusal;
 use std::ops::Bound;
 use tidings_base::{Now, Outbox};
 
-/// Records that are looked at in one go, so that others have their turn.
+/// Records that are looked at in one go, and their bytes, so that others have their turn.
 const AT_ONCE: usize = 4_096;
+const BYTES_AT_ONCE: usize = 1 << 20;
 
 impl Processor {
     /// Somebody asks something of a copy.
@@ -83,15 +85,16 @@ impl Processor {
         let shows_all = self.shared.is(Mutant::CopyShowsAll);
         let most = self.shared.options.page_bytes;
         let Some(next) = reading.next.take() else { return self.piece(now, request, true, out) };
-        let range = (Bound::Included(next), Bound::Excluded(reading.end.clone()));
+        let (mut seen, range) = (0, (Bound::Included(next), Bound::Excluded(reading.end.clone())));
         for (at, (row, (key, record))) in copy.rows.range(range).enumerate() {
             if reading.is_satisfied() {
                 break;
             }
-            if at >= AT_ONCE || reading.size >= most {
+            if at >= AT_ONCE || seen >= BYTES_AT_ONCE || reading.size >= most {
                 reading.next = Some(row.clone());
                 break;
             }
+            seen += size(row, record);
             let taken = match shows_all {
                 true => reading.add(key, record),
                 false => reading.consider(&mut self.shared.writers, now, key, record),

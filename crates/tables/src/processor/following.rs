@@ -20,6 +20,7 @@ use crate::rows;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tidings_base::{Mono, Now, Outbox};
 use tidings_predicate::query::Ask;
 use tidings_predicate::{Key, Packed};
@@ -54,6 +55,8 @@ pub(super) struct Copy {
     /// The last progress of this owner.
     progress: Option<Position>,
     asked: Mono,
+    /// How often in a row it was asked again without an answer.
+    unanswered: u32,
     heard: Option<Mono>,
 }
 
@@ -84,12 +87,18 @@ impl Copy {
             early: BTreeMap::new(),
             progress: None,
             asked: Mono(0),
+            unanswered: 0,
             heard: None,
         }
     }
 
+    /// How long it waits for the first answer: each time it asks its owner begins anew, so an owner that needs long is given longer.
+    fn pause(&self, patience: Duration) -> Duration {
+        (patience / 8 * (1 << self.unanswered.min(3))).min(patience)
+    }
+
     /// Up to where it can be read: whole, and not much older than what its owner has.
-    pub fn readable(&self, now: Now, patience: std::time::Duration) -> Option<Position> {
+    pub fn readable(&self, now: Now, patience: Duration) -> Option<Position> {
         let fresh = self.heard.is_some_and(|heard| now.mono.since(heard) <= patience);
         self.position.filter(|_| fresh && !self.torn)
     }
@@ -158,7 +167,7 @@ impl Copy {
         if !follows && !anew && gaps {
             return self.misplaced(frame);
         }
-        (self.owner, self.heard) = (Some(frame.term), Some(now.mono));
+        (self.owner, self.heard, self.unanswered) = (Some(frame.term), Some(now.mono), 0);
         if anew {
             self.rows.clear();
             (self.bytes, self.position) = (0, None);
@@ -203,7 +212,7 @@ impl Copy {
         let Some(owner) = self.owner else { return Heard::Nothing };
         let late = self.progress.is_some_and(|last| progress.position < last);
         let again = self.progress == Some(progress.position) && progress.previous != progress.position;
-        if progress.term < owner || late || again {
+        if progress.term < owner.max(self.entry.term) || late || again {
             return Heard::Nothing;
         }
         let sent = progress.sent.iter().find(|(query, _)| *query == self.query).map(|(_, sent)| *sent);
@@ -248,6 +257,7 @@ impl Processor {
         let same = copy.installation > 0 && copy.entry.term == entry.term;
         copy.entry = entry;
         if !same {
+            copy.unanswered = 0;
             self.install_copy(now, id, out);
         }
         self.look_for_silence(now);
@@ -282,16 +292,24 @@ impl Processor {
         let (id, gaps) = (frame.partition, !self.shared.is(Mutant::CopyGapIgnored));
         let mut next = Some(frame);
         while let Some(frame) = next {
-            let Some(copy) = self.copies.get_mut(&id) else { return };
-            if copy.query != query || copy.installation != frame.installation {
+            let known = self.copies.get_mut(&id).filter(|copy| copy.query == query);
+            let Some(copy) = known else {
+                // The word that it ended was lost: its owner would feed it for ever, in the place of another.
+                if !matches!(frame.body, Body::Ended(_)) {
+                    out.put(Output::Remove { partition: id, query });
+                }
+                return;
+            };
+            // What an owner before the one that the directory names says is old: reads would be answered with it.
+            if copy.installation != frame.installation || frame.term < copy.entry.term {
                 return;
             }
             if let Body::Ended(refusal) = frame.body {
                 copy.owner = None;
                 // Who is not the owner, or not ready, or has no room is asked again after a pause: silence sees to it.
-                return match refusal {
-                    Refusal::Moved | Refusal::Behind | Refusal::Store(_) | Refusal::Busy | Refusal::Ended => {}
-                    _ => self.give_up(id, out),
+                return match refusal.is_passing() || refusal == Refusal::Ended {
+                    true => {}
+                    false => self.give_up(id, out),
                 };
             }
             match copy.hear(now, frame, gaps) {
@@ -330,10 +348,13 @@ impl Processor {
         let patience = self.shared.options.copy_patience;
         let silent = self.copies.iter().filter(|(_, copy)| {
             let heard = copy.heard.filter(|_| copy.owner.is_some()).unwrap_or(Mono(0));
-            let pause = if copy.owner.is_some() { patience } else { patience / 8 };
+            let pause = if copy.owner.is_some() { patience } else { copy.pause(patience) };
             now.mono.since(copy.asked.max(heard)) > pause
         });
         for id in silent.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if let Some(copy) = self.copies.get_mut(&id) {
+                copy.unanswered = copy.unanswered.saturating_add(1);
+            }
             self.install_copy(now, id, out);
         }
         if !self.copies.is_empty() {
@@ -342,6 +363,6 @@ impl Processor {
     }
 }
 
-fn size(row: &Bytes, record: &Record) -> usize {
+pub(super) fn size(row: &Bytes, record: &Record) -> usize {
     ROW + 2 * row.len() + record.writer.len() + record.size()
 }

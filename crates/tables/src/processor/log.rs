@@ -59,6 +59,16 @@ impl Log {
         }
     }
 
+    /// How many changes are here.
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// How many bytes they take.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether everything after a position is here.
     pub fn reaches(&self, position: Position) -> bool {
         position >= self.start

@@ -228,7 +228,7 @@ pub enum Output {
         /// What, each with its version: the position of the last commit that changed something for whoever is told.
         publications: Vec<(Object, Position)>,
     },
-    /// The partition has grown: it would be well to cut it here.
+    /// The partition has grown: it would be well to cut it here. It is said again while it is so.
     Grown {
         /// The partition.
         partition: PartitionId,
@@ -457,6 +457,7 @@ impl Processor {
             Call::Read(read) => read.span.only(),
             Call::Stat => None,
         };
+        partition.counts.count(&ask.call);
         if let Some(at) = partition.load.count(now.mono, key, self.shared.options.busy) {
             out.put(Output::Busy { partition: ask.partition, at });
         }
@@ -567,7 +568,9 @@ impl Machine for Processor {
     }
 
     fn wake(&mut self, now: Now, out: &mut Outbox<Output>) {
-        while let Some(timer) = self.shared.timers.pop_due(now.mono) {
+        // What is to go on at once goes on with the next wake: others have their turn in between.
+        let due = std::iter::from_fn(|| self.shared.timers.pop_due(now.mono)).collect::<Vec<_>>();
+        for timer in due {
             match timer {
                 Timer::Retry(partition) => self.retry(now, partition, out),
                 Timer::Progress(partition) => self.progress(now, partition, out),

@@ -11,7 +11,7 @@ use super::progress::Told;
 use super::sending::Feed;
 use super::writing::{Client, Commit, Waiting};
 use super::{Asked, Guard, Options, StoreRequest};
-use crate::calls::Stat;
+use crate::calls::{Counts, Stat};
 use crate::directory::Acquired;
 use crate::names::{GatewayId, NetId, PartitionId, Position, QueryId, RequestId};
 use crate::record::Record;
@@ -77,6 +77,7 @@ pub(super) struct Partition {
     /// From when on the driver is told that it is large.
     pub grown: Mono,
     pub load: Load,
+    pub counts: Counts,
 }
 
 impl Partition {
@@ -111,6 +112,7 @@ impl Partition {
             looking: Looking::default(),
             grown: Mono(0),
             load: Load::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -133,8 +135,22 @@ impl Partition {
 
     pub fn stat(&mut self, now: Mono, options: &Options) -> Stat {
         let quiet = load::is_small(self.bytes, options.grown) && self.load.is_quiet(now, options.busy, options.quiet);
-        let queries = self.feeds.len() as u64;
-        Stat { records: self.records, bytes: self.bytes, position: self.position, queries, quiet }
+        // Whoever has something to be sent is busy.
+        let undelivered = self.busy.iter().filter_map(|query| self.feeds.get(query)).map(|feed| feed.queue.len());
+        Stat {
+            records: self.records,
+            bytes: self.bytes,
+            position: self.position,
+            queries: self.feeds.len() as u64,
+            quiet,
+            counts: self.counts,
+            waiting: (self.queue.len() + self.parked.len()) as u64,
+            undelivered: undelivered.sum::<usize>() as u64,
+            log_changes: self.log.len() as u64,
+            log_bytes: self.log.bytes() as u64,
+            away: self.away.queries().count() as u64,
+            copies: self.copies() as u64,
+        }
     }
 
     /// R1: whether it is time to say that it could be joined with the one behind it.

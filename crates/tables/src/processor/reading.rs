@@ -1,5 +1,6 @@
 //! One-time reads: a scan in pages, both predicates next to the data, bounded memory (§4.2, R5).
 
+use super::sending::weight;
 use super::tables::{To, Writers};
 use super::writing::{load, outcome_row};
 use super::{Output, Processor, Step, StoreReply, StoreResult, Timer, answer};
@@ -319,7 +320,7 @@ impl Reading {
     pub(super) fn add(&mut self, key: &Key, record: &Record) -> Result<(), Refusal> {
         let Some(visible) = record.visible(key) else { return Ok(()) };
         self.position = self.position.max(record.version);
-        self.size += record.size();
+        self.size += weight(&visible);
         self.found += 1;
         match &mut self.gather {
             Some(gather) => gather.add(&visible, None)?,

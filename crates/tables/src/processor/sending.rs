@@ -20,7 +20,7 @@ use tidings_base::{Outbox, Wall};
 use tidings_predicate::Key;
 
 /// What a row weighs in a frame besides its columns.
-pub(super) const ROW: usize = 64;
+const ROW: usize = 64;
 
 /// One query in one partition.
 #[derive(Debug)]
@@ -119,6 +119,9 @@ pub(super) fn send(
         if feed.catching.is_none() {
             partition.note(id, frame.position);
         }
+        if let (Body::Changes(changes), false) = (&frame.body, subscription.is_copy()) {
+            partition.counts.events += changes.len() as u64;
+        }
         if !frame.more {
             feed.catching = None;
             (feed.sent, feed.epoch) = (frame.position, frame.epoch);
@@ -195,14 +198,24 @@ fn some(changes: &mut Vec<Change>, most: usize) -> Vec<Change> {
     let mut size = 0;
     let fits = changes.iter().take_while(|change| {
         let before = size;
-        size += match change {
-            Change::Put(record) => record.columns.as_bytes().len() + ROW,
-            Change::Leave { .. } => ROW,
-        };
+        size += weight_of_change(change);
         before < most
     });
     let count = fits.count();
     changes.drain(..count).collect()
+}
+
+/// What a record weighs in a frame: to a copy its audience goes, too, which may be larger than its columns.
+pub(super) fn weight(record: &Visible) -> usize {
+    let texts = record.writer.len() + record.audience.len();
+    ROW + record.key.size() + texts + record.columns.as_bytes().len()
+}
+
+pub(super) fn weight_of_change(change: &Change) -> usize {
+    match change {
+        Change::Put(record) => weight(record),
+        Change::Leave { key } => ROW + key.size(),
+    }
 }
 
 /// Changes of the queue as this reader sees them now; none if it sees none.
@@ -228,7 +241,7 @@ fn changes(
             unchecked,
         );
         if let Some(told) = told.filter(|told| !(shared.is(Mutant::NoLeave) && matches!(told, Change::Leave { .. }))) {
-            size += change.after.size();
+            size += weight_of_change(&told);
             changes.push(told);
         } else if shared.is(Mutant::LeaveToAll) && change.after.columns.is_none() {
             changes.push(Change::Leave { key: change.key.clone() });

@@ -1,6 +1,7 @@
 //! What partitions of one table share: its properties, and one copy of each live query with the index over them.
 
 use super::Options;
+use crate::calls::Access;
 use crate::directory::Properties;
 use crate::gather::micros;
 use crate::live::Reader;
@@ -9,12 +10,15 @@ use crate::record::Record;
 use crate::refusal::Refusal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tidings_base::Wall;
 use tidings_base::bounded::BoundedMap;
+use tidings_base::{Class, Error, Wall};
 use tidings_predicate::index::{Index, SubscriptionId};
 use tidings_predicate::query::{Ask, Query};
 use tidings_predicate::{Dialect, Functions, Key, Packed, Predicate, Scope};
 
+/// Of what the index has little of, readers of whom nothing is known take one part in so many: less than those who are away, whose
+/// place they could take otherwise.
+const STRANGERS: usize = 4;
 /// Writers' predicates that are kept compiled: the most recently used.
 const COMPILED: usize = 4_096;
 
@@ -116,6 +120,25 @@ impl Table {
         let (reader, partitions) = (reader.clone(), [partition].into());
         self.queries.insert(query, Subscription { id, query: compiled, reader, endpoint, partitions });
         Ok(())
+    }
+
+    /// Whether a reader leaves room in the index to others. One who is nobody in particular comes from anywhere, as often as it
+    /// likes: of evaluations for every record, patterns, shapes and sets of fields those take one part in so many together.
+    pub fn admits(&mut self, id: SubscriptionId, access: Access) -> Result<(), Refusal> {
+        if access > Access::Public {
+            return Ok(());
+        }
+        self.index.unkeep(id);
+        match self.index.keep(id, STRANGERS) {
+            true => Ok(()),
+            false => {
+                let message =
+                    "this table is watched by too many predicates of readers who are nobody in particular here";
+                Err(Refusal::Query(Error::new("tables.predicate_full", Class::Refused, message).hint(
+                    "Show a credential of the table's application; or compare one column with `==`, as others do, or read.",
+                )))
+            }
+        }
     }
 
     /// A query has left a partition; with the last it goes.

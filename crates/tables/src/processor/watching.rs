@@ -3,7 +3,7 @@
 use super::log::Changed;
 use super::partition::Partition;
 use super::reading::decode;
-use super::sending::{Catching, Feed, ROW, difference, frame, over_frame, send};
+use super::sending::{Catching, Feed, difference, frame, over_frame, send, weight, weight_of_change};
 use super::tables::{Absent, Subscription, To};
 use super::{Output, Processor, Shared, StoreId, StoreReply, StoreResult, Timer};
 use crate::directory::Properties;
@@ -69,11 +69,12 @@ impl Processor {
         let endpoint = install.endpoint.as_ref().filter(|endpoint| endpoint.app == table.properties.app);
         let absent = |netid| Box::new(Absent { netid, ask: install.ask.clone(), doubted: false });
         table.join(query, id, compile, &install.reader, endpoint.map(|endpoint| absent(endpoint.netid)))?;
-        let Some(subscription) = table.queries.get(&query) else { return Err(Refusal::Moved) };
-        if let Some(id) = subscription.id {
+        if let Some(id) = table.queries.get(&query).and_then(|subscription| subscription.id) {
             table.index.unkeep(id);
+            table.admits(id, install.reader.access)?;
         }
-        let rereads = !subscription.query.is_streamed() || subscription.query.limit().is_some();
+        let Some(subscription) = table.queries.get(&query) else { return Err(Refusal::Moved) };
+        let rereads = !subscription.query.is_live_by_records();
         let mut feed = Feed {
             installation: install.installation,
             epoch: install.reader.epoch,
@@ -233,7 +234,8 @@ impl Processor {
     fn switch(&mut self, now: Now, query: QueryId, reader: Reader, out: &mut Outbox<Output>) {
         let Some(table) = self.tables.values_mut().find(|table| table.queries.contains_key(&query)) else { return };
         let Some(id) = table.queries.get(&query).and_then(|known| known.id) else { return };
-        let moved = table.index.update_data(id, &reader.data, &reader.claims);
+        let moved = table.index.update_data(id, &reader.data, &reader.claims).map_err(Refusal::from);
+        let moved = moved.and_then(|_| table.admits(id, reader.access));
         let denied = reader.access < table.properties.access;
         let Some(subscription) = table.queries.get_mut(&query) else { return };
         let old = std::mem::replace(&mut subscription.reader, reader);
@@ -241,8 +243,8 @@ impl Processor {
         for id in partitions {
             let refusal = match &moved {
                 _ if denied => Some(Refusal::Access),
-                Err(refusal) => Some(refusal.clone().into()),
-                Ok(_) => None,
+                Err(refusal) => Some(refusal.clone()),
+                Ok(()) => None,
             };
             match refusal {
                 Some(refusal) => self.end(id, query, refusal, out),
@@ -416,6 +418,7 @@ impl Processor {
             }
             partition.busy.remove(&query);
             partition.note(query, position);
+            partition.counts.events += 1;
             out.put(Output::Frame { query, frame: Box::new(frame) });
         }
     }
@@ -435,7 +438,6 @@ fn absorb(
         let record = Some(Arc::new(record));
         let image = |at| if torn { Ok(record.clone()) } else { partition.image_at(&key, record.clone(), at) };
         let Ok(after) = image(catching.at) else { return false };
-        let size = after.as_ref().map_or(0, |after| after.size()) + ROW;
         match &catching.from {
             None => {
                 let to = To::live(&subscription.query, &subscription.reader);
@@ -443,7 +445,7 @@ fn absorb(
                 let after = after.filter(|after| newer.is_none_or(|newer| after.time >= newer));
                 let shown = after.filter(|after| subscription.is_copy() || shared.writers.shows(&key, after, &to));
                 if let Some(visible) = shown.and_then(|after| after.visible(&key)) {
-                    catching.size += size;
+                    catching.size += weight(&visible);
                     catching.rows.push(visible);
                 }
             }
@@ -452,7 +454,7 @@ fn absorb(
                 let before = before.as_ref().map(|before| (before, old));
                 let told = difference(&mut shared.writers, subscription, &key, before, after.as_ref(), false);
                 if let Some(told) = told {
-                    catching.size += size;
+                    catching.size += weight_of_change(&told);
                     catching.changes.push(told);
                 }
             }

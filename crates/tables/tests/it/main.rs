@@ -7,13 +7,16 @@ mod collecting;
 mod copies;
 mod devices;
 mod dropping;
+mod followers;
 mod hard;
 #[path = "../../../sim/src/checkers/history.rs"]
 mod history;
 mod holding;
+mod leaving;
 mod losses;
 mod partitions;
 mod rules;
+mod strangers;
 mod veiling;
 mod watching;
 mod world;

@@ -6,7 +6,7 @@ use crate::world::{World, data, user};
 use std::time::Duration;
 use tidings_predicate::query::{Aggregate, Ask, AskLookup, Direction, Row};
 use tidings_predicate::{Key, Packed, Value};
-use tidings_tables::calls::{Answer, Call, Level, Outcome, Page, Read, Span, Stat, Update, Write};
+use tidings_tables::calls::{Answer, Call, Counts, Level, Outcome, Page, Read, Span, Stat, Update, Write};
 use tidings_tables::directory::{PartitionBy, PartitionKind, Properties};
 use tidings_tables::gather::{Gather, Reading};
 use tidings_tables::mutant::Mutant;
@@ -109,6 +109,31 @@ fn stat(world: &mut World, number: u32) -> Stat {
         Some(Ok(Answer::Stat(stat))) => stat,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn what_was_asked_is_counted_while_its_owner_serves_it() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    for n in 0..3 {
+        version(write(&mut world, 0, &ann, put("k", "a", n)));
+    }
+    pages(&mut world, 0, 0, &ann, all(&Ask::default())).unwrap();
+    let said = stat(&mut world, 0);
+    assert_eq!((said.counts.reads, said.counts.writes, said.counts.events), (1, 3, 0));
+    assert_eq!((said.waiting, said.undelivered, said.away, said.copies), (0, 0, 0, 0));
+    assert!(said.log_changes == 3 && said.log_bytes > 0, "{said:?}");
+    // A copy is told everything, and is nobody's query.
+    let copy = world.node();
+    world.follow(copy, 0);
+    world.run(200);
+    version(write(&mut world, 0, &ann, put("k", "a", 4)));
+    world.run(200);
+    let said = stat(&mut world, 0);
+    assert_eq!((said.queries, said.copies, said.counts.events), (1, 1, 0));
+    world.lease(0, 0);
+    world.run(200);
+    assert_eq!(stat(&mut world, 0).counts, Counts::default());
 }
 
 #[test]

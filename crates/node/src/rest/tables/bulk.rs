@@ -13,10 +13,10 @@ use bytes::Bytes;
 use futures::stream;
 use http::header;
 use serde_json::{Value, json};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use tidings_base::Error;
 use tidings_client::tables::form::Line;
-use tidings_client::tables::{Outcome, csv, form, shown};
+use tidings_client::tables::{Outcome, Record, csv, form, shown};
 use tidings_predicate::json::Form;
 use tidings_wire::v1;
 use tidings_wire::v1::record_write::Change;
@@ -48,7 +48,7 @@ impl Lines {
         ("format" = Option<String>, Query, description = "`ndjson` (the default) or `csv`"),
         ("predicate" = Option<String>, Query, description = "Which records"),
         ("in" = Option<String>, Query, description = "Only records within this value of the table's partition column"),
-        ("column" = Option<Vec<String>>, Query, description = "Columns of CSV; those of the first page if left out"),
+        ("column" = Option<Vec<String>>, Query, description = "Columns of CSV; if left out, all that there are: the records are read twice"),
         ("audiences" = Option<bool>, Query, description = "NDJSON with whom each record is shown to: for the table's own application and operators")),
     responses((status = 200, description = "Lines", content_type = "application/x-ndjson"),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
@@ -107,15 +107,32 @@ impl Export {
         }
     }
 
+    /// Columns come and go: the names of all, from the first page and those behind it.
+    async fn found(
+        &self,
+        read: &v1::RecordRead,
+        first: &[Record],
+        mut cursor: Bytes,
+    ) -> Result<BTreeSet<String>, Error> {
+        let mut names: BTreeSet<String> = first.iter().flat_map(|record| record.columns.keys().cloned()).collect();
+        while !cursor.is_empty() {
+            let records;
+            (records, cursor) = page(&self.app, &self.caller, v1::RecordRead { cursor, ..read.clone() }).await?;
+            names.extend(records.into_iter().flat_map(|record| record.columns.into_keys()));
+        }
+        Ok(names)
+    }
+
     /// Reads a page.
     async fn pull(&mut self) -> Result<(), Error> {
         let Some(read) = self.next.take() else { return Ok(()) };
         let (records, cursor) = page(&self.app, &self.caller, read.clone()).await?;
         let mut text = String::new();
         if self.lines == Lines::Csv && self.heading.is_none() {
-            let found = records.iter().flat_map(|record| record.columns.keys().cloned());
-            let named = self.columns.iter().cloned();
-            let writer = if self.columns.is_empty() { csv::Writer::new(found) } else { csv::Writer::new(named) };
+            let writer = match self.columns.is_empty() {
+                true => csv::Writer::new(self.found(&read, &records, cursor.clone()).await?),
+                false => csv::Writer::new(self.columns.iter().cloned()),
+            };
             text += &writer.heading();
             self.heading = Some(writer);
         }

@@ -48,7 +48,7 @@ pub(in crate::rest) struct Ask {
     /// What writers' predicates see as `reader`.
     #[schema(value_type = Option<serde_json::Value>)]
     reader: Option<Value>,
-    /// `latest` (the default), `committed` or `committed_wio`.
+    /// `latest` (the default), `committed`, `committed_wio` or `uncommitted`, which is answered as `committed`.
     level: Option<String>,
     /// With `committed_wio`: writes of one client that are waited for.
     pending: Vec<Pending>,
@@ -103,6 +103,53 @@ pub(in crate::rest) struct Lookup {
     table: String,
     key: String,
     name: String,
+}
+
+/// What is watched. Expressions are of the language of predicates.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::rest) struct LiveAsk {
+    /// Which records; all that are visible if empty.
+    #[schema(example = "price < 10 && in_stock")]
+    predicate: String,
+    /// Columns of the answer; whole records if there are none.
+    project: Vec<Named>,
+    /// What comes first.
+    order: Vec<Order>,
+    /// At most so many rows; no limit if left out.
+    limit: Option<u64>,
+    group_by: Vec<Named>,
+    aggregates: Vec<Aggregate>,
+    /// Only records within this value of the table's partition column.
+    #[serde(rename = "in")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    within: Option<Value>,
+    /// What writers' predicates see as `reader`.
+    #[schema(value_type = Option<serde_json::Value>)]
+    reader: Option<Value>,
+    /// Where an earlier stream ended; empty = nothing that exists.
+    cursor: Option<String>,
+    /// Leaves records out of the first rows that were written before, in microseconds since 1970.
+    newer_than_us: u64,
+    /// Names the device, as 32 hexadecimal digits: Notify tells it of changes while it is away.
+    netid: Option<String>,
+}
+
+impl LiveAsk {
+    pub(super) fn message(self, table: String) -> Result<v1::LiveQuery, Error> {
+        let LiveAsk { predicate, project, order, limit, group_by, aggregates, within, reader, .. } = self;
+        let ask = Ask { predicate, project, order, limit, group_by, aggregates, within, reader, ..Ask::default() };
+        let v1::RecordRead { table, query, reader, .. } = ask.message(table)?;
+        Ok(v1::LiveQuery {
+            table,
+            query,
+            reader,
+            cursor: self.cursor.map(|cursor| cursor_of(&cursor)).transpose()?,
+            newer_than_us: self.newer_than_us,
+            netid: self.netid.map(|netid| form::netid_of(&netid)).transpose()?.unwrap_or_default(),
+            ..Default::default()
+        })
+    }
 }
 
 impl Ask {
@@ -217,7 +264,7 @@ pub(in crate::rest) async fn query(
         ("in" = Option<String>, Query, description = "Only records within this value of the table's partition column"),
         ("limit" = Option<u64>, Query, description = "At most so many"),
         ("cursor" = Option<String>, Query, description = "Where an earlier answer ended"),
-        ("level" = Option<String>, Query, description = "`latest` (the default), `committed` or `committed_wio`"),
+        ("level" = Option<String>, Query, description = "`latest` (the default), `committed`, `committed_wio` or `uncommitted`"),
         ("pending" = Option<Vec<String>>, Query, description = "With `committed_wio`: NETID/SEQ/KEY of writes to wait for"),
         ("reader" = Option<String>, Query, description = "What writers' predicates see as `reader`: a JSON object")),
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody),

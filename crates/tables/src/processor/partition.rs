@@ -8,6 +8,7 @@ use super::load::{self, Load};
 use super::log::Log;
 use super::opening::Meta;
 use super::progress::Told;
+use super::reading::Pending;
 use super::sending::Feed;
 use super::writing::{Client, Commit, Waiting};
 use super::{Asked, Guard, Options, StoreRequest};
@@ -161,9 +162,14 @@ impl Partition {
 
     /// Whether an outcome is known, and of what is read here: a deposed owner finds a later one's outcomes in the store, and
     /// remembers records as they were before.
-    pub fn decided(&mut self, row: &Bytes) -> bool {
-        let at = self.rows.get(row).and_then(|outcome| outcome.as_ref().map(|(at, _)| *at));
-        at.is_some_and(|at| at <= self.position.get())
+    pub fn decided(&mut self, pending: &Pending) -> bool {
+        let mut at = |row| self.rows.get(row).and_then(|cell| cell.as_ref().map(|(at, _)| *at));
+        // What its client has acknowledged since is kept no more, and nobody would wait for its outcome in vain.
+        if at(&pending.acked).is_some_and(|beyond| pending.seq < beyond) {
+            return true;
+        }
+        let outcome = at(&pending.outcome);
+        outcome.is_some_and(|at| at <= self.position.get())
     }
 
     /// Every request that waits for something here, taken out.

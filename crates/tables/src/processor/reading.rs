@@ -22,6 +22,14 @@ use tidings_wire::v1;
 /// Marks of deletions that wait to be removed, of one partition.
 pub(super) const EXPIRED: usize = 4_096;
 
+/// An operation that a read waits for: where its outcome stands, and up to where its client has acknowledged such.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub outcome: Bytes,
+    pub acked: Bytes,
+    pub seq: u64,
+}
+
 /// A read that is under way.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -32,7 +40,7 @@ pub(super) struct Reading {
     /// Makes the rows, if this partition has all records.
     gather: Option<Gather>,
     /// R6: outcomes that it waits for.
-    pub pending: Vec<Bytes>,
+    pub pending: Vec<Pending>,
     deadline: Mono,
     /// Where the scan goes on, up to `end`; none at its end.
     pub next: Option<Bytes>,
@@ -62,7 +70,7 @@ impl Processor {
             Err(refusal) => answer(request, Err(refusal), out),
             Ok(mut reading) => {
                 if let Some(partition) = self.partitions.get_mut(&id) {
-                    reading.pending.retain(|row| !partition.decided(row));
+                    reading.pending.retain(|pending| !partition.decided(pending));
                 }
                 let waits = !reading.pending.is_empty();
                 if waits {
@@ -101,7 +109,13 @@ impl Processor {
             Level::CommittedWio { netid, pending } => {
                 // What is pending elsewhere is waited for there.
                 let here = pending.iter().filter(|(key, _)| entry.contains(key));
-                here.map(|(key, seq)| outcome_row(key, *netid, *seq)).collect()
+                let acked = rows::acked(*netid);
+                let of = |(key, seq): &(Key, u64)| Pending {
+                    outcome: outcome_row(key, *netid, *seq),
+                    acked: acked.clone(),
+                    seq: *seq,
+                };
+                here.map(of).collect()
             }
             _ => Vec::new(),
         };
@@ -264,8 +278,9 @@ impl Processor {
     pub(super) fn wio_load(&mut self, id: PartitionId, out: &mut Outbox<Output>) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let waiting = self.reads.values().filter(|reading| reading.partition == id);
-        for row in waiting.flat_map(|reading| &reading.pending) {
-            load(&mut self.shared, partition, row.clone(), out);
+        for Pending { outcome, acked, .. } in waiting.flat_map(|reading| &reading.pending) {
+            load(&mut self.shared, partition, outcome.clone(), out);
+            load(&mut self.shared, partition, acked.clone(), out);
         }
     }
 
@@ -277,7 +292,7 @@ impl Processor {
             if reading.partition != id || reading.pending.is_empty() {
                 continue;
             }
-            reading.pending.retain(|row| !partition.decided(row));
+            reading.pending.retain(|pending| !partition.decided(pending));
             if reading.pending.is_empty() {
                 ready.push(*request);
             }

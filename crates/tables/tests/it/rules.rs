@@ -409,6 +409,20 @@ fn r6_a_read_in_invocation_order_waits_for_its_clients_writes() {
     assert_eq!(world.answer(late), Some(Err(Refusal::Waited)));
 }
 
+/// A read of all looks at one part after the other: what it waits for may have been acknowledged when it comes to a part.
+#[test]
+fn r6_a_read_in_invocation_order_waits_for_nothing_that_was_acknowledged() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    let op = named(put("k", "a", 1), 1, 0, None);
+    let netid = op.op.unwrap().id.netid;
+    version(write(&mut world, 0, &ann, op));
+    version(write(&mut world, 0, &ann, named(put("l", "a", 1), 2, 1, None)));
+    let level = Level::CommittedWio { netid, pending: vec![("k".into(), 1), ("l".into(), 2)] };
+    let page = pages(&mut world, 0, 0, &ann, only("k", level)).unwrap();
+    assert_eq!(page.records[0].columns, columns("a", 1));
+}
+
 #[test]
 fn r6_a_deposed_owner_does_not_answer_in_invocation_order() {
     let mut world = World::calm(None, public());

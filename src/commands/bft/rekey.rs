@@ -95,11 +95,13 @@ async fn at_rest(args: &Rekey, group: &Membership, state: &Snapshot) -> Result<(
 fn without(args: &Rekey, group: &Membership) -> Result<BTreeSet<u16>, Error> {
     let without: BTreeSet<u16> = args.without.iter().copied().collect();
     if let Some(stranger) = without.iter().find(|number| **number >= group.size()) {
-        return Err(output::usage(format!("there is no replica {stranger}")));
+        let hint = format!("Replicas have the numbers 0 to {}.", group.size() - 1);
+        return Err(output::usage(format!("there is no replica {stranger}")).hint(hint));
     }
     let (out, faults) = (without.len(), group.faults());
     if out > usize::from(faults) {
-        return Err(output::usage(format!("{out} replicas cannot be left out: {faults} of this group may lie")));
+        let sentence = format!("{out} replicas cannot be left out: {faults} of this group may lie");
+        return Err(output::usage(sentence).hint("Leave out whoever `bft status` shows alone with what it says."));
     }
     Ok(without)
 }

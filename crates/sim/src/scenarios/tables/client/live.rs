@@ -221,7 +221,7 @@ impl Client {
     }
 
     fn hear(&mut self, event: Event, out: &mut Out) {
-        if self.me.live.clocked && matches!(event, Event::Reset { .. } | Event::Changes(_)) {
+        if self.me.live.clocked && matches!(event, Event::Reset { .. } | Event::Changes(_) | Event::Again) {
             out.put(Effect::Fact(Fact::Clocked { refused: false }.into()));
         }
         match event {

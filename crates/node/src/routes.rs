@@ -5,7 +5,7 @@
 //!                           └▶ identify ─▶ guarded: /v1/…  /metrics  carriers (/v1/frames and gRPC)
 //! ```
 //! `identify` is the one layer that authenticates requests. It refuses wrong credentials; for right ones it leaves
-//! an [`Identity`](crate::principal::Identity) with the request; without any the request passes bare, and whoever
+//! an [`Identity`] with the request; without any the request passes bare, and whoever
 //! handles it must refuse it ([`rest::Caller`] does) or wait for a `Hello` that says more (carriers do).
 
 use crate::auth::Authenticator;

@@ -30,7 +30,7 @@ pub struct Options<S> {
     pub membership: Arc<Membership>,
     /// What it alone knows.
     pub secrets: ReplicaSecrets,
-    /// Where its journal, its archive and its snapshot are. It holds a [`mark`](crate::mark).
+    /// Where its journal, its archive and its snapshot are. It holds a [`mark`].
     pub directory: PathBuf,
     /// The service before the first command.
     pub empty: S,

@@ -96,6 +96,10 @@ pub async fn measure(place: &Path, effort: Effort, figures: &mut Figures) -> Res
             let line = tokio::sync::Mutex::new(Line::connect(sketcher.address()).await?);
             sketched.push(Arc::new(Reader::Sketched { line, writer, took: Arc::clone(&took) }));
         }
+        // Replicas that have just begun need a second or two for their first command.
+        if let Some(first) = voting.first() {
+            first.write("first", 1).await?;
+        }
         for percent in TRANSITIONS {
             let base = rates(&voting, "voted", percent, effort).await?;
             figures.add(&format!("bft: {what}, past the order, {percent} % transitions"), "1/s", None, &base);

@@ -19,18 +19,18 @@ simulate() {
 # The openraft binding under the suite that the model passes, on more seeds than in the tests.
 TIDINGS_SEEDS=200..206 cargo test --workspace --quiet --test it -- --ignored the_binding_does_it_with_many_seeds
 # The first seeds always run to the end; the rest of the time goes to further ones.
-simulate wire --seeds 1..40
-simulate store --seeds 1..200
-simulate cell --seeds 1..20
-simulate cell-directed --seeds 1..6
-simulate cell-guarded --seeds 1..4
-simulate placement --seeds 1..40
-simulate placement-directed --seeds 1..6
-simulate notify --seeds 19..22
-simulate notify-directed --seeds 1..4
+simulate wire --seeds 1..30
+simulate store --seeds 1..150
+simulate cell --seeds 1..12
+simulate cell-directed --seeds 1..4
+simulate cell-guarded --seeds 1..2
+simulate placement --seeds 1..30
+simulate placement-directed --seeds 1..4
+simulate notify --seeds 19..21
+simulate notify-directed --seeds 1..3
 simulate tables --seeds 4..6
-simulate sketch --seeds 1..4
-simulate sketch-direct --seeds 1..4
+simulate sketch --seeds 1..3
+simulate sketch-direct --seeds 1..3
 left=$((minutes * 60 - (SECONDS - begin)))
 if ((left > 10)); then
   simulate store --seeds 1001..1000000 --minutes "$(awk "BEGIN { print $left / 60 }")"

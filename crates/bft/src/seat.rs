@@ -16,6 +16,7 @@ use crate::mark::Start;
 use crate::membership::{Membership, ReplicaSecrets};
 use crate::pool::{Added, Pool};
 use crate::sin::{Past, Sin};
+use crate::sink::Sink;
 use crate::snapshot::{Attestation, EVERY, Kept, Shelf, Snapshot};
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, MutexGuard};
@@ -26,7 +27,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tidings_sketch::direct::{self, Reads, ReplicaSketcher};
 use tidings_sketch::replica::{Block, Outcome, Replica};
 use tidings_sketch::sigma::Sigma;
-use tokio::sync::mpsc;
 
 /// What is replicated, and can be carried from one replica to another.
 pub trait Durable: Reads + Clone + Send + Sync + Sized + 'static {
@@ -45,9 +45,6 @@ pub trait Durable: Reads + Clone + Send + Sync + Sized + 'static {
     /// This service, as it was before the first command, with a state that was written.
     fn load(&self, reader: &mut Reader) -> Result<Self, Malformed>;
 }
-
-/// Where answers for one connection go. If it is full, the client asks again.
-pub type Sink = mpsc::Sender<Bytes>;
 
 /// The most requests that are remembered for fast reads: some 13 MB.
 const MOST_REMEMBERED: usize = 1 << 16;
@@ -200,21 +197,31 @@ impl<S: Durable> Seat<S> {
         self.state.lock().kept.clone()
     }
 
-    /// Takes what a client says. What is not signed by a registered client has no answer.
-    pub fn ask(&self, question: Question, sink: &Sink) {
+    /// Takes what a client says, and tells which one it is, if it has shown that. What is not signed by a registered client has no
+    /// answer.
+    pub fn ask(&self, question: Question, sink: &Sink) -> Option<u64> {
         match question {
-            Question::Ask { purpose, whole, signed } if signed.verify(&self.membership, purpose) => match purpose {
-                Purpose::Read => self.read(&signed, whole, sink),
-                Purpose::Order => self.order(signed, whole, sink),
-                Purpose::Snapshot | Purpose::Fast => {}
-            },
+            Question::Ask { purpose, whole, signed } if signed.verify(&self.membership, purpose) => {
+                let client = signed.command.client;
+                match purpose {
+                    Purpose::Read => self.read(&signed, whole, sink),
+                    Purpose::Order => self.order(signed, whole, sink),
+                    Purpose::Snapshot | Purpose::Fast => {}
+                }
+                Some(client)
+            }
             Question::Fast { execute, signed } if signed.verify(&self.membership, Purpose::Fast) => {
                 self.fast(&signed, execute, sink);
+                Some(signed.command.client)
             }
             Question::Ask { signed, .. } | Question::Fast { signed, .. } => {
                 tracing::debug!(client = signed.command.client, "a command is not signed by a registered client");
+                None
             }
-            Question::Status { client, nonce } => self.status(client, nonce, sink),
+            Question::Status { client, nonce } => {
+                self.status(client, nonce, sink);
+                None
+            }
         }
     }
 
@@ -324,7 +331,7 @@ impl<S: Durable> Seat<S> {
             None => Some(word),
         };
         if let Some(word) = word {
-            let _ = sink.try_send(framed(&Answer::Word(word).encoded(mac)));
+            sink.put(framed(&Answer::Word(word).encoded(mac)));
         }
     }
 
@@ -366,7 +373,7 @@ impl<S: Durable> Seat<S> {
             result: signed.sketch(&result),
             whole: whole.then_some(result),
         };
-        let _ = sink.try_send(framed(&Answer::Reply(reply).encoded(mac)));
+        sink.put(framed(&Answer::Reply(reply).encoded(mac)));
     }
 
     fn status(&self, client: u64, nonce: u64, sink: &Sink) {
@@ -383,7 +390,7 @@ impl<S: Durable> Seat<S> {
             votes: self.votes,
             waiting: self.pool.len() as u64,
         };
-        let _ = sink.try_send(framed(&Answer::Status(status).encoded(mac)));
+        sink.put(framed(&Answer::Status(status).encoded(mac)));
     }
 }
 

@@ -4,6 +4,7 @@ use crate::keys::MacKey;
 use crate::kv::{KeyValue, Request, Response};
 use crate::membership::tests::group;
 use crate::sin::AWAKE;
+use crate::sink::{self, Answers};
 use crate::snapshot::tests::Page;
 use tidings_sketch::direct::Digest;
 use tidings_sketch::replica::{Command, WINDOW};
@@ -11,7 +12,7 @@ use tidings_sketch::replica::{Command, WINDOW};
 struct Desk {
     seat: Seat<KeyValue>,
     founded: crate::membership::Founded,
-    answers: mpsc::Receiver<Bytes>,
+    answers: Answers,
     sink: Sink,
     directory: tempfile::TempDir,
 }
@@ -19,7 +20,7 @@ struct Desk {
 fn desk() -> Desk {
     let (founded, directory) = (group("one"), tempfile::tempdir().unwrap());
     let seat = open(&founded, &directory, Start::Born);
-    let (sink, answers) = mpsc::channel(100);
+    let (sink, answers) = sink::pair();
     Desk { seat, founded, answers, sink, directory }
 }
 
@@ -38,7 +39,7 @@ impl Desk {
     fn word(&mut self, nonce: u64) -> Option<Word> {
         let signed = self.signed(Purpose::Fast, nonce, &get());
         self.seat.ask(Question::Fast { execute: true, signed }, &self.sink);
-        let frame = self.answers.try_recv().ok()?;
+        let frame = self.answers.try_next()?;
         match Answer::read(frame.slice(4..), &self.founded.replicas[0].macs[&1]) {
             Ok(Some(Answer::Word(word))) => Some(word),
             other => panic!("{other:?}"),
@@ -61,7 +62,7 @@ impl Desk {
 
     /// What was answered last, as the client of key one sees it.
     fn answer(&mut self) -> Option<Reply> {
-        let frame = self.answers.try_recv().ok()?;
+        let frame = self.answers.try_next()?;
         let key: MacKey = self.founded.replicas[0].macs[&1];
         match Answer::read(frame.slice(4..), &key) {
             Ok(Some(Answer::Reply(reply))) => Some(reply),
@@ -189,7 +190,7 @@ fn a_sleeper_is_honest_for_a_while_and_a_boaster_in_all_but_its_height() {
     let seat = Seat::open(membership, secrets, Start::Born, shelf, KeyValue::default(), Some(Sin::Boaster)).unwrap();
     let mut desk = Desk { seat, ..desk };
     desk.seat.ask(Question::Status { client: 1, nonce: 1 }, &desk.sink);
-    let frame = desk.answers.try_recv().unwrap();
+    let frame = desk.answers.try_next().unwrap();
     let said = Answer::read(frame.slice(4..), &desk.founded.replicas[0].macs[&1]);
     assert!(matches!(said, Ok(Some(Answer::Status(Status { height: EVERY, snapshot: 0, .. })))), "{said:?}");
 }
@@ -246,11 +247,11 @@ fn what_is_not_signed_for_a_fast_read_has_no_word() {
     let write = desk.signed(Purpose::Fast, 1, &put("a"));
     for signed in [stranger, client, nonce, write].into_iter().chain(purposes) {
         desk.seat.ask(Question::Fast { execute: true, signed }, &desk.sink);
-        assert!(desk.answers.try_recv().is_err());
+        assert!(desk.answers.try_next().is_none());
     }
     desk.ask(&signed, Purpose::Order);
     desk.ask(&signed, Purpose::Read);
-    assert!(desk.answers.try_recv().is_err() && desk.seat.pool.is_empty());
+    assert!(desk.answers.try_next().is_none() && desk.seat.pool.is_empty());
     assert!(desk.word(1).is_some());
 }
 

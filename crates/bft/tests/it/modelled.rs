@@ -8,11 +8,14 @@ use futures::FutureExt;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tidings_bft::command::Signed;
 use tidings_bft::frame::{Answer, Question, Status};
+use tidings_bft::keys::Purpose;
 use tidings_bft::kv::{Request, Response};
-use tidings_bft::server::Server;
+use tidings_bft::server::{Options, Server};
 use tidings_bft::sin::Sin;
 use tidings_sketch::ReplicaId;
+use tidings_sketch::replica::Command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -106,6 +109,56 @@ async fn nonsense_at_the_door_is_shown_out_and_disturbs_nobody() {
         assert!(shown_out.expect("the connection ends").is_err(), "without an answer");
     }
     written(&client(&town.founded, 0, 4).await, "a", "1").await;
+}
+
+/// Whoever is silent, or says half of something, keeps nobody out, however many it is; whoever takes no answers is let go.
+#[tokio::test]
+async fn who_is_silent_or_takes_nothing_keeps_nobody_out() {
+    let mut town = start(8, [None; 4]).await;
+    let address = town.founded.membership.replicas()[0].clients;
+    town.servers[0] = None;
+    let options = Options { strangers: 8, of_a_client: 2, takes: Duration::from_millis(200) };
+    let server = loop {
+        match Server::start_with(address, town.seat(0), options).await {
+            Ok(server) => break server,
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    let mut silent = Vec::new();
+    for number in 0..40 {
+        let mut stream = TcpStream::connect(server.address()).await.unwrap();
+        if number % 2 == 0 {
+            stream.write_all(&[0, 0]).await.unwrap();
+        }
+        silent.push(stream);
+    }
+    let asking = client(&town.founded, 0, 4).await;
+    written(&asking, "a", "1").await;
+    let first = tokio::time::timeout(Duration::from_secs(30), silent[0].read_u8()).await;
+    assert!(first.expect("it has made room").is_err());
+
+    // One that asks and does not read: its line fills, and is let go of; the other replicas' is not needed for that.
+    let long: String = "x".repeat(60_000);
+    written(&asking, "long", &long).await;
+    let read = Request::Get(Bytes::from_static(b"long")).encoded();
+    let command = Command { client: 2, nonce: 1, request: read };
+    let secret = &town.founded.clients[1].secret;
+    let signed = Signed::new(&town.founded.membership, secret, Purpose::Read, command);
+    let frame = Question::Ask { purpose: Purpose::Read, whole: true, signed }.encoded();
+    let mut deaf = TcpStream::connect(server.address()).await.unwrap();
+    let mut ended = false;
+    for _ in 0..20_000 {
+        let asked = async {
+            deaf.write_u32(frame.len() as u32).await?;
+            deaf.write_all(&frame).await
+        };
+        ended = !matches!(tokio::time::timeout(Duration::from_secs(30), asked).await, Ok(Ok(())));
+        if ended {
+            break;
+        }
+    }
+    assert!(ended, "whoever takes no answers is asked no more");
+    written(&asking, "a", "2").await;
 }
 
 /// Who hears the answer to another question, or of another life of the group, goes on waiting.

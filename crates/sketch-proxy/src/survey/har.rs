@@ -3,7 +3,7 @@
 use super::Fetched;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::Uri;
+use http::uri::Authority;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -27,6 +27,9 @@ struct Entry {
     started: String,
     request: Request,
     response: Response,
+    /// Chromium: it came from its own cache, and nobody was asked.
+    #[serde(rename = "_fromCache", default)]
+    from_cache: Option<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
@@ -62,12 +65,11 @@ pub fn read(name: &str, from: impl Read) -> Result<Vec<Fetched>, Error> {
     let mut parties: BTreeMap<String, String> = BTreeMap::new();
     let (mut fetched, mut last) = (Vec::new(), BTreeMap::<String, Vec<u8>>::new());
     for entry in entries {
-        let Ok(uri) = entry.request.url.parse::<Uri>() else { continue };
-        let Some(host) = uri.host().map(str::to_ascii_lowercase) else { continue };
+        let Some(host) = host(&entry.request.url) else { continue };
         // A page belongs to the site that it was first asked of.
         let page = entry.pageref.unwrap_or_default();
         let first = parties.entry(page).or_insert_with(|| site(&host)).clone();
-        if entry.request.method != "GET" || ![200, 304].contains(&entry.response.status) {
+        if entry.request.method != "GET" || ![200, 304].contains(&entry.response.status) || entry.from_cache.is_some() {
             continue;
         }
         let body = match entry.response.status {
@@ -82,6 +84,17 @@ pub fn read(name: &str, from: impl Read) -> Result<Vec<Fetched>, Error> {
         fetched.push(Fetched { url: entry.request.url, first_party: site == first, site, body });
     }
     Ok(fetched)
+}
+
+/// The host that was asked; nobody was for `data:` and the like. The rest of a URL may be anything: browsers write down what a page
+/// said, with brackets and bars in it.
+fn host(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    if !["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
+        return None;
+    }
+    let authority: Authority = rest.split(['/', '?', '#']).next()?.parse().ok()?;
+    Some(authority.host().to_ascii_lowercase())
 }
 
 /// What came back, if it was recorded.
@@ -156,6 +169,29 @@ mod tests {
         let bodies: Vec<_> = fetched.iter().map(|one| one.body.as_deref()).collect();
         let (red, blue) = (Some(&b"red"[..]), Some(&b"blue"[..]));
         assert_eq!(bodies, [red, red, blue, blue, None]);
+    }
+
+    #[test]
+    fn nobody_was_asked_for_what_a_browser_had() {
+        let entry = |url: &str, cache: Option<&str>| {
+            let mut entry = serde_json::json!({ "request": { "method": "GET", "url": url },
+                "response": { "status": 200, "content": { "text": "x" } } });
+            if let Some(cache) = cache {
+                entry["_fromCache"] = cache.into();
+            }
+            entry
+        };
+        let entries = [
+            entry("https://A.org/x?ids[]=1|2#top", None),
+            entry("https://a.org/x", Some("disk")),
+            entry("https://a.org/x", Some("memory")),
+            entry("data:text/plain,x", None),
+            entry("blob:https://a.org/1", None),
+            entry("http://[::1]:80?x", None),
+        ];
+        let file = serde_json::json!({ "log": { "entries": entries } }).to_string();
+        let sites: Vec<String> = read("x.har", file.as_bytes()).unwrap().into_iter().map(|one| one.site).collect();
+        assert_eq!(sites, ["a.org", "[::1]"]);
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub(crate) struct Store {
 /// A body in a file that is being written.
 struct Writing {
     file: tokio::fs::File,
+    /// Of what was written. Apart, since it is two kilobytes: whatever waits for a body would be so much longer.
+    pen: Box<BodyPen>,
     room: OwnedSemaphorePermit,
     units: u64,
 }
@@ -75,8 +77,8 @@ impl Store {
             Hold::Unverified => return Ok(passing(Bytes::new(), told, incoming)),
             Hold::Memory | Hold::Disk => {}
         }
-        let (mut pen, mut length, mut memory) = (BodyPen::default(), 0, BytesMut::new());
-        let (mut writing, mut trailers) = (None, HeaderMap::new());
+        let (mut length, mut memory) = (0, BytesMut::new());
+        let (mut writing, mut trailers) = (None::<Writing>, HeaderMap::new());
         while let Some(frame) = incoming.frame().await {
             match frame.map_err(io::Error::other)?.into_data() {
                 Ok(data) => {
@@ -91,19 +93,23 @@ impl Store {
                         Hold::Memory => memory.extend_from_slice(&data),
                         Hold::Disk => self.write(&mut writing, &mut memory, &data, length).await?,
                     }
-                    pen.part(&data);
                 }
                 Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
             }
         }
-        let body = match writing {
-            None => Held::Memory(memory.freeze()),
+        let (body, hash) = match writing {
+            None => {
+                let body = memory.freeze();
+                let hash = BodyHash::of(&body);
+                (Held::Memory(body), hash)
+            }
             Some(mut writing) => {
                 writing.file.flush().await?;
-                Held::Disk(Arc::new(Spool { file: writing.file.into_std().await, _room: writing.room }))
+                let hash = writing.pen.finish();
+                (Held::Disk(Arc::new(Spool { file: writing.file.into_std().await, _room: writing.room })), hash)
             }
         };
-        Ok(Whole { body, length, hash: pen.finish(), trailers })
+        Ok(Whole { body, length, hash, trailers })
     }
 
     /// From here on a body lies on disk, what is in memory of it too.
@@ -118,9 +124,11 @@ impl Store {
             let directory = self.directory.clone();
             let made = tokio::task::spawn_blocking(move || tempfile::tempfile_in(directory)).await;
             let mut file = tokio::fs::File::from_std(made.map_err(io::Error::other)??);
-            file.write_all(&memory.split()).await?;
+            let (begun, mut pen) = (memory.split(), Box::<BodyPen>::default());
+            file.write_all(&begun).await?;
+            pen.part(&begun);
             let room = Arc::clone(&self.room).try_acquire_many_owned(0).map_err(io::Error::other)?;
-            *writing = Some(Writing { file, room, units: 0 });
+            *writing = Some(Writing { file, pen, room, units: 0 });
         }
         let Some(writing) = writing else { return Ok(()) };
         let more = length.div_ceil(ROOM_UNIT).saturating_sub(writing.units);
@@ -128,6 +136,7 @@ impl Store {
         let more_room = Arc::clone(&self.room).try_acquire_many_owned(permits);
         writing.room.merge(more_room.map_err(|_| io::Error::other("there is no room on disk for its body"))?);
         writing.units += more;
+        writing.pen.part(data);
         writing.file.write_all(data).await
     }
 }

@@ -14,7 +14,10 @@ use tidings_bft::mark;
 use tidings_bft::membership::{Founded, found};
 use tidings_bft::seat::Durable;
 use tidings_bft::server::Server;
-use tidings_sketch_proxy::{BftGroup, Config, Proxy, Service};
+use tidings_sketch_proxy::{BftGroup, Config, Proxy, Service, Site};
+
+/// Longer than any measurement.
+const PATIENT: Duration = Duration::from_secs(3_600);
 
 /// Replicas with their engines and doors.
 pub struct Town<S> {
@@ -91,8 +94,10 @@ impl<S: Durable> Town<S> {
         let (membership, client) = (Arc::new(self.founded.membership.clone()), self.founded.clients[which].clone());
         let group = BftGroup { membership, client, last_nonce: 0, service: Service::Keys };
         let Options { give_up, .. } = Self::options();
-        let config = Config::of_group(SocketAddr::from(([127, 0, 0, 1], 0)), group)?;
-        Proxy::start(Config { allowance: None, patience: give_up, give_up, ..config }).await
+        let site = Site { allowance: None, patience: give_up, give_up, ..Site::of_group(group)? };
+        let config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), vec![site]);
+        // Its clients say nothing while others are measured.
+        Proxy::start(Config { slow_client: PATIENT, ..config }).await
     }
 
     /// Stops all replicas.

@@ -28,44 +28,69 @@ struct Next {
 /// Running on threads of its own; dropped, it stops.
 pub struct Bare {
     pub address: SocketAddr,
-    runtime: Option<Runtime>,
+    runtimes: Vec<Runtime>,
+}
+
+/// How its threads share the work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// As `sketch run` does: any of them takes what is to be done.
+    Together,
+    /// Each has clients and connections to origins of its own. (One runtime with one thread for each core, which comes close to
+    /// runtimes without any threads but the caller's.)
+    Apart,
 }
 
 impl Bare {
-    pub fn start(origins: &[SocketAddr]) -> Result<Bare, Error> {
-        let runtime = Builder::new_multi_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| broken("cannot start threads", error))?;
+    pub fn start(origins: &[SocketAddr], threads: Threads) -> Result<Bare, Error> {
+        let count =
+            if threads == Threads::Apart { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
+        let runtimes = (0..count).map(|_| {
+            let mut builder = Builder::new_multi_thread();
+            if threads == Threads::Apart {
+                builder.worker_threads(1);
+            }
+            builder.enable_all().build()
+        });
+        let runtimes = runtimes.collect::<Result<Vec<_>, _>>();
+        let runtimes = runtimes.map_err(|error| broken("cannot start threads", error))?;
         let none = |error| broken("loopback has no free port", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(none)?;
         listener.set_nonblocking(true).map_err(none)?;
         let address = listener.local_addr().map_err(none)?;
-        let _entered = runtime.enter();
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(none)?;
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        let client = Client::builder(TokioExecutor::new()).build(connector);
-        let next = Arc::new(Next { client, origins: origins.to_vec(), turn: AtomicUsize::new(0) });
-        runtime.spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let next = Arc::clone(&next);
-                tokio::spawn(async move {
-                    // Without it answers wait for acknowledgements; a failed option shows as a slow figure.
-                    let _ = stream.set_nodelay(true);
-                    let service = service_fn(move |request| pass_on(Arc::clone(&next), request));
-                    // A client that goes away is no failure.
-                    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-                });
-            }
-        });
-        Ok(Bare { address, runtime: Some(runtime) })
+        for runtime in &runtimes {
+            let listener = listener.try_clone().map_err(none)?;
+            accept(runtime, listener, origins).map_err(none)?;
+        }
+        Ok(Bare { address, runtimes })
     }
+}
+
+fn accept(runtime: &Runtime, listener: TcpListener, origins: &[SocketAddr]) -> std::io::Result<()> {
+    let _entered = runtime.enter();
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let client = Client::builder(TokioExecutor::new()).build(connector);
+    let next = Arc::new(Next { client, origins: origins.to_vec(), turn: AtomicUsize::new(0) });
+    runtime.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let next = Arc::clone(&next);
+            tokio::spawn(async move {
+                // Without it answers wait for acknowledgements; a failed option shows as a slow figure.
+                let _ = stream.set_nodelay(true);
+                let service = service_fn(move |request| pass_on(Arc::clone(&next), request));
+                // A client that goes away is no failure.
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    Ok(())
 }
 
 impl Drop for Bare {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        self.runtimes.drain(..).for_each(Runtime::shutdown_background);
     }
 }
 

@@ -1,7 +1,7 @@
 //! How long a read takes through the sketcher, beside the same origins alone and behind another proxy: pages of 1 KiB, connections
 //! that stay, and reads that come at their times whether or not the ones before have been answered.
 
-use super::bare::Bare;
+use super::bare::{Bare, Threads};
 use super::haproxy::Haproxy;
 use super::line::Line;
 use super::origins::{Origins, Pages};
@@ -51,16 +51,15 @@ pub async fn measure(place: &Path, effort: Effort, peers: &[BenchPeer], figures:
     figures.add(&format!("sketch: reads that come, 30 % of {whose} most"), "1/s", None, &[each]);
     let bare = open_loop(origins.addresses[0], each, effort).await?;
     add(figures, "a bare origin", &bare);
-    let passing = Bare::start(&origins.addresses)?;
-    figures.add(
-        "sketch: most reads through a bare proxy of hyper",
-        "1/s",
-        None,
-        &[peak(passing.address, effort).await?],
-    );
-    let passed = open_loop(passing.address, each, effort).await?;
-    add(figures, "a bare proxy of hyper", &passed);
-    drop(passing);
+    for (threads, name) in
+        [(Threads::Together, "a bare proxy of hyper"), (Threads::Apart, "a bare proxy of hyper, threads apart")]
+    {
+        let passing = Bare::start(&origins.addresses, threads)?;
+        let most = peak(passing.address, effort).await?;
+        figures.add(&format!("sketch: most reads through {name}"), "1/s", None, &[most]);
+        let passed = open_loop(passing.address, each, effort).await?;
+        add(figures, name, &passed);
+    }
     let own = open_loop(server.address, each, effort).await?;
     add(figures, "the sketcher", &own);
     let Some(haproxy) = haproxy else { return Ok(()) };

@@ -36,9 +36,15 @@ pub async fn measure(effort: Effort, figures: &mut Figures) -> Result<(), Error>
             figures.add(&format!("sketch: null reads of {what}, {way}"), "1/s", None, &rates);
         }
         for session in SESSIONS.into_iter().filter(|_| *length == PAGE) {
-            let rates = reads(server.address, "/usual", session, effort).await?;
-            let name = format!("sketch: null reads of {what}, sketcher, {session} on a connection");
-            figures.add(&name, "1/s", None, &rates);
+            for (way, to, prefix) in ways {
+                let rates = reads(to, prefix, session, effort).await?;
+                figures.add(
+                    &format!("sketch: null reads of {what}, {way}, {session} on a connection"),
+                    "1/s",
+                    None,
+                    &rates,
+                );
+            }
         }
     }
     Ok(())

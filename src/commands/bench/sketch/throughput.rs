@@ -14,6 +14,7 @@ use crate::commands::probe;
 use crate::stopwatch::Stopwatch;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tidings_base::{Class, Error};
 
 /// Ratios of transitions, in percent: none, what nine tenths of the paper's URLs stay below, and a little.
@@ -144,10 +145,18 @@ async fn through(
                 Ok(())
             }
         });
-        // Queues are long: a read takes seconds.
-        rates.push(rate_after(effort.seconds, effort.seconds, readers, counter.clone()).await?);
+        // Queues are long: a read takes seconds, and what all begin at once takes several to spread.
+        let round = mean(load.origins.addresses.len(), percent, clients, effort.sketch.service);
+        let (warm_up, seconds) = (effort.seconds.max(6.0 * round), effort.seconds.max(3.0 * round));
+        rates.push(rate_after(warm_up, seconds, readers, counter.clone()).await?);
     }
     Ok(rates)
+}
+
+/// How long a read takes when all that these origins can do is asked of them, in seconds: 1 + tN executions each.
+fn mean(origins: usize, percent: u32, clients: usize, service: Duration) -> f64 {
+    let executions = 1.0 + f64::from(percent) / 100.0 * origins as f64;
+    clients as f64 * service.as_secs_f64() * executions / origins as f64
 }
 
 /// Reads a second of clients that ask so many origins themselves and compare what they say.

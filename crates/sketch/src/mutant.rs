@@ -35,6 +35,8 @@ pub enum Mutant {
     LeaseIgnored,
     /// J: a range that was lost leaves its entries.
     EntriesOutliveRange,
+    /// J: of several sites that share a range one alone forgets what it held. (Drivers would do that; so does the scenario's one.)
+    LostOfOneSite,
     /// K: fast reads do not look at the session.
     SessionIgnored,
     /// G: a command that comes again is executed again.
@@ -67,7 +69,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 29] = [
+    pub const ALL: [Mutant; 30] = [
         Mutant::MismatchAccepted,
         Mutant::UpdateOfThen,
         Mutant::ComparedWithThen,
@@ -83,6 +85,7 @@ impl Mutant {
         Mutant::SigmaUnmatched,
         Mutant::LeaseIgnored,
         Mutant::EntriesOutliveRange,
+        Mutant::LostOfOneSite,
         Mutant::SessionIgnored,
         Mutant::ExecutedAgain,
         Mutant::OrderedShort,
@@ -117,6 +120,7 @@ impl Mutant {
             Mutant::SigmaUnmatched => "sigma-unmatched",
             Mutant::LeaseIgnored => "sketch-lease-ignored",
             Mutant::EntriesOutliveRange => "entries-outlive-range",
+            Mutant::LostOfOneSite => "lost-of-one-site",
             Mutant::SessionIgnored => "session-ignored",
             Mutant::ExecutedAgain => "executed-again",
             Mutant::OrderedShort => "ordered-short",

@@ -29,6 +29,7 @@ const TABLE: &[(Rule, u64, &[&str])] = &[
     (Rule::NonceIgnored, 3, DELAYED),
     (Rule::SigmaUnmatched, 17, DELAYED),
     (Rule::EntriesOutliveRange, 2, DELAYED),
+    (Rule::LostOfOneSite, 6, DELAYED),
     (Rule::SessionIgnored, 8, &["sessions_read_their_writes"]),
     (Rule::ExecutedAgain, 1, &["writes_are_linearizable"]),
 ];

@@ -1,14 +1,14 @@
 //! Scenario `sketch`: sketching nodes in front of a group with liars in it.
 //!
 //! ```text
-//!   client ─ read, write, session ─▶ node { threads of Sketcher and Group, one History } ─ fast ─▶ one replica
+//!   client ─ read, write, session ─▶ node { threads of Sketcher and Group, one History a site } ─ fast ─▶ one replica
 //!                                      │ parts of the ring by lease (a model of placement)  └ commands ─▶ all replicas
 //!   writer ─ Group, past the nodes ────┼──────────────────────────────────────────────────────▶   │
 //!                                      └────────────── blocks ◀── order (the model of an engine) ◀┘
 //! ```
 //! The machines are the production ones: sketcher, history, the group's client, the replica's execution, sessions. Of 3f + 1
 //! replicas f lie, each in its own way; replies that honest ones have signed are sent again. Messages are lost, repeated and
-//! late; everybody crashes and pauses; ranges move, and moves are called off; the group begins new lives. When the faults are
+//! late; everybody crashes and pauses; ranges move, and moves are called off; in every third seed two sites share the leases; the group begins new lives. When the faults are
 //! over every request must be answered.
 //!
 //! `sketch-direct` is the same town without sketching nodes: clients of D-Prophecy ask the replicas what they remember, and the liars
@@ -131,6 +131,7 @@ impl Run {
             replicas: 3 * faults + 1,
             faults,
             direct,
+            sites: if seed.is_multiple_of(3) { 2 } else { 1 },
             entries: [10, 200][own.below(2) as usize],
             tag_bits: if own.one_in(4) { 2 } else { 32 },
             replays: own.one_in(2),

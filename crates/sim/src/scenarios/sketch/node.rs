@@ -1,4 +1,4 @@
-//! A sketching node's host: threads of sketcher and group, which share a history.
+//! A sketching node's host: for each site threads of sketcher and group, which share a history.
 
 use super::fact::{Fact, Life};
 use super::letter::{Asker, Letter, Post};
@@ -21,7 +21,7 @@ use tidings_sketch::sketch::Sketching;
 use tidings_sketch::sketcher::{self, Ask, Clean, How, Kind, Ranges, Refusal, Sketcher, Way};
 use tidings_sketch::{CallId, RequestId, session};
 
-/// Threads of a node.
+/// Threads of a node, for each site.
 const THREADS: usize = 2;
 /// How long a replica has for a fast answer.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -125,9 +125,9 @@ impl Node {
             tag_mask: u32::MAX >> (32 - habits.tag_bits),
             mutant: habits.mutant,
         };
-        let history = Arc::new(History::new(&table));
+        let histories: Vec<_> = (0..habits.sites).map(|_| Arc::new(History::new(&table))).collect();
         let held = Arc::new(Held { node, ring, clean: Mutex::default() });
-        let threads = (0..THREADS).map(|_| {
+        let threads = histories.iter().flat_map(|history| [history; THREADS]).map(|history| {
             let mut secret = [0; 32];
             secret[..8].copy_from_slice(&seat.rng.next_u64().to_le_bytes());
             let options = sketcher::Options {
@@ -138,7 +138,7 @@ impl Node {
             };
             let client = client();
             Thread {
-                sketcher: Sketcher::new(options, Arc::clone(&history), Arc::clone(&held) as Arc<dyn Ranges>),
+                sketcher: Sketcher::new(options, Arc::clone(history), Arc::clone(&held) as Arc<dyn Ranges>),
                 group: Group::new(group_options(&habits, client)).expect("there are enough replicas"),
                 client,
                 pages: BTreeMap::new(),
@@ -194,7 +194,7 @@ impl Node {
     /// Lets timers act.
     pub fn wake(&mut self, now: Now, out: &mut Out) {
         self.look_at_ring(now, out);
-        for thread in 0..THREADS {
+        for thread in 0..self.threads.len() {
             let mut outputs = Outbox::new();
             self.threads[thread].sketcher.wake(now, &mut outputs);
             self.of_sketcher(now, thread, outputs, out);
@@ -210,7 +210,7 @@ impl Node {
     }
 
     fn is_ours(&self, asker: &Asker) -> bool {
-        asker.start == self.life.start && asker.thread < THREADS
+        asker.start == self.life.start && asker.thread < self.threads.len()
     }
 
     /// Rule J: what is no longer held is dropped before it can be held again.
@@ -221,8 +221,10 @@ impl Node {
                 continue;
             }
             let noted = self.held.clean().lost(range);
-            if noted {
-                self.tell_sketcher(now, 0, sketcher::Input::Lost(range), out);
+            for site in (0..self.habits.sites).filter(|_| noted) {
+                if site == 0 || self.habits.mutant != Some(Mutant::LostOfOneSite) {
+                    self.tell_sketcher(now, site * THREADS, sketcher::Input::Lost(range), out);
+                }
             }
             if let Some(lease) = lease {
                 self.held.clean().gained(range, lease);
@@ -232,7 +234,8 @@ impl Node {
 
     fn ask(&mut self, now: Now, from: HostId, id: u64, what: (u64, bool, Option<Sigma>), out: &mut Out) {
         let (page, write, after) = what;
-        let thread = self.rng.below(THREADS as u64) as usize;
+        let site = (page % self.habits.sites as u64) as usize;
+        let thread = site * THREADS + self.rng.below(THREADS as u64) as usize;
         let joins = |(_, other): &(&u64, &Asked)| !other.write && other.page == page && other.thread == thread;
         let other = self.asked.iter().find(joins).map(|(other, _)| *other);
         self.asked.insert(id, Asked { from, page, write, thread });

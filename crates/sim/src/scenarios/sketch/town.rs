@@ -29,6 +29,9 @@ pub struct Habits {
     pub faults: u16,
     /// Whether clients ask the replicas themselves (D-Prophecy), and not sketching nodes.
     pub direct: bool,
+    /// Sites that share the ring and its leases, each with a table and threads of its own; pages take turns. All are before the one
+    /// group.
+    pub sites: usize,
     /// Entries that tables are made for: few, so that much is evicted.
     pub entries: usize,
     /// Bits of tags that count: few, so that requests are taken for one another.

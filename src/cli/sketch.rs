@@ -1,6 +1,6 @@
 //! What can be typed after `tidings sketch`.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
 
@@ -52,10 +52,11 @@ pub struct Stats {
     pub json: bool,
 }
 
+/// What is behind, and how it is asked: flags of `sketch run`, and keys of the same names in a file of sites.
 #[derive(Args)]
-pub struct Run {
+pub struct Site {
     /// A server behind it, once for each
-    #[arg(long = "origin", value_name = "URL", required_unless_present_any = ["group", "cell"])]
+    #[arg(long = "origin", value_name = "URL")]
     pub origins: Vec<String>,
     /// A BFT group behind it in place of servers: the file of its members; with --client
     #[arg(long, value_name = "FILE", requires = "client", conflicts_with_all = [
@@ -87,24 +88,9 @@ pub struct Run {
     /// Give clients a cookie with each write, by which they read what they have written
     #[arg(long, conflicts_with = "origins")]
     pub read_your_writes: bool,
-    /// The address to listen on; without a host, all of this machine's
-    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR", value_parser = parse_listen)]
-    pub listen: SocketAddr,
-    /// Serve clients by TLS with this chain of certificates, in PEM
-    #[arg(long, value_name = "FILE", requires = "key")]
-    pub certificate: Option<PathBuf>,
-    /// The certificate's private key, in PEM
-    #[arg(long, value_name = "FILE", requires = "certificate")]
-    pub key: Option<PathBuf>,
     /// The authorities of the certificates of https:// origins, in PEM [default: those of the system]
     #[arg(long, value_name = "FILE")]
     pub origin_ca: Option<PathBuf>,
-    /// Tell metrics and statistics here, on an address of this machine alone
-    #[arg(long, value_name = "ADDR")]
-    pub admin: Option<SocketAddr>,
-    /// Note how static pages are, for `sketch survey --admin`; takes up to 64 MiB
-    #[arg(long, requires = "admin")]
-    pub survey: bool,
     /// Check each origin by this path, and leave out those that are down; anything below 400 passes
     #[arg(long, value_name = "PATH")]
     pub health_path: Option<String>,
@@ -166,6 +152,70 @@ pub struct Run {
     /// How long all origins have, in milliseconds
     #[arg(long, default_value_t = 10_000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     pub give_up: u64,
+}
+
+/// A site of a file, its keys as flags.
+#[derive(Parser)]
+#[command(name = "site", no_binary_name = true, disable_help_flag = true)]
+pub struct InFile {
+    #[command(flatten)]
+    pub site: Site,
+}
+
+/// What a file of sites says for each of them. (Not what the environment may say, too: that is of all sites.)
+const OF_A_SITE: [&str; 28] = [
+    "origins",
+    "group",
+    "cell",
+    "cell_writes",
+    "client",
+    "service",
+    "read_your_writes",
+    "origin_ca",
+    "health_path",
+    "health_interval",
+    "health_patience",
+    "health_down",
+    "health_up",
+    "new_pages",
+    "rules",
+    "faults",
+    "quorum",
+    "writes_to_one",
+    "unverified_rather_than_none",
+    "unverified_paths",
+    "agreed_paths",
+    "entries",
+    "longest_body",
+    "memory_body",
+    "unverified_above",
+    "spool",
+    "patience",
+    "give_up",
+];
+
+#[derive(Args)]
+pub struct Run {
+    #[command(flatten)]
+    pub site: Site,
+    /// A file of several sites, each for hosts of its own and with the flags above as its keys
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_SITE)]
+    pub sites: Option<PathBuf>,
+    /// The address to listen on; `:PORT` is every IPv4 address of this machine, `[::]:PORT` the others, too
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR", value_parser = parse_listen)]
+    pub listen: SocketAddr,
+    /// Serve clients by TLS with this chain of certificates, in PEM
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub certificate: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub key: Option<PathBuf>,
+    /// Tell metrics and statistics here, on an address of this machine alone
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<SocketAddr>,
+    /// Note how static pages are, for `sketch survey --admin`; takes up to 64 MiB
+    #[arg(long, requires = "admin")]
+    pub survey: bool,
     /// Remember as one with other proxies: nodes of Tidings, any of which will do, that divide the pages among them; with
     /// --core-listen and --core-secret
     #[arg(long, value_delimiter = ',', value_name = "URL")]
@@ -199,7 +249,9 @@ Before a BFT group (`tidings bft`) reads of a key never go back: none is older t
 ordered, and --read-your-writes lets clients see their own.\n\n\
 Before a cell its files are pages: a remembered one is read from any member, and everything else from the master. Reads of one file \
 never go back here, either.\n\n\
-With --core several proxies before the same origins remember as one: each page at one of them, whichever is asked. Make their \
+With --sites one proxy stands before several sites, each with its own servers, group or cell: `[[site]]` with a name, hosts, and the \
+flags above as keys (`origin = [\"http://10.0.0.1\", …]`, `writes_to_one = true`).\n\n\
+With --core several proxies before the same sites remember as one: each page at one of them, whichever is asked. Make their \
 secret with `head -c 32 /dev/urandom > core.secret`.\n\n\
 Examples:\n  tidings sketch run --origin http://10.0.0.1 --origin http://10.0.0.2 --origin http://10.0.0.3 --listen :8080\n  \
 tidings sketch run --group town/group.toml --client town/client-1.toml --read-your-writes --listen :8080\n  \
@@ -238,5 +290,20 @@ fn parse_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
     match text.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}").parse(),
         None => text.parse(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// A flag that is missing there would be passed over beside `--sites`.
+    #[test]
+    fn all_that_a_file_of_sites_says_cannot_be_typed_beside_it() {
+        let command = InFile::command();
+        let flags = command.get_arguments().map(|argument| argument.get_id().as_str());
+        let of_files: Vec<&str> = flags.filter(|flag| !["cell_key", "cell_ca"].contains(flag)).collect();
+        assert_eq!(of_files, OF_A_SITE);
     }
 }

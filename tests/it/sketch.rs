@@ -122,7 +122,10 @@ fn a_group_is_written_and_read() {
     let admin = address(&proxy.line(2)).to_string();
     let stats = run(&["sketch", "stats", "--admin", &admin, "--json"]).json();
     assert!(stats["fast"].as_u64() > Some(10), "{stats}");
-    assert!(stats["origins"][1]["origin"].as_str().unwrap_or_default().starts_with("replica-1 "), "{stats}");
+    assert!(
+        stats["sites"][0]["origins"][1]["origin"].as_str().unwrap_or_default().starts_with("replica-1 "),
+        "{stats}"
+    );
     proxy.signal(Signal::TERM);
     let said = proxy.ended();
     assert!(said.code == 0 && said.out.contains("asked of all replicas"), "{said:?}");
@@ -138,8 +141,12 @@ fn a_group_is_written_and_read() {
 
 /// The value of a header of an answer, or that it is not there yet.
 fn verified(address: SocketAddr) -> Option<String> {
+    verified_of(address, "a")
+}
+
+fn verified_of(address: SocketAddr, host: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
-    write!(stream, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").ok()?;
+    write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").ok()?;
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     lines.find_map(|line| line.strip_prefix("tidings-verified: ").map(str::to_owned))
 }
@@ -183,6 +190,51 @@ fn rules_are_read_again_and_bad_ones_refused() {
         "{said:?}"
     );
     run(&["sketch", "stats", "--admin", &admin]).failed(5, "no proxy tells of itself");
+}
+
+#[test]
+fn several_sites_are_served_by_one_proxy() {
+    let _turn = turn();
+    let place = tempfile::tempdir().unwrap();
+    let (file, rules) = (place.path().join("sites.toml"), place.path().join("news.toml"));
+    std::fs::write(&rules, "[[path]]\nprefix = \"/\"\nway = \"agreed\"\n").unwrap();
+    let site = |name: &str, page: &'static str, more: &str| {
+        let origins = [0; 3].map(|_| format!("http://{}", origin(page)));
+        format!("[[site]]\nname = \"{name}\"\nhosts = [\"{name}.example\"]\norigin = {origins:?}\n{more}\n")
+    };
+    let sites = site("shop", "shop", "quorum = 3\nfaults = 0") + &site("news", "news", &format!("rules = {rules:?}"));
+    std::fs::write(&file, &sites).unwrap();
+    let name = file.to_str().unwrap();
+
+    let start = ["sketch", "run", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--sites", name];
+    let proxy = Running::start(tidings().args(start));
+    let at = address(&proxy.line(1));
+    assert!(proxy.line(2).contains("shop (shop.example): 3 of 3 origins"), "{}", proxy.line(2));
+    let admin = address(&proxy.line(4)).to_string();
+    let verified = |host: &str| verified_of(at, host);
+    until("it answers", || verified("shop.example"));
+    assert_eq!((verified("shop.example").as_deref(), verified("other.example")), (Some("fast"), None));
+    assert_eq!([(); 2].map(|()| verified("news.example").unwrap()), ["agreed", "agreed"], "by its own rules");
+    std::fs::write(&rules, "").unwrap();
+    let stats = || run(&["sketch", "stats", "--admin", &admin, "--json"]).json();
+    until("its rules are read again", || (stats()["sites"][1]["rules_generation"] == 1).then_some(()));
+    assert_eq!((&stats()["sites"][0]["rules_generation"], &stats()["sites"][0]["name"]), (&0.into(), &"shop".into()));
+    let told = run(&["sketch", "stats", "--admin", &admin]);
+    assert!(told.out.contains("\nshop\n") && told.out.contains("\nnews\n"), "{told:?}");
+
+    for (text, why) in [
+        (sites.replace("quorum", "qourum"), "site shop: `qourum` is no flag"),
+        (sites.replace("news.example", "shop.example"), "shop.example leads to both shop and news"),
+        (sites.replace("rules = ", "rules = \"x\" # "), "site news: x: "),
+        (String::new(), "there is no [[site]] in it"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        run(&start).failed(2, why);
+    }
+    run(&["sketch", "run", "--sites", "nowhere.toml"]).failed(2, "nowhere.toml: ");
+    let both = run(&["sketch", "run", "--sites", name, "--patience", "5"]);
+    assert!(both.code == 2 && both.err.contains("cannot be used with"), "{both:?}");
+    run(&["sketch", "run"]).failed(2, "nothing is named that is to be served");
 }
 
 #[test]
@@ -234,7 +286,7 @@ fn a_running_proxy_is_surveyed_and_its_origins_are_checked() {
     assert!(both.code == 2 && both.err.contains("cannot be used with"), "{both:?}");
 
     let stats = || run(&["sketch", "stats", "--admin", &admin, "--json"]).json();
-    let up = |stats: &serde_json::Value| (0..3).all(|origin| stats["origins"][origin]["up"] == true);
+    let up = |stats: &serde_json::Value| (0..3).all(|origin| stats["sites"][0]["origins"][origin]["up"] == true);
     until("all are found up", || up(&stats()).then_some(()));
     let told = run(&["sketch", "stats", "--admin", &admin]);
     assert!(told.out.contains("HEALTH") && told.out.contains("up (0 of "), "{told:?}");

@@ -222,7 +222,7 @@ fn a_member_that_is_behind_is_not_believed(town: &Town, proxy: &Before) {
     }
     assert_eq!(town.applied(behind).as_deref(), Some("0"), "it was behind all the while");
     let stats = proxy.stats();
-    let wrong = |node: usize| stats["origins"][node]["mismatches"].as_u64().unwrap();
+    let wrong = |node: usize| stats["sites"][0]["origins"][node]["mismatches"].as_u64().unwrap();
     assert!(wrong(behind) > 0, "it was asked: {stats}");
     assert_eq!((0..3).map(wrong).sum::<u64>(), wrong(behind), "{stats}");
     town.relays[behind].cut(false);

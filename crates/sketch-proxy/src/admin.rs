@@ -2,10 +2,10 @@
 //! `/healthz`.
 
 use crate::console::{self, Console};
-use crate::engine::Engine;
 use crate::metrics::{self, Metrics};
+use crate::sites::Sites;
 use crate::sketching_core::Core;
-use crate::survey::{LEAST_REQUESTS, svg};
+use crate::survey::{LEAST_REQUESTS, Live, svg};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -39,15 +39,18 @@ type Answer = Response<BoxBody<Bytes, Infallible>>;
 /// What is told of.
 #[derive(Clone)]
 pub(crate) struct Told {
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) sites: Arc<Sites>,
     pub(crate) core: Option<Arc<Core>>,
     pub(crate) metrics: Arc<Metrics>,
+    /// How static pages are, if that is noted.
+    pub(crate) survey: Option<Arc<Live>>,
     pub(crate) console: Arc<Console>,
 }
 
 impl Told {
     fn proxy(&self) -> console::Proxy<'_> {
-        console::Proxy { engine: &self.engine, core: self.core.as_deref(), metrics: &self.metrics }
+        let Told { sites, core, metrics, survey, .. } = self;
+        console::Proxy { sites, core: core.as_deref(), metrics, survey: survey.as_deref() }
     }
 }
 
@@ -89,9 +92,9 @@ pub(crate) async fn serve(listener: TcpListener, told: Told) {
 }
 
 fn answer(request: &Request<Incoming>, told: &Told) -> Answer {
-    let Told { engine, core, metrics, console } = told;
+    let Told { sites, core, metrics, survey, console } = told;
     let (path, least, core) = (request.uri().path(), least(request.uri()), core.as_deref());
-    match (request.method() == Method::GET, path, &engine.survey) {
+    match (request.method() == Method::GET, path, survey) {
         (false, ..) => page(StatusCode::METHOD_NOT_ALLOWED, "text/plain", WHAT.to_owned()),
         (_, "/", _) => {
             let mut answer = page(StatusCode::OK, "text/html; charset=utf-8", console.page(&told.proxy()));
@@ -100,8 +103,8 @@ fn answer(request: &Request<Incoming>, told: &Told) -> Answer {
         }
         (_, "/console.js", _) => page(StatusCode::OK, "text/javascript", console::SCRIPT.to_owned()),
         (_, "/live", _) => live(told),
-        (_, "/metrics", _) => page(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(engine, core, metrics)),
-        (_, "/stats", _) => json(&metrics::stats(engine, core, metrics)),
+        (_, "/metrics", _) => page(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(sites, core, metrics)),
+        (_, "/stats", _) => json(&metrics::stats(sites, core, metrics)),
         (_, "/survey" | "/survey.svg", None) => page(StatusCode::NOT_FOUND, "text/plain", UNSURVEYED.to_owned()),
         (_, "/survey", Some(live)) => json(&live.survey(least)),
         (_, "/survey.svg", Some(live)) => page(StatusCode::OK, "image/svg+xml", svg(&live.survey(least))),

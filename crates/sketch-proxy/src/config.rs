@@ -97,13 +97,17 @@ pub struct Core {
     /// The most requests that are put to other proxies at a time; what is more goes to all origins. 1,024, like those that
     /// this proxy has under way itself.
     pub most_forwards: usize,
+    /// How long reads of a group with an order wait for whoever holds their range, if that is longer than `give_up`. 20 s: longer than
+    /// leases of a namespace that proxies make (12 s), and what it takes to notice.
+    pub holderless: Duration,
 }
 
 impl Core {
     /// The defaults for this way to placement.
     pub fn of(transport: impl PlacementTransport, listen: SocketAddr, secret: Secret) -> Core {
         let owner = OwnerOptions::new(NAMESPACE, "", "");
-        Core { transport: Arc::new(transport), owner, listen, address: None, secret, most_forwards: 1_024 }
+        let holderless = Duration::from_secs(20);
+        Core { transport: Arc::new(transport), owner, listen, address: None, secret, most_forwards: 1_024, holderless }
     }
 }
 
@@ -114,28 +118,23 @@ impl fmt::Debug for Core {
     }
 }
 
-/// How a proxy runs.
+/// What is behind the proxy, for whoever asks for its hosts.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// Where it listens.
-    pub listen: SocketAddr,
-    /// The servers behind it, which serve the same.
+pub struct Site {
+    /// What it is called where there are several: in statistics, and among proxies of a core, which must call it alike.
+    pub name: String,
+    /// Whose requests are for it: a host (`shop.example`), all below one (`*.shop.example`), or all that no other site names (`*`).
+    /// A port does not matter.
+    pub hosts: Vec<String>,
+    /// The servers, which serve the same.
     pub origins: Vec<Origin>,
-    /// A group with an order behind it, in place of origins.
+    /// A group with an order, in place of origins.
     pub group: Option<Group>,
     /// The authorities that origins' certificates must be of. By default those that the system trusts.
     pub origin_ca: Option<PathBuf>,
-    /// What clients are shown, if they come by TLS.
-    pub tls: Option<Identity>,
-    /// Where metrics and statistics are told, to this machine alone. Nowhere by default.
-    pub admin: Option<SocketAddr>,
-    /// Its part in a sketching core. By default it remembers alone.
-    pub core: Option<Core>,
     /// How they are checked. Not by default: whoever is away is noticed by requests, too, and what may be asked for is the
     /// origins' business.
     pub checks: Option<Checks>,
-    /// Whether it is noted how static pages are, for `sketch survey`. Not by default: it takes up to 64 MiB.
-    pub survey: bool,
     /// Whether a client reads what it has written itself, by a cookie (rule K). Not by default: its reads wait for the order until
     /// they have caught up with its writes. Only before a group.
     pub read_your_writes: bool,
@@ -154,47 +153,36 @@ pub struct Config {
     pub entries: usize,
     /// The longest body of a request. It is held in memory.
     pub longest_request: usize,
-    /// The most bytes of all of them: those that still come, and those of requests that are not answered yet.
-    pub most_requested: usize,
     /// How bodies of pages are held until they are verified (rule L): 1 MiB in memory, 1 GiB on disk.
     pub bodies: Bodies,
     /// Where bodies lie that are too long for memory.
     pub spool: PathBuf,
     /// The most bytes of them altogether.
     pub most_on_disk: u64,
-    /// The most requests under way.
+    /// The most requests under way. Of each site, so that one whose servers are stuck takes nobody else's place.
     pub most_requests: usize,
-    /// The most connections.
-    pub most_connections: usize,
-    /// The most bytes of answers that clients have not taken yet: whoever reads slowly holds a page in memory.
-    pub most_untaken: usize,
     /// What each client address may cause in pages that nothing is remembered of.
     pub allowance: Option<Allowance>,
     /// How long an origin has for a fast answer; then all are asked.
     pub patience: Duration,
     /// How long origins have for a vote.
     pub give_up: Duration,
-    /// How long a client has to send its request's head, and again its body.
-    pub slow_client: Duration,
 }
 
-impl Config {
-    /// The defaults for these origins, such as `http://10.0.0.1:8080`.
-    pub fn of(listen: SocketAddr, origins: &[String]) -> Result<Config, Error> {
+impl Site {
+    /// The defaults for these origins, such as `http://10.0.0.1:8080`, for whatever host is asked for.
+    pub fn of(origins: &[String]) -> Result<Site, Error> {
         let origins = origins.iter().map(|text| origin(text, "sketch.bad_origin", "origin", "http://10.0.0.1:8080"));
         let origins = origins.collect::<Result<Vec<Origin>, Error>>()?;
         let count = u16::try_from(origins.len()).unwrap_or(u16::MAX);
         let faults = count.saturating_sub(1) / 2;
-        Ok(Config {
-            listen,
+        Ok(Site {
+            name: String::new(),
+            hosts: vec![ANY_HOST.to_owned()],
             origins,
             group: None,
             origin_ca: None,
-            tls: None,
-            admin: None,
-            core: None,
             checks: None,
-            survey: false,
             read_your_writes: false,
             faults,
             quorum: faults + 1,
@@ -203,39 +191,33 @@ impl Config {
             rules: Rules::default(),
             entries: 1 << 20,
             longest_request: 1 << 20,
-            most_requested: 256 << 20,
             bodies: Bodies::default(),
             spool: std::env::temp_dir(),
             most_on_disk: 8 << 30,
             most_requests: 1_024,
-            most_connections: 10_000,
-            most_untaken: 256 << 20,
             allowance: Some(Allowance { burst: 256, every: Duration::from_millis(20) }),
             patience: Duration::from_secs(1),
             give_up: Duration::from_secs(10),
-            slow_client: Duration::from_secs(30),
         })
     }
 
     /// The defaults before a BFT group.
-    pub fn of_group(listen: SocketAddr, group: BftGroup) -> Result<Config, Error> {
+    pub fn of_group(group: BftGroup) -> Result<Site, Error> {
         let faults = group.membership.faults();
-        let config = Config::of(listen, &[])?;
-        Ok(Config {
+        Ok(Site {
             faults,
             quorum: 2 * faults + 1,
             writes: Writes::Replicated,
             group: Some(Group::Bft(group)),
-            ..config
+            ..Site::of(&[])?
         })
     }
 
     /// The defaults before a cell. Its members do not lie, so that one answer is enough, and all but one may be left out. Writes are
     /// refused: whoever reaches the proxy may do what its key may.
-    pub fn of_cell(listen: SocketAddr, cell: CellGroup) -> Result<Config, Error> {
-        let config = Config::of(listen, &[])?;
+    pub fn of_cell(cell: CellGroup) -> Result<Site, Error> {
         let group = Group::Cell(cell);
-        Ok(Config { faults: group.size().saturating_sub(1), quorum: 1, group: Some(group), ..config })
+        Ok(Site { faults: group.size().saturating_sub(1), quorum: 1, group: Some(group), ..Site::of(&[])? })
     }
 
     /// How many there are behind it.
@@ -248,6 +230,65 @@ impl Config {
     pub(crate) fn kind(&self) -> Option<Kind> {
         let origins = Some(Kind::Origins { faults: self.faults, quorum: self.quorum });
         self.group.as_ref().map_or(origins, Ordered::asked_by_machine)
+    }
+}
+
+/// An error of one of several sites, which says so.
+pub fn of_site(name: &str, error: Error) -> Error {
+    match name {
+        "" => error,
+        name => Error { message: format!("site {name}: {}", error.message), ..error },
+    }
+}
+
+/// All hosts that no other site names.
+pub const ANY_HOST: &str = "*";
+
+/// How a proxy runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// What is behind it, one or more; each remembers for itself.
+    pub sites: Vec<Site>,
+    /// What clients are shown, if they come by TLS.
+    pub tls: Option<Identity>,
+    /// Where metrics and statistics are told, to this machine alone. Nowhere by default.
+    pub admin: Option<SocketAddr>,
+    /// Its part in a sketching core. By default it remembers alone.
+    pub core: Option<Core>,
+    /// Whether it is noted how static pages are, for `sketch survey`. Not by default: it takes up to 64 MiB.
+    pub survey: bool,
+    /// The most bytes of requests' bodies: those that still come, and those of requests that are not answered yet.
+    pub most_requested: usize,
+    /// The most connections.
+    pub most_connections: usize,
+    /// The most bytes of answers that clients have not taken yet: whoever reads slowly holds a page in memory.
+    pub most_untaken: usize,
+    /// How long a client has to send its request's head, and again its body.
+    pub slow_client: Duration,
+}
+
+impl Config {
+    /// The defaults for these sites.
+    pub fn new(listen: SocketAddr, sites: Vec<Site>) -> Config {
+        Config {
+            listen,
+            sites,
+            tls: None,
+            admin: None,
+            core: None,
+            survey: false,
+            most_requested: 256 << 20,
+            most_connections: 10_000,
+            most_untaken: 256 << 20,
+            slow_client: Duration::from_secs(30),
+        }
+    }
+
+    /// The defaults for one site with these origins, such as `http://10.0.0.1:8080`.
+    pub fn of(listen: SocketAddr, origins: &[String]) -> Result<Config, Error> {
+        Ok(Config::new(listen, vec![Site::of(origins)?]))
     }
 }
 
@@ -275,7 +316,7 @@ mod tests {
     fn origins_are_named_by_host_and_port() {
         let of = |texts: &[&str]| {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-            Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &texts)
+            Site::of(&texts)
         };
         let five = of(&["http://a:1", "http://b:1/", "https://c", "http://d", "http://e"]).unwrap();
         assert_eq!((five.faults, five.quorum), (2, 3));

@@ -6,17 +6,16 @@
 //! ```
 
 use crate::drawing::{self, Frame, Line};
-use crate::engine::Engine;
-use crate::metrics::{self, Metrics, OriginStats, Stats};
+use crate::metrics::{self, Counted, Metrics, OriginStats, SiteStats};
+use crate::sites::Sites;
 use crate::sketching_core::{Core, CoreStats};
-use crate::survey::Changing;
+use crate::survey::{Changing, Live};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use parking_lot::Mutex;
 use plotters::style::RGBColor;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidings_sketch::sketcher::Counts;
 use tokio::sync::Semaphore;
 
 /// How often it is looked, and told.
@@ -43,15 +42,16 @@ svg{max-width:100%;height:auto}";
 
 /// What a page is made of.
 pub(crate) struct Proxy<'a> {
-    pub(crate) engine: &'a Engine,
+    pub(crate) sites: &'a Sites,
     pub(crate) core: Option<&'a Core>,
     pub(crate) metrics: &'a Metrics,
+    pub(crate) survey: Option<&'a Live>,
 }
 
 /// What was seen over time.
 pub(crate) struct Console {
     start: Instant,
-    looks: Mutex<VecDeque<(f64, Counts)>>,
+    looks: Mutex<VecDeque<(f64, Counted)>>,
     pub(crate) listeners: Arc<Semaphore>,
 }
 
@@ -64,9 +64,9 @@ impl Default for Console {
 
 impl Console {
     /// Looks again and again, until it is dropped.
-    pub(crate) async fn look(self: Arc<Self>, engine: Arc<Engine>) {
+    pub(crate) async fn look(self: Arc<Self>, sites: Arc<Sites>) {
         loop {
-            let (at, counts) = (self.start.elapsed().as_secs_f64(), engine.counts());
+            let (at, counts) = (self.start.elapsed().as_secs_f64(), Counted::all(&sites));
             {
                 let mut looks = self.looks.lock();
                 looks.push_back((at, counts));
@@ -102,15 +102,15 @@ impl Console {
 
     /// What changes on it.
     pub(crate) fn live(&self, proxy: &Proxy<'_>) -> Markup {
-        let stats = metrics::stats(proxy.engine, proxy.core, proxy.metrics);
+        let stats = metrics::stats(proxy.sites, proxy.core, proxy.metrics);
         html! {
-            (figures(&stats))
+            (figures(&stats.all))
             (PreEscaped(self.chart()))
             h2 { "Replicas" }
-            (replicas(&stats.origins))
+            @for site in &stats.sites { (site_of(site)) }
             @if let Some(core) = &stats.core { (shared(core)) }
             h2 { "Pages that change" }
-            @match &proxy.engine.survey {
+            @match proxy.survey {
                 Some(live) => (changing(&live.survey(2).changing)),
                 None => p { "Not noted: start the proxy with " code { "--survey" } "." },
             }
@@ -120,7 +120,7 @@ impl Console {
     /// Reads a second over the last ten minutes.
     fn chart(&self) -> String {
         let looks = self.looks.lock();
-        let rates = |count: fn(&Counts) -> u64| -> Vec<(f64, f64)> {
+        let rates = |count: fn(&Counted) -> u64| -> Vec<(f64, f64)> {
             let pairs = looks.iter().zip(looks.iter().skip(1));
             pairs.map(|((from, before), (to, after))| (*to, rate(count(before), count(after), to - from))).collect()
         };
@@ -148,7 +148,7 @@ fn percent(part: u64, of: u64) -> String {
     }
 }
 
-fn figures(stats: &Stats) -> Markup {
+fn figures(stats: &Counted) -> Markup {
     let figures = [
         (stats.requests.to_string(), "requests"),
         (percent(stats.fast, stats.fast + stats.replicated), "fast"),
@@ -165,6 +165,17 @@ fn trouble(of: &OriginStats) -> Option<&'static str> {
         OriginStats { up: Some(false), .. } => Some("down"),
         OriginStats { ejected: true, .. } => Some("left out"),
         _ => None,
+    }
+}
+
+/// A site's name, if it has one, with its figures; and what is behind it.
+fn site_of(site: &SiteStats) -> Markup {
+    html! {
+        @if !site.name.is_empty() {
+            h3 { (site.name) }
+            (figures(&site.counted))
+        }
+        (replicas(&site.origins))
     }
 }
 

@@ -1,15 +1,18 @@
 //! The machines, and what they want done.
 
-use crate::config::Config;
+use crate::config::Site;
 use crate::held::Held;
 use crate::ordered::{Ordered, Unfit};
-use crate::survey::Live;
 use crate::upstream::Upstream;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::Method;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tidings_base::{Class, Error, KeyRange, Machine, Mono, Now, Outbox, Wall};
 use tidings_sketch::group::{self, Group};
@@ -17,9 +20,10 @@ use tidings_sketch::health::{self, Checked, Found, Health};
 use tidings_sketch::history::{self, Carried, History};
 use tidings_sketch::http::{Forwarded, Page, Rules};
 use tidings_sketch::sigma::Sigma;
-use tidings_sketch::sketch::{Sketch, Sketching};
+use tidings_sketch::sketch::{Of, Sketch, Sketching};
 use tidings_sketch::sketcher::{self, Ask, Counts, How, Kind, Ranges, Refusal, Sketcher, Standing};
 use tidings_sketch::{Answer, CallId, ReplicaId, RequestId};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 /// What goes upstream, what it is answered as, and by which rules.
@@ -52,6 +56,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 const ENTRIES_IN_A_SHARED_SHARD: usize = 256;
 
 struct Machines {
+    /// What the site is called, for the log.
+    site: String,
     sketcher: Sketcher<Question, Sheet>,
     /// Votes on what origins say, or asks members of a cell one after the other. A BFT group agrees by itself.
     group: Option<Group<Question, Sheet>>,
@@ -77,15 +83,40 @@ struct Fetch {
     question: Question,
 }
 
+/// What somebody fetches who waits for it. Should he go away, it goes on: who was asked is still to be heard, and not to be blamed.
+struct Fetching(Option<BoxFuture<'static, ()>>);
+
+impl Future for Fetching {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(fetch) = &mut self.0 {
+            std::task::ready!(fetch.as_mut().poll(context));
+            self.0 = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        if let (Some(fetch), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(fetch);
+        }
+    }
+}
+
+/// What is between clients and what is behind one site.
 pub(crate) struct Engine {
+    pub(crate) site: Site,
     machines: Mutex<Machines>,
     pub(crate) upstream: Upstream,
     /// A group with an order in place of origins.
     ordered: Option<Ordered>,
     pub(crate) sketching: Sketching,
+    /// What proxies of a core call this site by; it tells nobody else what it is.
+    pub(crate) identity: Sketch,
     history: Arc<History>,
-    /// How static pages are, if that is noted.
-    pub(crate) survey: Option<Live>,
     rules: RwLock<Arc<Rules>>,
     /// Whether other proxies have the same rules, and must sketch alike.
     shared: bool,
@@ -93,21 +124,27 @@ pub(crate) struct Engine {
     alarm: Notify,
 }
 
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({})", self.site.name)
+    }
+}
+
 impl Engine {
-    /// Machines for these origins, which answer for these ranges and sketch so; or as nobody else does.
-    pub(crate) fn new(config: &Config, ranges: Arc<dyn Ranges>, sketching: Option<Sketching>) -> Result<Engine, Error> {
-        let replicas = config.replicas();
-        let group = config.kind().map(|kind| votes(config, kind)).transpose()?;
+    /// Machines for this site, which answer for these ranges and sketch so; or as nobody else does.
+    pub(crate) fn new(site: &Site, ranges: Arc<dyn Ranges>, sketching: Option<Sketching>) -> Result<Engine, Error> {
+        let replicas = site.replicas();
+        let group = site.kind().map(|kind| votes(site, kind)).transpose()?;
         let options = sketcher::Options {
-            writes: config.writes,
-            unverified_rather_than_none: config.unverified_rather_than_none,
-            patience: config.patience,
-            give_up: config.give_up,
-            most_requests: config.most_requests,
-            allowance: config.allowance,
-            ..sketcher::Options::of(replicas, config.faults, secret()?)
+            writes: site.writes,
+            unverified_rather_than_none: site.unverified_rather_than_none,
+            patience: site.patience,
+            give_up: site.give_up,
+            most_requests: site.most_requests,
+            allowance: site.allowance,
+            ..sketcher::Options::of(replicas, site.faults, secret()?)
         };
-        let health = config.checks.as_ref().map(|checks| {
+        let health = site.checks.as_ref().map(|checks| {
             Health::new(health::Options {
                 replicas,
                 interval: checks.interval,
@@ -116,24 +153,32 @@ impl Engine {
             })
         });
         let shared = sketching.is_some();
-        let mut table = history::Options::of(config.entries);
+        let mut table = history::Options::of(site.entries);
         if shared {
             // Ranges are dropped and carried by whole shards, so these are much smaller than ranges.
-            table.shards = table.shards.max(config.entries / ENTRIES_IN_A_SHARED_SHARD);
+            table.shards = table.shards.max(site.entries / ENTRIES_IN_A_SHARED_SHARD);
         }
         let history = Arc::new(History::new(&table));
         let sketcher = Sketcher::new(options, Arc::clone(&history), ranges);
         let sketching = sketching.map_or_else(|| secret().map(Sketching::new), Ok)?;
-        let ordered = config.group.as_ref();
-        let ordered = ordered.map(|group| Ordered::start(group, sketching.clone(), config)).transpose()?;
-        let rules = Rules { shared, ..held_before(ordered.as_ref(), config.rules.clone()) };
+        let ordered = site.group.as_ref();
+        let ordered = ordered.map(|group| Ordered::start(group, sketching.clone(), site)).transpose()?;
+        let rules = Rules { shared, ..held_before(ordered.as_ref(), site.rules.clone()) };
         Ok(Engine {
-            machines: Mutex::new(Machines { sketcher, group, health, waiting: BTreeMap::new(), last_id: 0 }),
-            upstream: Upstream::new(config, sketching.clone())?,
+            site: site.clone(),
+            machines: Mutex::new(Machines {
+                site: site.name.clone(),
+                sketcher,
+                group,
+                health,
+                waiting: BTreeMap::new(),
+                last_id: 0,
+            }),
+            upstream: Upstream::new(site, sketching.clone())?,
             ordered,
+            identity: sketching.begin(Of::Group).finish(),
             sketching,
             history,
-            survey: config.survey.then(Live::default),
             rules: RwLock::new(Arc::new(rules)),
             shared,
             start: Instant::now(),
@@ -219,8 +264,8 @@ impl Engine {
     }
 
     /// What is remembered of a range that goes to another proxy.
-    pub(crate) fn carry(&self, range: KeyRange) -> Vec<u8> {
-        self.history.carry(range).to_bytes()
+    pub(crate) fn carry(&self, range: KeyRange) -> Carried {
+        self.history.carry(range)
     }
 
     /// Remembers what came along with a range; how many pages it was.
@@ -235,14 +280,25 @@ impl Engine {
         client: u64,
         input: fn(Ask<Question>) -> sketcher::Input<Question, Sheet>,
     ) -> End {
-        let (sender, receiver) = oneshot::channel();
-        self.step(|machines| {
+        let (sender, mut receiver) = oneshot::channel();
+        let mut errands = self.turn(|machines| {
             machines.last_id += 1;
             let id = RequestId(machines.last_id);
             machines.waiting.insert(id, sender);
             let key = question.key;
             Some(Turn::Sketcher(input(Ask { id, key, kind, client, request: question })))
         });
+        // What one origin is asked for is fetched here, and not by a task that two threads would have to hear of.
+        let own = if errands.fetches.len() == 1 { errands.fetches.pop() } else { None };
+        self.perform(errands);
+        if let Some(fetch) = own {
+            let mut fetching = Fetching(Some(Box::pin(Arc::clone(self).fetch(fetch))));
+            tokio::select! {
+                biased;
+                () = &mut fetching => {}
+                end = &mut receiver => return end.unwrap_or(Err(Refusal::Busy)),
+            }
+        }
         // The machines answer every request; only a stopped proxy does not.
         receiver.await.unwrap_or(Err(Refusal::Busy))
     }
@@ -266,8 +322,14 @@ impl Engine {
         Now { mono: Mono(nanos), wall: Wall(0) }
     }
 
-    /// Lets the machines take one input, or what is due, and does what they want. Nothing is awaited under the lock.
+    /// Lets the machines take one input, or what is due, and does what they want.
     fn step(self: &Arc<Self>, input: impl FnOnce(&mut Machines) -> Option<Turn>) {
+        let errands = self.turn(input);
+        self.perform(errands);
+    }
+
+    /// Lets the machines take one input, or what is due; what they want. Nothing is awaited under the lock.
+    fn turn(&self, input: impl FnOnce(&mut Machines) -> Option<Turn>) -> Errands {
         let mut errands = Errands::default();
         let moved = {
             let mut machines = self.machines.lock();
@@ -276,6 +338,13 @@ impl Engine {
             machines.take(self.now(), turn, &mut errands);
             machines.deadline() < before || before.is_none()
         };
+        if moved {
+            self.alarm.notify_one();
+        }
+        errands
+    }
+
+    fn perform(self: &Arc<Self>, errands: Errands) {
         for fetch in errands.fetches {
             tokio::spawn(Arc::clone(self).fetch(fetch));
         }
@@ -284,9 +353,6 @@ impl Engine {
         }
         for origin in errands.checks {
             tokio::spawn(Arc::clone(self).check(origin));
-        }
-        if moved {
-            self.alarm.notify_one();
         }
     }
 
@@ -347,8 +413,8 @@ fn held_before(ordered: Option<&Ordered>, rules: Rules) -> Rules {
 }
 
 /// The machine that votes on what origins say, or asks members of a group that does not lie one after the other.
-fn votes(config: &Config, kind: group::Kind) -> Result<Group<Question, Sheet>, Error> {
-    let replicas = config.replicas();
+fn votes(site: &Site, kind: group::Kind) -> Result<Group<Question, Sheet>, Error> {
+    let replicas = site.replicas();
     let options = group::Options {
         group: 0,
         client: 0,
@@ -356,20 +422,20 @@ fn votes(config: &Config, kind: group::Kind) -> Result<Group<Question, Sheet>, E
         replicas,
         kind,
         // Origins are asked once; whoever does not lie may be asked again, and another one too.
-        resend: if kind == group::Kind::CrashTolerant { config.patience } else { config.give_up },
-        give_up: config.give_up,
+        resend: if kind == group::Kind::CrashTolerant { site.patience } else { site.give_up },
+        give_up: site.give_up,
         mutant: None,
     };
     Group::new(options).map_err(|misfit| {
-        let what = format!("{replicas} origins, f = {}, quorum {}", config.faults, config.quorum);
+        let what = format!("{replicas} origins, f = {}, quorum {}", site.faults, site.quorum);
         Error::new("sketch.misfit", Class::Invalid, what).hint(misfit.to_string())
     })
 }
 
-fn told(origin: ReplicaId, up: bool) {
+fn told(site: &str, origin: ReplicaId, up: bool) {
     match up {
-        true => tracing::info!(origin = origin.0, "an origin is up"),
-        false => tracing::warn!(origin = origin.0, "an origin is down: it is not asked alone"),
+        true => tracing::info!(site, origin = origin.0, "an origin is up"),
+        false => tracing::warn!(site, origin = origin.0, "an origin is down: it is not asked alone"),
     }
 }
 
@@ -421,7 +487,7 @@ impl Machines {
             match output {
                 health::Output::Check(origin) => errands.checks.push(origin),
                 health::Output::Turned(origin, up) => {
-                    told(origin, up);
+                    told(&self.site, origin, up);
                     self.sketcher.handle(now, sketcher::Input::Health(origin, up), &mut asked);
                 }
             }

@@ -7,7 +7,7 @@
 //! ```
 //! - [`config`]: which origins, which quorum, which rules.
 //! - `connection`: who holds one, for how long; `serve`: requests, limits, what a client asked for of a verified page.
-//! - `engine`: the machines, and what they want done.
+//! - `sites`: whose requests are for which of the sites behind it. Each has an `engine`: the machines, and what they want done.
 //! - `upstream`: a pool of connections to the origins (`line`), and answers as the machines take them.
 //! - `ordered`: a group with an order in place of origins: a BFT group, or a cell.
 //! - `held`: bodies in memory, on disk, or on their way past (rule L); `multipart`: several ranges of one.
@@ -33,13 +33,14 @@ mod multipart;
 mod ordered;
 mod rules_file;
 mod serve;
+mod sites;
 mod sketching_core;
 pub mod survey;
 mod tls;
 mod upstream;
 
-pub use config::{Checks, Config, Core, Origin, Secret};
-pub use metrics::{OriginStats, Stats};
+pub use config::{ANY_HOST, Checks, Config, Core, Origin, Secret, Site, of_site};
+pub use metrics::{Counted, OriginStats, SiteStats, Stats};
 pub use ordered::{BftGroup, CellGroup, Group, Service};
 pub use rules_file::parse as parse_rules;
 pub use sketching_core::CoreStats;
@@ -47,15 +48,15 @@ pub use tls::Identity;
 
 use admin::Told;
 use console::Console;
-use engine::Engine;
 use metrics::Metrics;
+use sites::Sites;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tidings_base::{Class, Error};
 use tidings_sketch::http::Rules;
-use tidings_sketch::sketcher::{Alone, Counts, Ranges, Standing};
+use tidings_sketch::sketcher::{Alone, Ranges, Standing};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -63,7 +64,7 @@ use tokio::task::JoinHandle;
 pub struct Proxy {
     address: SocketAddr,
     admin: Option<SocketAddr>,
-    engine: Arc<Engine>,
+    sites: Arc<Sites>,
     core: Option<Arc<sketching_core::Core>>,
     metrics: Arc<Metrics>,
     _tasks: Tasks,
@@ -75,17 +76,17 @@ struct Tasks(Vec<JoinHandle<()>>);
 
 impl Tasks {
     /// Begins to join a sketching core, and hears other proxies.
-    async fn join(&mut self, config: &Config, of: &Core) -> Result<(Arc<Engine>, Arc<sketching_core::Core>), Error> {
+    async fn join(&mut self, config: &Config, of: &Core) -> Result<(Arc<Sites>, Arc<sketching_core::Core>), Error> {
         let listener = sketching_core::listen(of.listen).await?;
         let listening = listener.local_addr().unwrap_or(of.listen);
-        let sketching = sketching_core::sketching(config, &of.secret);
         let (core, changes) = sketching_core::Core::join(config, of, listening)?;
-        let engine = Arc::new(Engine::new(config, Arc::clone(&core) as Arc<dyn Ranges>, Some(sketching))?);
-        self.0.push(tokio::spawn(Arc::clone(&core).follow(Arc::clone(&engine), changes)));
+        let ranges = Arc::clone(&core) as Arc<dyn Ranges>;
+        let sites = Arc::new(Sites::start(config, &ranges, Some(&of.secret))?);
+        self.0.push(tokio::spawn(Arc::clone(&core).follow(Arc::clone(&sites), changes)));
         self.0.push(tokio::spawn(Arc::clone(&core).tell_refusals()));
-        let door = Arc::new(sketching_core::door::Door::new(Arc::clone(&core), Arc::clone(&engine), config));
+        let door = Arc::new(sketching_core::door::Door::new(Arc::clone(&core), Arc::clone(&sites), config));
         self.0.push(tokio::spawn(door.serve(listener)));
-        Ok((engine, core))
+        Ok((sites, core))
     }
 }
 
@@ -106,26 +107,33 @@ impl Proxy {
         let tls = config.tls.as_ref().map(tls::server).transpose()?;
         let metrics = Arc::new(Metrics::default());
         let mut tasks = Tasks::default();
-        let (engine, core) = match &config.core {
-            None => (Arc::new(Engine::new(&config, Arc::new(Alone), None)?), None),
+        let (sites, core) = match &config.core {
+            None => (Arc::new(Sites::start(&config, &(Arc::new(Alone) as Arc<dyn Ranges>), None)?), None),
             Some(of) => {
-                let (engine, core) = tasks.join(&config, of).await?;
-                (engine, Some(core))
+                let (sites, core) = tasks.join(&config, of).await?;
+                (sites, Some(core))
             }
         };
-        tasks.0.push(tokio::spawn(Arc::clone(&engine).keep_time()));
+        tasks.0.extend(sites.all().iter().map(|engine| tokio::spawn(Arc::clone(engine).keep_time())));
+        let survey = config.survey.then(|| Arc::new(survey::Live::default()));
         let mut admin = None;
         if let Some(at) = config.admin {
             let listener = admin::listen(at).await?;
             admin = listener.local_addr().ok();
             let console = Arc::new(Console::default());
-            tasks.0.push(tokio::spawn(Arc::clone(&console).look(Arc::clone(&engine))));
-            let told = Told { engine: Arc::clone(&engine), core: core.clone(), metrics: Arc::clone(&metrics), console };
+            tasks.0.push(tokio::spawn(Arc::clone(&console).look(Arc::clone(&sites))));
+            let told = Told {
+                sites: Arc::clone(&sites),
+                core: core.clone(),
+                metrics: Arc::clone(&metrics),
+                survey: survey.clone(),
+                console,
+            };
             tasks.0.push(tokio::spawn(admin::serve(listener, told)));
         }
-        let door = serve::Door::new(Arc::clone(&engine), core.clone(), Arc::clone(&metrics), config, tls);
+        let door = serve::Door::new(Arc::clone(&sites), core.clone(), Arc::clone(&metrics), survey, config, tls);
         tasks.0.push(tokio::spawn(connection::accept(listener, Arc::new(door))));
-        Ok(Proxy { address, admin, engine, core, metrics, _tasks: tasks })
+        Ok(Proxy { address, admin, sites, core, metrics, _tasks: tasks })
     }
 
     /// Where it listens.
@@ -138,12 +146,14 @@ impl Proxy {
         self.admin
     }
 
-    /// Other rules from now on; their generation. What was remembered under the old ones is not found again.
-    pub fn set_rules(&self, rules: Rules) -> u64 {
+    /// Other rules for a site, by its place among the sites, from now on; their generation. What was remembered under the old ones
+    /// is not found again.
+    pub fn set_rules(&self, site: usize, rules: Rules) -> u64 {
+        let Some(engine) = self.sites.all().get(site) else { return 0 };
         if let Some(core) = &self.core {
             core.rules_change();
         }
-        self.engine.set_rules(rules)
+        engine.set_rules(rules)
     }
 
     /// Counts a file of rules that was refused.
@@ -153,7 +163,7 @@ impl Proxy {
 
     /// What `sketch stats` shows.
     pub fn stats(&self) -> Stats {
-        metrics::stats(&self.engine, self.core.as_deref(), &self.metrics)
+        metrics::stats(&self.sites, self.core.as_deref(), &self.metrics)
     }
 
     /// Hands its part of the core over, if it is in one; gives up after so long. It serves all the while.
@@ -163,13 +173,8 @@ impl Proxy {
         }
     }
 
-    /// How often what happened.
-    pub fn counts(&self) -> Counts {
-        self.engine.counts()
-    }
-
     /// What is known of each origin: in fast reads, and how often it differed from a quorum.
     pub fn standing(&self) -> Vec<(Standing, u64)> {
-        self.engine.standing()
+        self.sites.all().iter().flat_map(|site| site.standing()).collect()
     }
 }

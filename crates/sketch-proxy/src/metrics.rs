@@ -1,6 +1,7 @@
 //! Every metric of this shell, by name; and what `sketch stats` shows of them.
 
 use crate::engine::Engine;
+use crate::sites::Sites;
 use crate::sketching_core::{Core, CoreStats};
 use http::StatusCode;
 use parking_lot::Mutex;
@@ -65,9 +66,9 @@ impl Metrics {
     }
 }
 
-/// What a proxy says of itself.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stats {
+/// What is counted of one site, or of all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
     /// Requests, those that were refused too.
     pub requests: u64,
     /// Pages that one origin gave, and that were the remembered ones.
@@ -84,13 +85,70 @@ pub struct Stats {
     pub refused: u64,
     /// Pages that are remembered.
     pub remembered: u64,
-    /// The rules' generation: how often they were replaced.
+    /// How often rules were replaced: of one site, their generation.
     pub rules_generation: u64,
+}
+
+impl Counted {
+    fn of(engine: &Engine) -> Counted {
+        let counts = engine.counts();
+        Counted {
+            // What moved was asked again, here or by another proxy.
+            requests: counts.asked - counts.moved,
+            fast: counts.fast,
+            tried_fast: counts.tried_fast,
+            replicated: counts.replicated,
+            transitions: counts.transitions,
+            listed: counts.listed,
+            refused: counts.refused,
+            remembered: engine.remembered(),
+            rules_generation: engine.rules().generation,
+        }
+    }
+
+    fn and(self, other: Counted) -> Counted {
+        Counted {
+            requests: self.requests + other.requests,
+            fast: self.fast + other.fast,
+            tried_fast: self.tried_fast + other.tried_fast,
+            replicated: self.replicated + other.replicated,
+            transitions: self.transitions + other.transitions,
+            listed: self.listed + other.listed,
+            refused: self.refused + other.refused,
+            remembered: self.remembered + other.remembered,
+            rules_generation: self.rules_generation + other.rules_generation,
+        }
+    }
+
+    /// Of all sites together.
+    pub(crate) fn all(sites: &Sites) -> Counted {
+        sites.all().iter().map(|site| Counted::of(site)).fold(Counted::default(), Counted::and)
+    }
+}
+
+/// What a proxy says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Of all sites together.
+    #[serde(flatten)]
+    pub all: Counted,
     /// Files of rules that were refused.
     pub rules_refused: u64,
     /// Its part in a sketching core, if it is in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<CoreStats>,
+    /// Each site.
+    pub sites: Vec<SiteStats>,
+}
+
+/// What is counted of one site.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SiteStats {
+    /// What it is called; nothing if it is the only one.
+    pub name: String,
+    /// How often what happened.
+    #[serde(flatten)]
+    pub counted: Counted,
     /// Each origin.
     pub origins: Vec<OriginStats>,
 }
@@ -116,23 +174,21 @@ pub struct OriginStats {
     pub checks_failed: u64,
 }
 
-pub(crate) fn stats(engine: &Engine, core: Option<&Core>, metrics: &Metrics) -> Stats {
-    let counts = engine.counts();
-    let known = engine.names().into_iter().zip(engine.standing());
-    let health = engine.health();
+pub(crate) fn stats(sites: &Sites, core: Option<&Core>, metrics: &Metrics) -> Stats {
     Stats {
-        // What moved was asked again, here or by another proxy.
-        requests: counts.asked - counts.moved,
-        fast: counts.fast,
-        tried_fast: counts.tried_fast,
-        replicated: counts.replicated,
-        transitions: counts.transitions,
-        listed: counts.listed,
-        refused: counts.refused,
-        remembered: engine.remembered(),
-        rules_generation: engine.rules().generation,
+        all: Counted::all(sites),
         rules_refused: metrics.rules_refused.load(Relaxed),
         core: core.map(Core::stats),
+        sites: sites.all().iter().map(|site| site_stats(site)).collect(),
+    }
+}
+
+fn site_stats(engine: &Engine) -> SiteStats {
+    let known = engine.names().into_iter().zip(engine.standing());
+    let health = engine.health();
+    SiteStats {
+        name: engine.site.name.clone(),
+        counted: Counted::of(engine),
         origins: known
             .enumerate()
             .map(|(at, (origin, (standing, differed)))| OriginStats {
@@ -150,8 +206,8 @@ pub(crate) fn stats(engine: &Engine, core: Option<&Core>, metrics: &Metrics) -> 
 }
 
 /// In Prometheus' form.
-pub(crate) fn text(engine: &Engine, core: Option<&Core>, metrics: &Metrics) -> String {
-    let stats = stats(engine, core, metrics);
+pub(crate) fn text(sites: &Sites, core: Option<&Core>, metrics: &Metrics) -> String {
+    let stats = stats(sites, core, metrics);
     let mut page = Text(String::new());
     page.head(REQUESTS, "counter", "HTTP requests by how their answers were verified, and by status.");
     for ((verified, status), count) in metrics.requests.lock().iter() {
@@ -161,15 +217,24 @@ pub(crate) fn text(engine: &Engine, core: Option<&Core>, metrics: &Metrics) -> S
     let (connections, failed) = (metrics.connections.load(Relaxed), metrics.handshakes_failed.load(Relaxed));
     page.one(CONNECTIONS, "gauge", "Open connections of clients.", connections);
     page.one(HANDSHAKES_FAILED, "counter", "TLS handshakes that failed or took too long.", failed);
-    page.one(TRIED_FAST, "counter", "Reads that one origin was asked for.", stats.tried_fast);
-    page.one(FAST, "counter", "Reads that one origin's page answered: it was the remembered one.", stats.fast);
-    page.one(REPLICATED, "counter", "Requests that all origins were asked for.", stats.replicated);
-    page.one(TRANSITIONS, "counter", "Votes whose page was not the remembered one.", stats.transitions);
-    page.one(LISTED, "counter", "Pages put on the list of those that are never fast, or taken off.", stats.listed);
-    page.one(REFUSED, "counter", "Requests that the sketcher refused.", stats.refused);
-    page.one(REMEMBERED, "gauge", "Pages that are remembered.", stats.remembered);
-    page.one(GENERATION, "gauge", "How often the rules were replaced.", stats.rules_generation);
     page.one(RULES_REFUSED, "counter", "Files of rules that were refused.", stats.rules_refused);
+    type OfSite = (&'static str, &'static str, &'static str, fn(&Counted) -> u64);
+    let by_site: [OfSite; 8] = [
+        (TRIED_FAST, "counter", "Reads that one origin was asked for.", |of| of.tried_fast),
+        (FAST, "counter", "Reads that one origin's page answered: it was the remembered one.", |of| of.fast),
+        (REPLICATED, "counter", "Requests that all origins were asked for.", |of| of.replicated),
+        (TRANSITIONS, "counter", "Votes whose page was not the remembered one.", |of| of.transitions),
+        (LISTED, "counter", "Pages put on the list of those that are never fast, or taken off.", |of| of.listed),
+        (REFUSED, "counter", "Requests that the sketcher refused.", |of| of.refused),
+        (REMEMBERED, "gauge", "Pages that are remembered.", |of| of.remembered),
+        (GENERATION, "gauge", "How often the rules were replaced.", |of| of.rules_generation),
+    ];
+    for (name, kind, help, value) in by_site {
+        page.head(name, kind, help);
+        for site in &stats.sites {
+            page.line(name, &labels(site, None), value(&site.counted) as f64);
+        }
+    }
     if let Some(core) = &stats.core {
         page.core(core);
     }
@@ -189,11 +254,21 @@ pub(crate) fn text(engine: &Engine, core: Option<&Core>, metrics: &Metrics) -> S
     ];
     for (name, kind, help, value) in by_origin {
         page.head(name, kind, help);
-        for of in &stats.origins {
-            page.line(name, &format!("origin=\"{}\"", of.origin), value(of) as f64);
+        for site in &stats.sites {
+            for of in &site.origins {
+                page.line(name, &labels(site, Some(of)), value(of) as f64);
+            }
         }
     }
     page.0
+}
+
+/// A site that needs no name has none here, either.
+fn labels(site: &SiteStats, origin: Option<&OriginStats>) -> String {
+    let site = (!site.name.is_empty()).then(|| format!("site=\"{}\"", site.name));
+    let origin = origin.map(|of| format!("origin=\"{}\"", of.origin));
+    let both: Vec<String> = site.into_iter().chain(origin).collect();
+    both.join(",")
 }
 
 /// Writing to a text does not fail.

@@ -6,6 +6,7 @@ use crate::held::{Held, Reading};
 use crate::metrics::Metrics;
 use crate::multipart::Multipart;
 use crate::ordered;
+use crate::sites::Sites;
 use crate::sketching_core::Core;
 use crate::survey::{Live, Seen};
 use bytes::{Bytes, BytesMut};
@@ -38,7 +39,7 @@ type Answer = Response<Content>;
 
 /// What all connections share.
 pub(crate) struct Door {
-    engine: Arc<Engine>,
+    sites: Arc<Sites>,
     core: Option<Arc<Core>>,
     pub(crate) config: Config,
     pub(crate) metrics: Arc<Metrics>,
@@ -47,36 +48,47 @@ pub(crate) struct Door {
     room: Arc<Semaphore>,
     /// Bytes of requests' bodies.
     requested: Arc<Semaphore>,
+    /// How static pages are, if that is noted.
+    survey: Option<Arc<Live>>,
 }
 
 impl Door {
     pub(crate) fn new(
-        engine: Arc<Engine>,
+        sites: Arc<Sites>,
         core: Option<Arc<Core>>,
         metrics: Arc<Metrics>,
+        survey: Option<Arc<Live>>,
         config: Config,
         tls: Option<Arc<ServerConfig>>,
     ) -> Door {
         let room = Arc::new(Semaphore::new(config.most_untaken));
         let requested = Arc::new(Semaphore::new(config.most_requested));
-        Door { engine, core, config, metrics, tls: tls.map(TlsAcceptor::from), room, requested }
+        Door { sites, core, config, metrics, tls: tls.map(TlsAcceptor::from), room, requested, survey }
     }
 }
 
 pub(crate) async fn answer(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
     let (method, path, begin) = (request.method().clone(), request.uri().path().to_owned(), Instant::now());
+    let host = request.uri().authority().map(|host| host.as_str().to_owned()).or_else(|| {
+        let host = request.headers().get(header::HOST)?;
+        host.to_str().map(str::to_owned).ok()
+    });
     let answer = dealt_with(request, peer, door).await;
     let verified = answer.headers().get(VERIFIED).and_then(|value| value.to_str().ok()).unwrap_or("-");
     door.metrics.answered(verified, answer.status(), begin.elapsed());
-    tracing::info!(target: "access", %peer, %method, path, status = answer.status().as_u16(), verified);
+    tracing::info!(target: "access", %peer, %method, host, path, status = answer.status().as_u16(), verified);
     answer
 }
 
 async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
-    let Door { engine, config, room, .. } = door;
     let (parts, body) = request.into_parts();
-    let (rules, scheme) = (engine.rules(), if door.tls.is_some() { "https" } else { "http" });
-    let (admitted, _held) = match admitted(&parts, body, &rules, door).await {
+    let scheme = if door.tls.is_some() { "https" } else { "http" };
+    let engine = match site(&parts, door) {
+        Ok(engine) => engine,
+        Err(answer) => return answer,
+    };
+    let rules = engine.rules();
+    let (admitted, _held) = match admitted(&parts, body, engine, &rules, door).await {
         Ok(admitted) => admitted,
         Err(answer) => return answer,
     };
@@ -95,11 +107,11 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
     };
     match end {
         Ok(Served { page, how, sigma }) => {
-            if let Some(survey) = engine.survey.as_ref().filter(|_| parts.method == Method::GET) {
+            if let Some(survey) = door.survey.as_ref().filter(|_| parts.method == Method::GET) {
                 note(survey, &question.forwarded, &parts.headers, &page);
             }
-            let mut answer = page_as_wanted(&page, how, &admitted.wanted, room).await;
-            if let Some(sigma) = sigma.filter(|_| config.read_your_writes && kind == Kind::Write) {
+            let mut answer = page_as_wanted(&page, how, &admitted.wanted, &door.room).await;
+            if let Some(sigma) = sigma.filter(|_| engine.site.read_your_writes && kind == Kind::Write) {
                 remind(answer.headers_mut(), &session::seal(&engine.sketching, sigma), scheme);
             }
             answer
@@ -116,23 +128,31 @@ fn client(peer: IpAddr) -> u64 {
     }
 }
 
+/// The site that a request is for, if it may be asked.
+fn site<'a>(parts: &request::Parts, door: &'a Door) -> Result<&'a Arc<Engine>, Answer> {
+    let host = check(parts).map_err(|why| bad_request(parts, why))?;
+    door.sites.of_host(&host).ok_or_else(|| refusal(StatusCode::MISDIRECTED_REQUEST, "no site here has this host"))
+}
+
+fn bad_request(parts: &request::Parts, why: BadRequest) -> Answer {
+    let mut answer = refusal(status(why), &why.to_string());
+    // Where servers may differ about where a request ends, nothing behind it is taken for the next one.
+    if parts.version < Version::HTTP_2 {
+        insert(answer.headers_mut(), header::CONNECTION, "close");
+    }
+    answer
+}
+
 /// A request with its body, if it may be asked, and the room that the body takes. Its head is looked at before anything of a body is
 /// waited for, and only what will be forwarded is held.
 async fn admitted(
     parts: &request::Parts,
     body: Incoming,
+    engine: &Engine,
     rules: &Rules,
     door: &Door,
 ) -> Result<(Admitted, Option<OwnedSemaphorePermit>), Answer> {
-    let bad = |why: BadRequest| {
-        let mut answer = refusal(bad_request(why), &why.to_string());
-        // Where servers may differ about where a request ends, nothing behind it is taken for the next one.
-        if parts.version < Version::HTTP_2 {
-            insert(answer.headers_mut(), header::CONNECTION, "close");
-        }
-        answer
-    };
-    check(parts).map_err(bad)?;
+    let bad = |why: BadRequest| bad_request(parts, why);
     let read = parts.method == Method::GET || parts.method == Method::HEAD;
     let (body, held) = if body.is_end_stream() {
         (Bytes::new(), None)
@@ -141,15 +161,15 @@ async fn admitted(
             return Err(bad(BadRequest::Body));
         }
         (Bytes::new(), None)
-    } else if door.config.writes == Writes::Refused {
+    } else if engine.site.writes == Writes::Refused {
         // The machine refuses it, whatever it says.
         (Bytes::new(), None)
     } else {
-        let (body, held) = collected(body, door).await.map_err(NotTaken::told)?;
+        let (body, held) = collected(body, engine.site.longest_request, door).await.map_err(NotTaken::told)?;
         (body, Some(held))
     };
     let scheme = if door.tls.is_some() { "https" } else { "http" };
-    Ok((rules.admit(&door.engine.sketching, scheme, parts, body).map_err(bad)?, held))
+    Ok((rules.admit(&engine.sketching, scheme, parts, body).map_err(bad)?, held))
 }
 
 /// Why a request's body is not taken.
@@ -191,8 +211,7 @@ async fn some(body: Incoming, door: &Door) -> Result<bool, NotTaken> {
 
 /// A request's body, whole. One that says that it is too long is not waited for. Room is taken as bytes come, so that whoever only
 /// announces them takes none.
-async fn collected(mut body: Incoming, door: &Door) -> Result<(Bytes, OwnedSemaphorePermit), NotTaken> {
-    let longest = door.config.longest_request;
+async fn collected(mut body: Incoming, longest: usize, door: &Door) -> Result<(Bytes, OwnedSemaphorePermit), NotTaken> {
     if body.size_hint().lower() > longest as u64 {
         return Err(NotTaken::TooLong);
     }
@@ -236,7 +255,7 @@ fn note(survey: &Live, asked: &Forwarded, headers: &HeaderMap, page: &Page<Held>
     survey.see(Seen { scheme, authority, target, headers, hash: page.hash, body });
 }
 
-fn bad_request(why: BadRequest) -> StatusCode {
+fn status(why: BadRequest) -> StatusCode {
     match why {
         BadRequest::Method => StatusCode::METHOD_NOT_ALLOWED,
         BadRequest::Upgrade => StatusCode::NOT_IMPLEMENTED,

@@ -1,6 +1,6 @@
 //! A pool of connections to the origins, and their answers as the machines take them.
 
-use crate::config::{Checks, Config, Origin};
+use crate::config::{Checks, Origin, Site};
 use crate::engine::{Question, Sheet};
 use crate::held::{Held, Store};
 use crate::line::Connector;
@@ -32,6 +32,8 @@ pub(crate) struct Upstream {
     store: Store,
     give_up: Duration,
     checks: Option<Checks>,
+    /// The host that health checks ask for: the first that leads to the site, if that is one and not many.
+    checked_host: Option<HeaderValue>,
 }
 
 /// Why an origin gave no answer.
@@ -49,19 +51,20 @@ fn no(what: impl fmt::Display) -> NoAnswer {
 }
 
 impl Upstream {
-    pub(crate) fn new(config: &Config, sketching: Sketching) -> Result<Upstream, Error> {
-        let secure = config.origins.iter().any(|origin| origin.scheme == Scheme::HTTPS);
-        let tls = if secure { Some(tls::client(config.origin_ca.as_deref())?) } else { None };
+    pub(crate) fn new(site: &Site, sketching: Sketching) -> Result<Upstream, Error> {
+        let secure = site.origins.iter().any(|origin| origin.scheme == Scheme::HTTPS);
+        let tls = if secure { Some(tls::client(site.origin_ca.as_deref())?) } else { None };
         Ok(Upstream {
             client: Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE)
-                .build(Connector::new(tls, config.give_up)),
-            origins: config.origins.clone(),
+                .build(Connector::new(tls, site.give_up)),
+            origins: site.origins.clone(),
             sketching,
-            store: Store::new(config.bodies, config.spool.clone(), config.most_on_disk),
-            give_up: config.give_up,
-            checks: config.checks.clone(),
+            store: Store::new(site.bodies, site.spool.clone(), site.most_on_disk),
+            give_up: site.give_up,
+            checks: site.checks.clone(),
+            checked_host: site.hosts.iter().find(|host| !host.starts_with('*')).and_then(|host| host.parse().ok()),
         })
     }
 
@@ -94,7 +97,10 @@ impl Upstream {
         let origin = self.origins.get(usize::from(origin.0)).ok_or_else(|| no("nobody has this number"))?;
         let uri = Uri::builder().scheme(origin.scheme.clone()).authority(origin.authority.clone());
         let uri = uri.path_and_query(checks.path.clone()).build().map_err(no)?;
-        let request = Request::builder().uri(uri).header(header::USER_AGENT, "tidings-health");
+        let mut request = Request::builder().uri(uri).header(header::USER_AGENT, "tidings-health");
+        if let Some(host) = &self.checked_host {
+            request = request.header(header::HOST, host.clone());
+        }
         let request = request.body(Full::default()).map_err(no)?;
         let asked = tokio::time::timeout(checks.patience, self.client.request(request)).await;
         let status = asked.map_err(|_| no("it did not answer in time"))?.map_err(no)?.status();

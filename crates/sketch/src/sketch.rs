@@ -34,6 +34,8 @@ pub enum Of {
     Response,
     /// A session of one client (rule K).
     Session,
+    /// The group that is behind, among sketchers of one core (rule J).
+    Group,
 }
 
 /// Makes sketches under one secret, which arrives as input. Sketchers of one core share it.

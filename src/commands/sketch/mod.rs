@@ -3,23 +3,20 @@
 mod asking;
 mod rules;
 mod sharing;
+mod sites;
 mod stats;
 mod survey;
 
 use super::signals::Signals;
-use super::{bft, probe, runtime};
-use crate::cli::sketch::{Behind, NewPages, Run, Sketch};
+use super::{probe, runtime};
+use crate::cli::sketch::{Run, Sketch};
 use crate::output;
-use crate::stopwatch::wall_micros;
-use std::sync::Arc;
+use futures::future::{select_all, try_join_all};
 use std::time::Duration;
 use tidings_base::Error;
-use tidings_bft::membership::ClientSecrets;
 use tidings_node::config::Log;
 use tidings_node::logs;
-use tidings_sketch::http::{Bodies, PathRule};
-use tidings_sketch::sketcher::{Allowance, Way, Writes};
-use tidings_sketch_proxy::{BftGroup, CellGroup, Checks, Config, Group, Identity, Proxy, Service, Stats};
+use tidings_sketch_proxy::{Config, Counted, Group, Identity, Proxy, Site};
 
 /// How long a proxy has to hand its part of a core over when it is told to stop.
 const LEAVING: Duration = Duration::from_secs(20);
@@ -36,41 +33,47 @@ pub fn run(command: Sketch) -> Result<(), Error> {
 fn serve(args: Run) -> Result<(), Error> {
     logs::init(&Log { filter: args.log.clone(), ..Log::default() })?;
     probe::raise_open_files();
-    let mut file = args.rules.clone().map(rules::File::new);
     let shared = sharing::Sharing::of(&args);
-    let rules = file.as_mut().map(rules::File::read).transpose()?;
+    let Run { site, sites, listen, certificate, key, admin, survey, .. } = args;
+    let asked = match sites {
+        Some(path) => sites::read(&path, &site)?,
+        None => sites::only(site),
+    };
     runtime()?.block_on(async {
         let mut signals = Signals::listen()?;
-        let mut config = configured(args).await?;
-        config.rules = rules.unwrap_or(config.rules);
-        let (all, quorum) = (config.replicas(), config.quorum);
-        // Who agrees, and who is asked for what is not fast.
-        let (agree, others) = match &config.group {
-            None => (format!("{quorum} of {all} origins must agree"), "all origins"),
-            Some(Group::Bft(_)) => (format!("{quorum} of {all} replicas must agree"), "all replicas"),
-            Some(Group::Cell(_)) => (format!("a cell of {all} members"), "the master"),
-        };
-        let scheme = if config.tls.is_some() { "https" } else { "http" };
-        config.core = sharing::joined(&shared).await?;
-        let proxy = Proxy::start(config).await?;
-        let address = proxy.address();
-        output::line(format_args!("listening on {scheme}://{address}; {agree}"));
+        let (mut all, mut files) = (Vec::new(), Vec::new());
+        // Together: each cell is met, and may take its time.
+        for (site, file) in try_join_all(asked.into_iter().map(sites::configured)).await? {
+            files.extend(file.map(|file| (all.len(), file)));
+            all.push(site);
+        }
+        let tls = certificate.zip(key).map(|(certificate, key)| Identity { certificate, key });
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let told = told(&all);
+        let core = sharing::joined(&shared).await?;
+        let others = others(&all);
+        let proxy = Proxy::start(Config { tls, admin, survey, core, ..Config::new(listen, all) }).await?;
+        let (first, further) = told;
+        output::line(format_args!("listening on {scheme}://{}; {first}", proxy.address()));
+        further.iter().for_each(|site| output::line(format_args!("  {site}")));
         if let Some(admin) = proxy.admin() {
             output::line(format_args!("telling metrics on http://{admin}/metrics"));
         }
-        match file {
-            None => drop(signals.next().await),
-            Some(file) => tokio::select! {
+        if files.is_empty() {
+            let _ = signals.next().await;
+        } else {
+            let watched = select_all(files.into_iter().map(|(site, file)| Box::pin(file.watch(&proxy, site))));
+            tokio::select! {
                 _ = signals.next() => {}
-                never = file.watch(&proxy) => match never? {},
-            },
+                (never, ..) = watched => match never? {},
+            }
         }
         // It serves while it hands over; whoever is in a hurry says so again.
         tokio::select! {
             () = proxy.leave_core(LEAVING) => {}
             _ = signals.next() => {}
         }
-        let Stats { requests, fast, replicated, refused, transitions, .. } = proxy.stats();
+        let Counted { requests, fast, replicated, refused, transitions, .. } = proxy.stats().all;
         output::line(format_args!(
             "{requests} requests: {fast} fast, {replicated} asked of {others}, {refused} refused; {transitions} pages changed"
         ));
@@ -78,83 +81,22 @@ fn serve(args: Run) -> Result<(), Error> {
     })
 }
 
-/// The group that was named, if one was.
-fn group(args: &Run) -> Result<Option<BftGroup>, Error> {
-    let Some((group, client)) = args.group.as_ref().zip(args.client.as_ref()) else { return Ok(None) };
-    if args.read_your_writes && args.service == Behind::Pages {
-        return Err(output::usage("--read-your-writes is of keys: pages are not written here")
-            .hint("Leave it out, or serve keys and values with --service keys."));
+/// Who must agree: of the only site, or in a line for each.
+fn told(sites: &[Site]) -> (String, Vec<String>) {
+    match sites {
+        [only] => (sites::agreement(only), Vec::new()),
+        several => {
+            let of = |site: &Site| format!("{} ({}): {}", site.name, site.hosts.join(", "), sites::agreement(site));
+            (format!("{} sites", several.len()), several.iter().map(of).collect())
+        }
     }
-    Ok(Some(BftGroup {
-        membership: Arc::new(bft::group(group)?),
-        client: ClientSecrets::parse(&bft::text(client)?)?,
-        // Nonces must rise from process to process, and nothing is kept between them: the time does.
-        last_nonce: wall_micros(),
-        service: match args.service {
-            Behind::Keys => Service::Keys,
-            Behind::Pages => Service::Pages,
-        },
-    }))
 }
 
-/// The cell that was named, if one was.
-async fn cell(args: &Run) -> Result<Option<CellGroup>, Error> {
-    if args.cell.is_empty() {
-        return Ok(None);
+/// Who is asked for what is not fast.
+fn others(sites: &[Site]) -> &'static str {
+    match sites {
+        [Site { group: Some(Group::Bft(_)), .. }] => "all replicas",
+        [Site { group: Some(Group::Cell(_)), .. }] => "the master",
+        _ => "all origins",
     }
-    if args.read_your_writes && !args.cell_writes {
-        return Err(output::usage("--read-your-writes needs --cell-writes: nothing is written here otherwise")
-            .hint("Add --cell-writes, or leave it out."));
-    }
-    let key = args.cell_key.as_deref().filter(|key| !key.is_empty());
-    CellGroup::meet(&args.cell, key, args.cell_ca.clone()).await.map(Some)
-}
-
-async fn configured(args: Run) -> Result<Config, Error> {
-    let mut config = match (group(&args)?, cell(&args).await?) {
-        (Some(group), _) => Config::of_group(args.listen, group)?,
-        (None, Some(cell)) => {
-            let config = Config::of_cell(args.listen, cell)?;
-            Config { writes: if args.cell_writes { Writes::Replicated } else { Writes::Refused }, ..config }
-        }
-        (None, None) => {
-            let mut config = Config::of(args.listen, &args.origins)?;
-            config.faults = args.faults.unwrap_or(config.faults);
-            config.quorum = args.quorum.unwrap_or_else(|| config.faults.saturating_add(1));
-            config
-        }
-    };
-    config.read_your_writes = args.read_your_writes;
-    config.unverified_rather_than_none = args.unverified_rather_than_none;
-    config.entries = args.entries;
-    config.longest_request = args.memory_body;
-    config.bodies =
-        Bodies { memory: args.memory_body as u64, disk: args.longest_body, unverified_above: args.unverified_above };
-    config.spool = args.spool.unwrap_or(config.spool);
-    config.patience = Duration::from_millis(args.patience);
-    config.give_up = Duration::from_millis(args.give_up);
-    config.origin_ca = args.origin_ca;
-    config.admin = args.admin;
-    config.survey = args.survey;
-    config.checks = args.health_path.as_deref().map(Checks::of).transpose()?;
-    if let Some(checks) = &mut config.checks {
-        checks.interval = Duration::from_millis(args.health_interval);
-        checks.patience = Duration::from_millis(args.health_patience);
-        (checks.down, checks.up) = (args.health_down, args.health_up);
-    }
-    config.allowance = match args.new_pages {
-        NewPages::Any => None,
-        NewPages::Limited { burst, a_second } => {
-            Some(Allowance { burst, every: Duration::from_secs(1).checked_div(a_second).unwrap_or_default() })
-        }
-    };
-    config.tls = args.certificate.zip(args.key).map(|(certificate, key)| Identity { certificate, key });
-    if args.writes_to_one {
-        config.writes = Writes::One;
-    }
-    let rule = |prefix, way| PathRule { prefix, way, personal_too: false };
-    let white = args.unverified_paths.into_iter().map(|prefix| rule(prefix, Way::One));
-    let black = args.agreed_paths.into_iter().map(|prefix| rule(prefix, Way::Replicated));
-    config.rules.paths = white.chain(black).collect();
-    Ok(config)
 }

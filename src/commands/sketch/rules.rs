@@ -43,9 +43,9 @@ impl File {
         parse_rules(&self.path.display().to_string(), &self.said)
     }
 
-    /// Gives the proxy the file's rules at SIGHUP and when the file says something else. A bad file is refused aloud, and the
+    /// Gives the proxy's site the file's rules at SIGHUP and when the file says something else. A bad file is refused aloud, and the
     /// old rules stay.
-    pub async fn watch(mut self, proxy: &Proxy) -> Result<Infallible, Error> {
+    pub async fn watch(mut self, proxy: &Proxy, site: usize) -> Result<Infallible, Error> {
         let mut hangup = signal(SignalKind::hangup()).map_err(|error| broken("cannot listen for signals", error))?;
         let mut unreadable = false;
         loop {
@@ -65,7 +65,7 @@ impl File {
             }
             match self.read() {
                 Ok(rules) => {
-                    let generation = proxy.set_rules(rules);
+                    let generation = proxy.set_rules(site, rules);
                     note(format_args!("rules of {}: generation {generation}", self.path.display()));
                 }
                 Err(error) => {

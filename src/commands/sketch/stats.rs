@@ -4,7 +4,7 @@ use super::asking;
 use crate::cli::sketch::Stats as Args;
 use crate::output;
 use tidings_base::Error;
-use tidings_sketch_proxy::Stats;
+use tidings_sketch_proxy::{Counted, OriginStats, Stats};
 
 /// Asks, and prints.
 pub fn run(args: &Args) -> Result<(), Error> {
@@ -13,22 +13,8 @@ pub fn run(args: &Args) -> Result<(), Error> {
         output::json(&stats);
         return Ok(());
     }
-    let share =
-        |part: u64, of: u64| if of == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * part as f64 / of as f64) };
-    output::line(format_args!(
-        "{} requests: {} fast ({}), {} asked of all origins, {} refused; {} pages changed ({} of votes)",
-        stats.requests,
-        stats.fast,
-        share(stats.fast, stats.requests),
-        stats.replicated,
-        stats.refused,
-        stats.transitions,
-        share(stats.transitions, stats.replicated),
-    ));
-    output::line(format_args!(
-        "{} pages remembered; rules of generation {}, {} files refused",
-        stats.remembered, stats.rules_generation, stats.rules_refused
-    ));
+    counted(&stats.all);
+    output::line(format_args!("{} files of rules refused", stats.rules_refused));
     if let Some(core) = &stats.core {
         output::line(format_args!(
             "core, as {}: {} ranges, {:.1} % of all pages; {} requests answered by others and {} for others, {} asked of all \
@@ -47,7 +33,34 @@ pub fn run(args: &Args) -> Result<(), Error> {
     if let Some(why) = stats.core.as_ref().and_then(|core| core.refusal.as_ref()) {
         output::line(format_args!("placement refuses it, so all origins are asked: {why}"));
     }
-    let rows = stats.origins.into_iter().map(|of| {
+    for site in stats.sites {
+        if !site.name.is_empty() {
+            output::line(format_args!("\n{}", site.name));
+            counted(&site.counted);
+        }
+        origins(site.origins);
+    }
+    Ok(())
+}
+
+fn counted(of: &Counted) {
+    let share =
+        |part: u64, of: u64| if of == 0 { "-".to_owned() } else { format!("{:.1} %", 100.0 * part as f64 / of as f64) };
+    output::line(format_args!(
+        "{} requests: {} fast ({}), {} asked of all origins, {} refused; {} pages changed ({} of votes)",
+        of.requests,
+        of.fast,
+        share(of.fast, of.requests),
+        of.replicated,
+        of.refused,
+        of.transitions,
+        share(of.transitions, of.replicated),
+    ));
+    output::line(format_args!("{} pages remembered; rules replaced {} times", of.remembered, of.rules_generation));
+}
+
+fn origins(origins: Vec<OriginStats>) {
+    let rows = origins.into_iter().map(|of| {
         let asked = if of.ejected { "no" } else { "yes" };
         let health = match of.up {
             None => "not checked".to_owned(),
@@ -59,5 +72,4 @@ pub fn run(args: &Args) -> Result<(), Error> {
         [of.origin, wrong, silent, outvoted, health, asked.to_owned()]
     });
     output::table(["ORIGIN", "WRONG ALONE", "SILENT ALONE", "OUTVOTED", "HEALTH", "ASKED ALONE"], rows);
-    Ok(())
 }

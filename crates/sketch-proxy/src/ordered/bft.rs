@@ -5,7 +5,7 @@
 //! Pages change outside the order, and are promised no more than those of origins are (rule E).
 
 use super::{Unfit, note, plain_write, taken, value, without_headers};
-use crate::config::Config;
+use crate::config::Site;
 use crate::engine::{Question, Sheet};
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
@@ -190,21 +190,21 @@ const TOO_OLD: &str = "bft.too_old";
 const MOST_ORDERS: usize = WINDOW / 2;
 
 impl Bft {
-    pub(crate) fn start(group: &BftGroup, sketching: Sketching, config: &Config) -> Result<Bft, Error> {
+    pub(crate) fn start(group: &BftGroup, sketching: Sketching, site: &Site) -> Result<Bft, Error> {
         let BftGroup { membership, client, last_nonce, service } = group;
         if membership.client(client.id) != Some(&client.secret.public()) {
             let what = format!("client {} is not of the group `{}`", client.id, membership.name());
             return Err(Error::new("sketch.no_client", Class::Invalid, what)
                 .hint("The files of the group and of its client are made together, by `tidings bft keygen`."));
         }
-        let options = Options { give_up: config.give_up, ..Options::after(*last_nonce) };
+        let options = Options { give_up: site.give_up, ..Options::after(*last_nonce) };
         let names = membership.replicas().iter().enumerate();
         Ok(Bft {
             names: names.map(|(at, member)| format!("replica-{at} {}", member.clients)).collect(),
             client: Client::start(Arc::clone(membership), client.clone(), &options)?,
             service: *service,
             sketching,
-            patience: config.patience,
+            patience: site.patience,
             orders: Semaphore::new(MOST_ORDERS),
         })
     }

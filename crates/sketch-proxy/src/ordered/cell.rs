@@ -9,7 +9,7 @@
 //! of the log, and that the next master's entries come after all of its own.
 
 use super::{Unfit, note, plain_write, taken, value};
-use crate::config::{Config, Origin, origin};
+use crate::config::{Origin, Site, origin};
 use crate::engine::{Question, Sheet};
 use crate::line::Connector;
 use crate::tls;
@@ -344,15 +344,15 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    pub(super) fn start(group: &CellGroup, sketching: Sketching, config: &Config) -> Result<Cell, Error> {
+    pub(super) fn start(group: &CellGroup, sketching: Sketching, site: &Site) -> Result<Cell, Error> {
         Ok(Cell {
-            line: line(&group.members, group.ca.as_deref(), config.give_up)?,
+            line: line(&group.members, group.ca.as_deref(), site.give_up)?,
             names: group.members.iter().map(ToString::to_string).collect(),
             group: group.clone(),
             sketching,
-            patience: config.patience,
-            give_up: config.give_up,
-            reminds: config.read_your_writes,
+            patience: site.patience,
+            give_up: site.give_up,
+            reminds: site.read_your_writes,
             turn: AtomicUsize::new(0),
             told: AtomicBool::new(false),
         })

@@ -11,7 +11,7 @@ mod cell;
 pub use bft::{BftGroup, Service};
 pub use cell::CellGroup;
 
-use crate::config::Config;
+use crate::config::Site;
 use crate::engine::{Question, Sheet};
 use crate::held::Held;
 use bytes::Bytes;
@@ -46,6 +46,14 @@ impl Group {
         }
     }
 
+    /// As whom a BFT group is asked: nobody else may be that client.
+    pub(crate) fn client(&self) -> Option<([u8; 32], u64)> {
+        match self {
+            Group::Bft(group) => Some((*group.membership.identity(), group.client.id)),
+            Group::Cell(_) => None,
+        }
+    }
+
     /// What tells it from all others, for sketches that proxies of a core share.
     pub(crate) fn identity(&self) -> Vec<Vec<u8>> {
         match self {
@@ -64,10 +72,10 @@ pub(crate) enum Ordered {
 }
 
 impl Ordered {
-    pub(crate) fn start(behind: &Group, sketching: Sketching, config: &Config) -> Result<Ordered, Error> {
+    pub(crate) fn start(behind: &Group, sketching: Sketching, site: &Site) -> Result<Ordered, Error> {
         Ok(match behind {
-            Group::Bft(group) => Ordered::Bft(bft::Bft::start(group, sketching, config)?),
-            Group::Cell(cell) => Ordered::Cell(Box::new(cell::Cell::start(cell, sketching, config)?)),
+            Group::Bft(group) => Ordered::Bft(bft::Bft::start(group, sketching, site)?),
+            Group::Cell(cell) => Ordered::Cell(Box::new(cell::Cell::start(cell, sketching, site)?)),
         })
     }
 

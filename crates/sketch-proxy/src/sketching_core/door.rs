@@ -1,11 +1,13 @@
 //! Where other proxies of the core are heard: a listener of its own, for nobody else.
 
 use super::Core;
+use super::carry::Entries;
 use super::seal::{self, Asks, Carries, Nonce, Opened, same};
 use crate::config::Config;
 use crate::engine::{Asked, Engine, Served};
 use crate::held::{Held, Reading};
 use crate::serve::{Content, PIECE, Untaken, full, trailed};
+use crate::sites::Sites;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Request, Response, StatusCode, request};
@@ -18,7 +20,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tidings_sketch::history::Carried;
 use tidings_sketch::http::{CORE, Page};
 use tidings_sketch::sketch::Sketch;
 use tidings_sketch::sketcher::{How, Kind, Refusal};
@@ -27,7 +28,8 @@ use tokio::sync::Semaphore;
 
 type Answer = Response<Content>;
 
-/// Connections of other proxies at a time; each has as many as it has requests under way here.
+/// Connections of other proxies at a time, beside those whose requests one site may have under way: each proxy has as many as it has
+/// requests here, and a site whose servers are stuck leaves others theirs.
 const MOST_CONNECTIONS: usize = 4_096;
 /// The most headers, and bytes of them, of a message: more than any client's request has that the front door takes (100 by
 /// HTTP/1.1, 16 KiB by HTTP/2 of which each counts for 32 bytes more), or any origin's page, with what proxies add.
@@ -38,22 +40,22 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Door {
     pub(crate) core: Arc<Core>,
-    pub(crate) engine: Arc<Engine>,
-    longest_request: usize,
+    pub(crate) sites: Arc<Sites>,
     slow: Duration,
     /// Bytes of pages that other proxies have not taken yet.
     room: Arc<Semaphore>,
 }
 
 impl Door {
-    pub(crate) fn new(core: Arc<Core>, engine: Arc<Engine>, config: &Config) -> Door {
+    pub(crate) fn new(core: Arc<Core>, sites: Arc<Sites>, config: &Config) -> Door {
         let room = Arc::new(Semaphore::new(config.most_untaken));
-        Door { core, engine, longest_request: config.longest_request, slow: config.slow_client, room }
+        Door { core, sites, slow: config.slow_client, room }
     }
 
     /// Answers until it is dropped.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
-        let seats = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let under_way: usize = self.sites.all().iter().map(|engine| engine.site.most_requests).sum();
+        let seats = Arc::new(Semaphore::new(MOST_CONNECTIONS + under_way));
         loop {
             let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
             let Ok((stream, _)) = listener.accept().await else {
@@ -81,10 +83,13 @@ impl Door {
         let (parts, body) = request.into_parts();
         let opened = parts.headers.get(CORE).and_then(|value| value.to_str().ok()).and_then(seal::open);
         match opened {
-            Some(Opened::Asks(asks, mac)) => match self.collected(body, self.longest_request).await {
-                Some(body) => self.asked(&parts, body, &asks, &mac).await,
-                None => self.foreign(),
-            },
+            Some(Opened::Asks(asks, mac)) => {
+                let Some(engine) = self.sites.of_group(&asks.site) else { return self.foreign() };
+                match self.collected(body, engine.site.longest_request).await {
+                    Some(body) => self.asked(engine, &parts, body, &asks, &mac).await,
+                    None => self.foreign(),
+                }
+            }
             Some(Opened::Carries(carries, mac)) if self.may_carry(&carries, &mac) => {
                 match self.collected(body, carries.length).await {
                     Some(entries) => self.brought(&entries, &carries),
@@ -97,7 +102,7 @@ impl Door {
 
     /// Entries are long: nobody else has them read.
     fn may_carry(&self, carries: &Carries, mac: &Sketch) -> bool {
-        same(&self.core.seal.of_carry(carries), mac) && carries.length <= Carried::MOST_BYTES
+        same(&self.core.seal.of_carry(carries), mac) && carries.length <= Entries::MOST_BYTES
     }
 
     async fn collected(&self, body: Incoming, longest: usize) -> Option<Bytes> {
@@ -105,7 +110,7 @@ impl Door {
         Some(collected.ok()?.ok()?.to_bytes())
     }
 
-    /// Somebody else's request, or one by other rules or for other origins: both make another s(q).
+    /// Somebody else's request, or one of a site that is not here, or by other rules or for other origins: both make another s(q).
     fn foreign(&self) -> Answer {
         self.core.counts.foreign.fetch_add(1, Relaxed);
         let mut answer = Response::new(full(Bytes::from_static(b"only proxies of this core are answered here\n")));
@@ -114,19 +119,26 @@ impl Door {
     }
 
     /// One hop at most: it is this proxy's or nobody's.
-    async fn asked(&self, parts: &request::Parts, body: Bytes, asks: &Asks, mac: &Sketch) -> Answer {
-        let rules = self.engine.rules();
-        let Ok(admitted) = rules.admit(&self.engine.sketching, asks.scheme, parts, body) else { return self.foreign() };
+    async fn asked(
+        &self,
+        engine: &Arc<Engine>,
+        parts: &request::Parts,
+        body: Bytes,
+        asks: &Asks,
+        mac: &Sketch,
+    ) -> Answer {
+        let rules = engine.rules();
+        let Ok(admitted) = rules.admit(&engine.sketching, asks.scheme, parts, body) else { return self.foreign() };
         let sealed = self.core.seal.of_ask(asks, &admitted.key, &admitted.forwarded.non_inputs);
         if !same(&sealed, mac) || admitted.kind == Kind::Write {
             return self.foreign();
         }
         self.core.counts.served.fetch_add(1, Relaxed);
-        let Ok(question) = self.engine.question(admitted.forwarded, admitted.key, rules) else { return self.foreign() };
+        let Ok(question) = engine.question(admitted.forwarded, admitted.key, rules) else { return self.foreign() };
         let kind = Kind::Read { way: asks.way, after: asks.after };
-        match self.engine.ask(Arc::clone(&question), kind, asks.client).await {
+        match engine.ask(Arc::clone(&question), kind, asks.client).await {
             Ok(Served { page, how, .. }) => match self.whole(&page) {
-                Ok(content) => self.vouched(&asks.nonce, &question, &page, how, content),
+                Ok(content) => self.vouched(engine, asks, &question, &page, how, content),
                 Err(why) => self.refused(&asks.nonce, why),
             },
             Err(why) => self.refused(&asks.nonce, why),
@@ -145,13 +157,21 @@ impl Door {
         Ok(Untaken::new(trailed(content, page, true), !page.trailers.is_empty(), taken).boxed())
     }
 
-    fn vouched(&self, nonce: &Nonce, question: &Asked, page: &Page<Held>, how: How, content: Content) -> Answer {
-        let sketch = page.sketch(&self.engine.sketching, &question.key);
+    fn vouched(
+        &self,
+        engine: &Engine,
+        asks: &Asks,
+        question: &Asked,
+        page: &Page<Held>,
+        how: How,
+        content: Content,
+    ) -> Answer {
+        let sketch = page.sketch(&engine.sketching, &question.key);
         let mut headers: HeaderMap = page.fields.iter().cloned().collect();
         for (name, _) in &page.trailers {
             headers.append(header::TRAILER, HeaderValue::from_name(name.clone()));
         }
-        if let Ok(sealed) = HeaderValue::from_str(&self.core.seal.page(nonce, how, &sketch)) {
+        if let Ok(sealed) = HeaderValue::from_str(&self.core.seal.page(&asks.nonce, how, &sketch)) {
             headers.insert(CORE, sealed);
         }
         let mut answer = Response::new(content);
@@ -170,7 +190,7 @@ impl Door {
             return self.foreign();
         }
         // Of another group, or divided otherwise: the range comes all the same, without them.
-        if let Some(entries) = Carried::from_bytes(entries) {
+        if let Some(entries) = Entries::from_bytes(entries) {
             self.core.books.arrived(carries.token, entries);
         }
         match self.core.owner.imported(carries.token, carries.incarnation) {
@@ -197,7 +217,6 @@ impl Door {
 mod tests {
     use super::*;
     use crate::config::{Core as CoreConfig, Secret};
-    use crate::sketching_core::sketching;
     use std::net::SocketAddr;
     use tidings_client::placement::testing::TestPool;
     use tidings_sketch::sketcher::Ranges;
@@ -209,10 +228,10 @@ mod tests {
         let mut of = CoreConfig::of(pool.line(), here, Secret::new(&[1; 32]).unwrap());
         of.owner = pool.options("proxy");
         let (core, _changes) = Core::join(&config, &of, here).unwrap();
-        let (ranges, sketching) = (Arc::clone(&core) as Arc<dyn Ranges>, sketching(&config, &of.secret));
-        let engine = Arc::new(Engine::new(&config, ranges, Some(sketching)).unwrap());
-        let door = Door::new(core, engine, &config);
-        let (nonce, bytes) = ([1; 16], Carried::default().to_bytes());
+        let ranges = Arc::clone(&core) as Arc<dyn Ranges>;
+        let sites = Arc::new(Sites::start(&config, &ranges, Some(&of.secret)).unwrap());
+        let door = Door::new(core, sites, &config);
+        let (nonce, bytes) = ([1; 16], Vec::new());
         let bring = |token, incarnation| {
             let entries = door.core.seal.of_entries(&nonce, &bytes);
             door.brought(&bytes, &Carries { nonce, token, incarnation, length: bytes.len(), entries }).status()

@@ -8,7 +8,11 @@
 //!                                                 before a BFT group: the holder is waited for
 //! ```
 //! Every proxy is request sketcher and response sketcher (§3.4 of the paper). A request takes one hop at most: a door asks its
-//! own engine and nobody else. The loss of a proxy costs agreed reads, and nothing else.
+//! own engine and nobody else. Before origins the loss of a proxy costs agreed reads, and nothing else; before a group reads wait
+//! until its leases are over.
+//!
+//! Several sites share a core, and its leases: whoever holds a range remembers it of all of them. What they remember, and what
+//! they may take of a proxy, is apart.
 //!
 //! - `seal`: what proxies say to each other; `door`: where they are heard; `peers`: who of them answers; `carry`: entries that
 //!   go and come with ranges.
@@ -18,10 +22,11 @@ pub(crate) mod door;
 mod peers;
 mod seal;
 
-use crate::config::{Config, Core as CoreConfig, Secret};
+use crate::config::{Config, Core as CoreConfig, Secret, Site};
 use crate::engine::{End, Engine, Question, Served};
 use crate::held::Held;
 use crate::ordered::Group;
+use crate::sites::Sites;
 use bytes::Bytes;
 use carry::{Books, Carrier};
 use http::header::{HOST, HeaderValue, TE};
@@ -35,6 +40,7 @@ use parking_lot::Mutex;
 use peers::{Peers, Silence};
 use seal::{Asks, Nonce, Says, Seal, same};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,11 +65,10 @@ const IDLE: Duration = Duration::from_secs(15);
 const PATIENCES: u32 = 3;
 /// How often it is looked whether placement refuses this proxy.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long it is waited before the holder of a range is asked again.
+/// How long it is waited before the holder of a range is asked again, doubling: many may wait, and one that does not know their site
+/// would be asked by all of them.
 const AGAIN: Duration = Duration::from_millis(50);
-/// How long a range may have no holder, before a group with an order: longer than leases of a namespace that proxies make (12 s),
-/// and what it takes to notice.
-const HOLDERLESS: Duration = Duration::from_secs(20);
+const LONGEST_AGAIN: Duration = Duration::from_secs(1);
 
 type Line = Client<HttpConnector, Full<Bytes>>;
 
@@ -112,6 +117,33 @@ struct Read {
     client: u64,
 }
 
+/// What one site may take of its proxy's dealings with others.
+struct Lane {
+    /// How long another proxy has to begin its answer.
+    patience: Duration,
+    /// Requests that are put to others at a time.
+    forwards: Semaphore,
+    /// Reads of a group that are under way here, or wait for the holder of their range.
+    waits: Semaphore,
+    /// Who answers. A proxy that is silent of one site may reach what is behind the others.
+    peers: Mutex<Peers>,
+}
+
+impl Lane {
+    fn of(site: &Site, core: &CoreConfig) -> Lane {
+        Lane {
+            patience: match site.group {
+                // To order takes the holder as long as it takes.
+                Some(_) => site.patience + site.give_up,
+                None => site.patience.saturating_mul(PATIENCES),
+            },
+            forwards: Semaphore::new(core.most_forwards),
+            waits: Semaphore::new(site.most_requests),
+            peers: Mutex::default(),
+        }
+    }
+}
+
 /// A proxy's part in a sketching core.
 pub(crate) struct Core {
     owner: Owner,
@@ -119,15 +151,10 @@ pub(crate) struct Core {
     books: Arc<Books>,
     seal: Arc<Seal>,
     line: Line,
-    /// How long another proxy has to begin its answer, and for its page.
-    patience: Duration,
-    give_up: Duration,
-    unverified_rather_than_none: bool,
-    /// Requests that are put to others at a time.
-    forwards: Semaphore,
-    /// Reads of a group that are under way here, or wait for the holder of their range.
-    waits: Semaphore,
-    peers: Mutex<Peers>,
+    /// By the names of sites.
+    lanes: BTreeMap<String, Lane>,
+    /// How long a range may have no holder, before a group with an order.
+    holderless: Duration,
     counts: Counts,
 }
 
@@ -152,13 +179,15 @@ impl Ranges for Core {
     }
 }
 
-/// How pages are sketched in a core: alike by all proxies with these origins, and otherwise than in any other group.
-pub(crate) fn sketching(config: &Config, secret: &Secret) -> Sketching {
-    let mut origins: Vec<String> = config.origins.iter().map(ToString::to_string).collect();
+/// How pages of a site are sketched in a core: alike by all proxies that call it so, with these origins, and otherwise than any
+/// other site's.
+pub(crate) fn sketching(site: &Site, secret: &Secret) -> Sketching {
+    let mut origins: Vec<String> = site.origins.iter().map(ToString::to_string).collect();
     origins.sort_unstable();
-    let quorum = format!("{} of {}, {} wrong", config.quorum, origins.len(), config.faults);
-    let group = config.group.as_ref().map(Group::identity).unwrap_or_default();
-    let parts = origins.iter().chain([&quorum]).map(String::as_bytes).chain(group.iter().map(Vec::as_slice));
+    let quorum = format!("{} of {}, {} wrong", site.quorum, origins.len(), site.faults);
+    let group = site.group.as_ref().map(Group::identity).unwrap_or_default();
+    let parts = [&site.name].into_iter().chain(&origins).chain([&quorum]).map(String::as_bytes);
+    let parts = parts.chain(group.iter().map(Vec::as_slice));
     let parts: Vec<&[u8]> = parts.collect();
     Sketching::derived(secret.bytes(), "pages", &parts)
 }
@@ -222,16 +251,8 @@ impl Core {
             books,
             seal,
             line: line(),
-            patience: match config.group {
-                // To order takes the holder as long as it takes.
-                Some(_) => config.patience + config.give_up,
-                None => config.patience.saturating_mul(PATIENCES),
-            },
-            give_up: config.give_up,
-            unverified_rather_than_none: config.unverified_rather_than_none,
-            forwards: Semaphore::new(core.most_forwards),
-            waits: Semaphore::new(config.most_requests),
-            peers: Mutex::default(),
+            holderless: core.holderless,
+            lanes: config.sites.iter().map(|site| (site.name.clone(), Lane::of(site, core))).collect(),
             counts: Counts::default(),
         };
         Ok((Arc::new(core), changes))
@@ -239,19 +260,19 @@ impl Core {
 
     /// Deals with what placement tells: entries of a range that was lost go, those of one that was gained begin anew unless they
     /// came along. Ends with the owner.
-    pub(crate) async fn follow(self: Arc<Self>, engine: Arc<Engine>, mut changes: Changes) {
-        self.books.open(&engine);
+    pub(crate) async fn follow(self: Arc<Self>, sites: Arc<Sites>, mut changes: Changes) {
+        self.books.open(&sites);
         // Whatever was told before anybody listened.
-        self.books.begin_anew(&engine, self.owner.held().into_iter().map(|held| held.leased));
+        self.books.begin_anew(&sites, self.owner.held().into_iter().map(|held| held.leased));
         while let Some(change) = changes.next().await {
             if change.missed {
-                self.books.begin_anew(&engine, self.owner.held().into_iter().map(|held| held.leased));
+                self.books.begin_anew(&sites, self.owner.held().into_iter().map(|held| held.leased));
                 continue;
             }
-            change.revoked.iter().for_each(|leased| self.books.lost(&engine, *leased));
-            change.granted.iter().for_each(|leased| self.books.gained(&engine, *leased));
+            change.revoked.iter().for_each(|leased| self.books.lost(&sites, *leased));
+            change.granted.iter().for_each(|leased| self.books.gained(&sites, *leased));
         }
-        self.books.begin_anew(&engine, []);
+        self.books.begin_anew(&sites, []);
     }
 
     /// Tells when placement begins to refuse this proxy, for another reason, or no more.
@@ -337,10 +358,11 @@ impl Core {
     /// Asks whoever holds a request's range.
     async fn ask_holder(&self, engine: &Arc<Engine>, question: &Question, read: Read) -> End {
         let (at, Read { way, after, client }) = (question.key.position(), read);
+        let Some(lane) = self.lanes.get(&engine.site.name) else { return Err(Refusal::Moved) };
         if self.held(at).is_some() {
             engine.ask(Arc::clone(question), Kind::Read { way, after }, client).await
-        } else if let Some(address) = self.elsewhere(at) {
-            self.forward(engine, &address, question, read).await
+        } else if let Some(address) = self.elsewhere(lane, at) {
+            self.forward(engine, lane, &address, question, read).await
         } else {
             Err(Refusal::Moved)
         }
@@ -349,29 +371,34 @@ impl Core {
     /// Rule A: before a group with an order nobody but the holder answers. What was read past it now could be newer than what it
     /// remembers, and the next read, answered by it, would go back. So it is waited for until there is one.
     async fn insist(&self, engine: &Arc<Engine>, question: &Question, read: Read) -> End {
-        let Ok(_waits) = self.waits.try_acquire() else { return Err(Refusal::Busy) };
-        let until = Instant::now() + self.give_up.max(HOLDERLESS);
+        let lane = self.lanes.get(&engine.site.name).ok_or(Refusal::Busy)?;
+        let Ok(_waits) = lane.waits.try_acquire() else { return Err(Refusal::Busy) };
+        let until = Instant::now() + engine.site.give_up.max(self.holderless);
+        let mut pause = AGAIN;
         loop {
             match self.ask_holder(engine, question, read).await {
-                Err(Refusal::Moved) if Instant::now() < until => tokio::time::sleep(AGAIN).await,
+                Err(Refusal::Moved) if Instant::now() < until => {
+                    tokio::time::sleep(pause).await;
+                    pause = (2 * pause).min(LONGEST_AGAIN);
+                }
                 end => return end,
             }
         }
     }
 
     /// Who holds a place, as far as is known, unless it is away.
-    fn elsewhere(&self, at: KeyHash) -> Option<String> {
+    fn elsewhere(&self, lane: &Lane, at: KeyHash) -> Option<String> {
         let other = |owner: &tidings_client::placement::TableOwner, _| {
             (owner.id != self.owner.name()).then(|| owner.address.clone())
         };
         let address = self.lookup.find(at, other).flatten()?;
-        self.peers.lock().may_ask(Instant::now(), &address).then_some(address)
+        lane.peers.lock().may_ask(Instant::now(), &address).then_some(address)
     }
 
     /// Asks another proxy. That it gives no proper answer, or that too much is asked of others, is as if the range had moved.
-    async fn forward(&self, engine: &Engine, address: &str, question: &Question, read: Read) -> End {
-        let Ok(_under_way) = self.forwards.try_acquire() else { return Err(Refusal::Moved) };
-        match self.forwarded(engine, address, question, read).await {
+    async fn forward(&self, engine: &Engine, lane: &Lane, address: &str, question: &Question, read: Read) -> End {
+        let Ok(_under_way) = lane.forwards.try_acquire() else { return Err(Refusal::Moved) };
+        match self.forwarded(engine, lane, address, question, read).await {
             Ok(end) => {
                 if !matches!(end, Err(Refusal::Moved)) {
                     self.counts.forwarded.fetch_add(1, Relaxed);
@@ -380,7 +407,7 @@ impl Core {
             }
             Err(NoAnswer(silence, why)) => {
                 self.counts.unanswered.fetch_add(1, Relaxed);
-                let (now, mut peers) = (Instant::now(), self.peers.lock());
+                let (now, mut peers) = (Instant::now(), lane.peers.lock());
                 if let Some(how) = silence {
                     peers.silent(now, address, how);
                 }
@@ -395,14 +422,15 @@ impl Core {
     async fn forwarded(
         &self,
         engine: &Engine,
+        lane: &Lane,
         address: &str,
         question: &Question,
         read: Read,
     ) -> Result<End, NoAnswer> {
         let (nonce, Read { way, after, client }) = (nonce().map_err(NoAnswer::improper)?, read);
-        let asks = Asks { nonce, scheme: question.forwarded.scheme, way, client, after };
+        let asks = Asks { nonce, site: engine.identity, scheme: question.forwarded.scheme, way, client, after };
         let request = self.request(address, question, &asks).map_err(NoAnswer::improper)?;
-        let asked = tokio::time::timeout(self.patience, self.line.request(request)).await;
+        let asked = tokio::time::timeout(lane.patience, self.line.request(request)).await;
         let response = asked
             .map_err(|_| NoAnswer::late("it did not answer in time"))?
             .map_err(|error| NoAnswer(error.is_connect().then_some(Silence::Unreached), error.to_string()))?;
@@ -410,13 +438,13 @@ impl Core {
         let header = response.headers().get(CORE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let end = match self.seal.says(&asks.nonce, header) {
             None => Err(NoAnswer::improper(format_args!(
-                "it answered {status}, and not as a proxy of this core with these origins and rules"
+                "it answered {status}, and not as a proxy of this core with this site, its origins and its rules"
             ))),
-            Some(Says::Refused(why)) => Ok(Err(self.of_own_rule(why))),
+            Some(Says::Refused(why)) => Ok(Err(of_own_rule(&engine.site, why))),
             // What nobody looked at is this proxy's to serve, by its own rule.
-            Some(Says::Page(How::Unverified, _)) if !self.unverified_rather_than_none => Ok(Err(Refusal::Moved)),
+            Some(Says::Page(How::Unverified, _)) if !engine.site.unverified_rather_than_none => Ok(Err(Refusal::Moved)),
             Some(Says::Page(how, mac)) => {
-                let taken = tokio::time::timeout(self.give_up, engine.upstream.taken(response, question)).await;
+                let taken = tokio::time::timeout(engine.site.give_up, engine.upstream.taken(response, question)).await;
                 let taken = taken.map_err(|_| NoAnswer::late("its page did not come in time"))?;
                 let answer = taken.map_err(NoAnswer::improper)?;
                 if !same(&mac, &self.seal.of_page(&asks.nonce, how, &answer.sketch)) {
@@ -428,16 +456,8 @@ impl Core {
                 Ok(Ok(Served { page: answer.response, how, sigma: None }))
             }
         };
-        self.peers.lock().answered(address);
+        lane.peers.lock().answered(address);
         end
-    }
-
-    /// Where another proxy has no page that origins agree on, this one may serve what one of them says.
-    fn of_own_rule(&self, why: Refusal) -> Refusal {
-        match why {
-            Refusal::Group(group::Refusal::Disagreement) if self.unverified_rather_than_none => Refusal::Moved,
-            why => why,
-        }
     }
 
     fn request(&self, address: &str, question: &Question, asks: &Asks) -> Result<Request<Full<Bytes>>, http::Error> {
@@ -454,6 +474,14 @@ impl Core {
             }
         }
         request.body(Full::new(what.body.clone()))
+    }
+}
+
+/// Where another proxy has no page that origins agree on, this one may serve what one of them says.
+fn of_own_rule(site: &Site, why: Refusal) -> Refusal {
+    match why {
+        Refusal::Group(group::Refusal::Disagreement) if site.unverified_rather_than_none => Refusal::Moved,
+        why => why,
     }
 }
 

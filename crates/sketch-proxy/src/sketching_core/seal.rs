@@ -1,7 +1,7 @@
 //! What sketchers of one core say to each other in the header `Tidings-Core`, and how each knows that the other one said it.
 //!
 //! ```text
-//!   A ─ ask NONCE http usual CLIENT MAC ─▶ B        the MAC covers s(q), and so the whole request
+//!   A ─ ask NONCE SITE http usual CLIENT PLACE MAC ─▶ B    covers s(q), and so the whole request and whose it is
 //!     ◀─ page agreed MAC ──────────────────         covers the nonce and s(r), and so the whole page
 //!     ◀─ refused moved MAC ────────────────
 //!   A ─ carry NONCE TOKEN INCARNATION LENGTH ENTRIES MAC ─▶ B    covers what stands before it; ENTRIES is their own MAC
@@ -25,6 +25,8 @@ pub(crate) type Nonce = [u8; 16];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asks {
     pub(crate) nonce: Nonce,
+    /// Of which site, as proxies call it.
+    pub(crate) site: Sketch,
     /// As the client asked.
     pub(crate) scheme: &'static str,
     pub(crate) way: Way,
@@ -83,7 +85,11 @@ impl Seal {
     /// The MAC of a request.
     pub(crate) fn of_ask(&self, asks: &Asks, key: &Sketch, non_inputs: &Fields) -> Sketch {
         let mut pen = self.pen(Of::Request, "ask", &asks.nonce);
-        pen.field(asks.scheme.as_bytes()).field(way(asks.way).as_bytes()).number(asks.client).field(&key.0);
+        pen.field(&asks.site.0)
+            .field(asks.scheme.as_bytes())
+            .field(way(asks.way).as_bytes())
+            .number(asks.client)
+            .field(&key.0);
         pen.field(place(asks.after).as_bytes());
         for (name, value) in non_inputs {
             pen.field(name.as_str().as_bytes()).field(value.as_bytes());
@@ -119,9 +125,9 @@ impl Seal {
     /// The header of a request.
     pub(crate) fn ask(&self, asks: &Asks, key: &Sketch, non_inputs: &Fields) -> String {
         let mac = self.of_ask(asks, key, non_inputs);
-        let Asks { nonce, scheme, way: its, client, after } = asks;
+        let Asks { nonce, site, scheme, way: its, client, after } = asks;
         let after = place(*after);
-        format!("ask {} {scheme} {} {client:016x} {after} {}", Hex(*nonce), way(*its), Hex(mac.0))
+        format!("ask {} {} {scheme} {} {client:016x} {after} {}", Hex(*nonce), Hex(site.0), way(*its), Hex(mac.0))
     }
 
     /// The header of entries.
@@ -168,10 +174,11 @@ impl Seal {
 pub(crate) fn open(header: &str) -> Option<Opened> {
     let parts: Vec<&str> = header.split(' ').collect();
     match parts[..] {
-        ["ask", nonce, scheme, way, client, after, mac] => {
+        ["ask", nonce, site, scheme, way, client, after, mac] => {
             let scheme = ["http", "https"].into_iter().find(|known| *known == scheme)?;
             let client = u64::from_str_radix(client, 16).ok()?;
-            let asks = Asks { nonce: hex(nonce)?.0, scheme, way: way_of(way)?, client, after: place_of(after)? };
+            let (nonce, site) = (hex(nonce)?.0, hex(site)?);
+            let asks = Asks { nonce, site, scheme, way: way_of(way)?, client, after: place_of(after)? };
             Some(Opened::Asks(asks, hex(mac)?))
         }
         ["carry", nonce, token, incarnation, length, entries, mac] => {
@@ -275,6 +282,7 @@ mod tests {
 
     const NONCE: Nonce = [7; 16];
     const KEY: Sketch = Sketch([1; 16]);
+    const SITE: Sketch = Sketch([5; 16]);
 
     fn seal() -> Seal {
         Seal::new(b"the core's secret")
@@ -283,7 +291,7 @@ mod tests {
     #[test]
     fn a_request_is_what_was_sealed_or_none() {
         let after = Sigma::new(Incarnation(3), 70_000, 12);
-        let asks = Asks { nonce: NONCE, scheme: "https", way: Way::Usual, client: 99, after };
+        let asks = Asks { nonce: NONCE, site: SITE, scheme: "https", way: Way::Usual, client: 99, after };
         let agent: Fields = vec![(USER_AGENT, HeaderValue::from_static("x"))];
         let header = seal().ask(&asks, &KEY, &agent);
         let Some(Opened::Asks(opened, mac)) = open(&header) else { panic!("{header}") };
@@ -296,6 +304,7 @@ mod tests {
             seal().of_ask(&Asks { scheme: "http", ..opened }, &KEY, &agent),
             seal().of_ask(&Asks { way: Way::Replicated, ..opened }, &KEY, &agent),
             seal().of_ask(&Asks { nonce: [8; 16], ..opened }, &KEY, &agent),
+            seal().of_ask(&Asks { site: Sketch([6; 16]), ..opened }, &KEY, &agent),
             seal().of_ask(&Asks { after: None, ..opened }, &KEY, &agent),
             Seal::new(b"another secret").of_ask(&opened, &KEY, &agent),
         ];
@@ -343,7 +352,7 @@ mod tests {
     #[test]
     fn nonsense_is_none() {
         let proper = seal().ask(
-            &Asks { nonce: NONCE, scheme: "http", way: Way::Usual, client: 1, after: None },
+            &Asks { nonce: NONCE, site: SITE, scheme: "http", way: Way::Usual, client: 1, after: None },
             &KEY,
             &Fields::new(),
         );

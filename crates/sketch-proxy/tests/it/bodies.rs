@@ -14,8 +14,8 @@ async fn long_bodies_lie_on_disk_and_are_verified_like_others() {
     let place = tempfile::tempdir().unwrap();
     let spool = place.path().to_owned();
     let site = Site::start(&[Sin::None, Sin::Forger, Sin::None], |config| {
-        config.bodies = Bodies { memory: 1_000, disk: 1 << 20, unverified_above: None };
-        config.spool = spool;
+        config.sites[0].bodies = Bodies { memory: 1_000, disk: 1 << 20, unverified_above: None };
+        config.sites[0].spool = spool;
     })
     .await;
     let page = long(1);
@@ -36,8 +36,8 @@ async fn long_bodies_lie_on_disk_and_are_verified_like_others() {
 #[tokio::test]
 async fn without_room_on_disk_there_is_no_page() {
     let site = Site::start(&[Sin::None; 3], |config| {
-        config.bodies.memory = 1_000;
-        config.most_on_disk = 128 << 10;
+        config.sites[0].bodies.memory = 1_000;
+        config.sites[0].most_on_disk = 128 << 10;
     })
     .await;
     site.put("/long", &long(1));
@@ -48,7 +48,7 @@ async fn without_room_on_disk_there_is_no_page() {
 
 #[tokio::test]
 async fn what_is_too_long_to_hold_passes_by_rule_and_is_marked() {
-    let site = Site::start(&[Sin::None; 3], |config| config.bodies.unverified_above = Some(100_000)).await;
+    let site = Site::start(&[Sin::None; 3], |config| config.sites[0].bodies.unverified_above = Some(100_000)).await;
     let page = long(1);
     site.put("/long", &page);
     site.put("/short", "short");

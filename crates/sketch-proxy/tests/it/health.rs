@@ -12,10 +12,10 @@ async fn site(sins: &[Sin]) -> Site {
         checks.interval = Duration::from_millis(20);
         checks.patience = Duration::from_secs(5);
         (checks.down, checks.up) = (2, 2);
-        config.checks = Some(checks);
+        config.sites[0].checks = Some(checks);
         // Nobody is asked a second time because this machine is busy.
-        config.patience = Duration::from_secs(30);
-        config.give_up = Duration::from_secs(30);
+        config.sites[0].patience = Duration::from_secs(30);
+        config.sites[0].give_up = Duration::from_secs(30);
     })
     .await
 }
@@ -23,7 +23,7 @@ async fn site(sins: &[Sin]) -> Site {
 /// Waits until origins are as they should be.
 async fn until(site: &Site, what: &str, is: impl Fn(&[OriginStats]) -> bool) {
     let patience = tokio::time::Instant::now() + Duration::from_secs(60);
-    while !is(&site.proxy.stats().origins) {
+    while !is(&site.proxy.stats().sites[0].origins) {
         assert!(tokio::time::Instant::now() < patience, "not {what}: {:?}", site.proxy.stats());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -41,7 +41,12 @@ async fn who_is_down_is_not_asked_alone_until_he_is_up() {
     }
     assert!(sick.asked("/") <= 1, "it was asked in the vote alone: {}", sick.asked("/"));
     let stats = site.proxy.stats();
-    assert!(stats.origins[1].ejected && stats.origins[1].checks_failed > 0 && !stats.origins[0].ejected, "{stats:?}");
+    assert!(
+        stats.sites[0].origins[1].ejected
+            && stats.sites[0].origins[1].checks_failed > 0
+            && !stats.sites[0].origins[0].ejected,
+        "{stats:?}"
+    );
 
     sick.put(PATH, "ok");
     until(&site, "back", |all| all[1].up == Some(true) && !all[1].ejected).await;
@@ -61,7 +66,7 @@ async fn no_more_are_left_out_than_may_be_wrong() {
     until(&site, "well", |all| all.iter().all(|of| of.up == Some(true))).await;
     site.origins.iter().for_each(|origin| origin.remove(PATH));
     until(&site, "down", |all| all.iter().all(|of| of.up == Some(false))).await;
-    assert_eq!(site.proxy.stats().origins.iter().filter(|of| of.ejected).count(), 1);
+    assert_eq!(site.proxy.stats().sites[0].origins.iter().filter(|of| of.ejected).count(), 1);
     for _ in 0..20 {
         let got = site.get("/").await;
         assert_eq!((got.status, &got.body[..]), (200, &b"hello"[..]), "checks say nothing of pages");

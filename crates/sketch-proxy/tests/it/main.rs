@@ -10,6 +10,7 @@ mod patience;
 mod ports;
 mod secure;
 mod serving;
+mod sites;
 mod sketching_core;
 mod telling;
 mod verifying;

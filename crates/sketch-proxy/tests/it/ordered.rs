@@ -13,18 +13,18 @@ use tidings_bft::seat::Durable;
 use tidings_bft::sin::Sin;
 use tidings_bft::testing::{Modelled, Part};
 use tidings_client::placement::testing::{Line, TestPool};
-use tidings_sketch_proxy::{BftGroup, Config, Core, CoreStats, Group, Proxy, Secret, Service};
+use tidings_sketch_proxy::{BftGroup, Config, Core, CoreStats, Group, Proxy, Secret, Service, Site};
 
 const HERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 /// A group of four with two clients.
-struct Town<S> {
+pub struct Town<S> {
     group: Modelled<S>,
     _directory: TempDir,
 }
 
 impl<S: Durable> Town<S> {
-    async fn start(services: [S; 4], sins: [Option<Sin>; 4]) -> Town<S> {
+    pub async fn start(services: [S; 4], sins: [Option<Sin>; 4]) -> Town<S> {
         let directory = tempfile::tempdir().unwrap();
         let parts = services.into_iter().zip(sins);
         let parts = parts.map(|(service, sin)| Part { addresses: (free_address(), free_address()), service, sin });
@@ -33,16 +33,16 @@ impl<S: Durable> Town<S> {
     }
 
     /// How a proxy before it is configured, as one of its clients.
-    fn config(&self, client: usize, service: Service) -> Config {
+    pub fn config(&self, client: usize, service: Service) -> Config {
         let group = BftGroup {
             membership: Arc::new(self.group.founded.membership.clone()),
             client: self.group.founded.clients[client].clone(),
             last_nonce: 0,
             service,
         };
-        let mut config = Config::of_group(HERE, group).unwrap();
-        config.patience = Duration::from_millis(500);
-        config.allowance = None;
+        let mut config = Config::new(HERE, vec![Site::of_group(group).unwrap()]);
+        config.sites[0].patience = Duration::from_millis(500);
+        config.sites[0].allowance = None;
         config
     }
 
@@ -98,13 +98,17 @@ async fn keys_are_written_in_order_and_read_from_one_replica() {
     town.settled().await;
     assert_eq!(asking.get("/colour").await.status, 404);
     let stats = proxy.stats();
-    assert_eq!((stats.origins.len(), stats.origins.iter().map(|of| of.differed).sum::<u64>()), (4, 0), "{stats:?}");
-    assert!(stats.fast >= 22 && stats.origins[3].origin.starts_with("replica-3 127.0.0.1:"), "{stats:?}");
+    assert_eq!(
+        (stats.sites[0].origins.len(), stats.sites[0].origins.iter().map(|of| of.differed).sum::<u64>()),
+        (4, 0),
+        "{stats:?}"
+    );
+    assert!(stats.all.fast >= 22 && stats.sites[0].origins[3].origin.starts_with("replica-3 127.0.0.1:"), "{stats:?}");
 }
 
 #[tokio::test]
 async fn what_the_service_does_not_know_is_refused() {
-    let (_town, _proxy, asking) = keys([None; 4], |config| config.give_up = Duration::from_secs(1)).await;
+    let (_town, _proxy, asking) = keys([None; 4], |config| config.sites[0].give_up = Duration::from_secs(1)).await;
     let got = asking.ask("POST", "/colour", &[], "red").await;
     assert_eq!((got.status, got.header("allow")), (405, "GET, HEAD, PUT, DELETE"));
     assert_eq!(asking.ask("PUT", "/colour", &[("if-match", "\"1\"")], "red").await.status, 501);
@@ -117,7 +121,7 @@ async fn what_the_service_does_not_know_is_refused() {
 
 #[tokio::test]
 async fn without_a_quorum_nothing_is_answered() {
-    let quick = |config: &mut Config| config.give_up = Duration::from_millis(700);
+    let quick = |config: &mut Config| config.sites[0].give_up = Duration::from_millis(700);
     let (mut town, _proxy, asking) = keys([None; 4], quick).await;
     assert_eq!(asking.ask("PUT", "/colour", &[], "red").await.status, 201);
     town.group.servers[0] = None;
@@ -133,7 +137,7 @@ async fn without_a_quorum_nothing_is_answered() {
 #[tokio::test]
 async fn no_read_goes_back_whatever_one_replica_does() {
     for sin in [Sin::Stale, Sin::Forger, Sin::Equivocator, Sin::Mute] {
-        let impatient = |config: &mut Config| config.patience = Duration::from_millis(50);
+        let impatient = |config: &mut Config| config.sites[0].patience = Duration::from_millis(50);
         let (_town, proxy, asking) = keys([None, Some(sin), None, None], impatient).await;
         assert_eq!(asking.ask("PUT", "/count", &[], "0").await.status, 201);
         let (highest, written) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -158,7 +162,7 @@ async fn no_read_goes_back_whatever_one_replica_does() {
         };
         tokio::join!(write, read(1), read(2), read(3));
         let stats = proxy.stats();
-        assert!(stats.fast > 0 && stats.transitions > 0, "{sin:?}: {stats:?}");
+        assert!(stats.all.fast > 0 && stats.all.transitions > 0, "{sin:?}: {stats:?}");
         let mut reads = 0;
         while asking.get("/count").await.body != "12" {
             reads += 1;
@@ -177,7 +181,7 @@ fn cookie(got: &Got) -> String {
 #[tokio::test]
 async fn whoever_brings_its_cookie_reads_what_it_has_written() {
     const KEYS: u32 = 60;
-    let (town, _proxy, asking) = keys([None; 4], |config| config.read_your_writes = true).await;
+    let (town, _proxy, asking) = keys([None; 4], |config| config.sites[0].read_your_writes = true).await;
     for key in 0..KEYS {
         assert_eq!(asking.ask("PUT", &format!("/{key}"), &[], "old").await.status, 201);
         assert_eq!(asking.get(&format!("/{key}")).await.body, "old");
@@ -216,7 +220,7 @@ async fn a_client_of_another_group_is_refused_at_once() {
         Town::start([(); 4].map(|()| KeyValue::default()), [None; 4])
     );
     let mut config = one.config(0, Service::Keys);
-    let Some(Group::Bft(group)) = &mut config.group else { panic!("{config:?}") };
+    let Some(Group::Bft(group)) = &mut config.sites[0].group else { panic!("{config:?}") };
     group.client = other.group.founded.clients[0].clone();
     let refused = Proxy::start(config).await.err().map(|error| error.code.into_owned());
     assert_eq!(refused.as_deref(), Some("sketch.no_client"));
@@ -237,7 +241,7 @@ async fn pages_of_servers_beside_the_replicas_are_verified() {
         let got = asking.get("/page").await;
         assert_eq!((got.status, &got.body[..], got.header("content-type")), (200, &b"hello"[..], "text/plain"));
     }
-    assert!(proxy.stats().fast > 10, "{:?}", proxy.stats());
+    assert!(proxy.stats().all.fast > 10, "{:?}", proxy.stats());
     assert_eq!(how(&asking.get("/none").await), (404, "agreed", &b"no such page"[..]));
     assert_eq!(asking.ask("GET", "/language", &[("accept-language", "fr")], "").await.body, "fr");
     assert_eq!(asking.get("/broken").await.status, 500);
@@ -268,9 +272,9 @@ impl Pair {
         let (mut proxies, mut lines) = (Vec::new(), Vec::new());
         for at in 0..2 {
             let mut config = town.config(at, Service::Keys);
-            config.patience = Duration::from_secs(5);
-            config.give_up = Duration::from_secs(40);
-            config.read_your_writes = true;
+            config.sites[0].patience = Duration::from_secs(5);
+            config.sites[0].give_up = Duration::from_secs(40);
+            config.sites[0].read_your_writes = true;
             let line = pool.line();
             let mut core = Core::of(line.clone(), free_address(), Secret::new(&[7; 32]).unwrap());
             lines.push(line);

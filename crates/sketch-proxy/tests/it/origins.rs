@@ -219,7 +219,7 @@ impl Site {
         }
         let urls: Vec<String> = origins.iter().map(|origin| format!("http://{}", origin.address)).collect();
         let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &urls).unwrap();
-        config.patience = Duration::from_millis(300);
+        config.sites[0].patience = Duration::from_millis(300);
         change(&mut config);
         let proxy = Proxy::start(config).await.unwrap();
         let asking = Asking::of(proxy.address());

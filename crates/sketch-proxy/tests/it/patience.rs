@@ -63,7 +63,7 @@ async fn site(change: impl FnOnce(&mut Config)) -> Site {
         urls.push(format!("http://{}", origin(Arc::clone(&executed)).await));
     }
     let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &urls).unwrap();
-    (config.patience, config.give_up) = (PATIENCE, Duration::from_secs(60));
+    (config.sites[0].patience, config.sites[0].give_up) = (PATIENCE, Duration::from_secs(60));
     change(&mut config);
     let proxy = Proxy::start(config).await.unwrap();
     let asking = Asking::of(proxy.address());
@@ -85,7 +85,7 @@ impl Site {
 
 #[tokio::test]
 async fn a_write_that_takes_its_time_is_answered() {
-    let site = site(|config| config.writes = Writes::One).await;
+    let site = site(|config| config.sites[0].writes = Writes::One).await;
     assert_eq!(site.ask("POST", "/").await, "no");
     assert_eq!((site.executed.load(SeqCst), site.silences()), (1, 0), "once, and nobody was silent");
 }
@@ -102,7 +102,7 @@ async fn a_page_that_takes_its_time_is_fast_all_the_same() {
 #[tokio::test]
 async fn an_unverified_page_that_takes_its_time_is_served() {
     let white = PathRule { prefix: "/".into(), way: Way::One, personal_too: true };
-    let site = site(|config| config.rules.paths.push(white)).await;
+    let site = site(|config| config.sites[0].rules.paths.push(white)).await;
     assert_eq!(site.ask("GET", "/trickles").await, "no");
     assert_eq!(site.executed.load(SeqCst), 1, "who has begun is not asked again");
     assert_eq!(site.ask("GET", "/").await, "no");
@@ -119,4 +119,32 @@ async fn nobody_is_ejected_for_pages_that_take_everybody_long() {
     assert!(ways.iter().all(|way| way == "agreed"), "{ways:?}");
     assert_eq!(site.silences(), 0);
     assert!(site.proxy.standing().iter().all(|(standing, _)| !standing.ejected));
+}
+
+/// A client that goes away leaves nobody to blame and nothing under way: what it asked for is heard to its end.
+#[tokio::test]
+async fn what_is_asked_for_is_heard_though_the_client_has_gone() {
+    let site = site(|_| {}).await;
+    assert_eq!(site.ask("GET", "/trickles").await, "agreed");
+    let asked = site.executed.load(SeqCst);
+    for gone in 1..=3 {
+        let mut stream = TcpStream::connect(site.proxy.address()).await.unwrap();
+        let head = format!("GET /trickles HTTP/1.1\r\nHost: {}\r\n\r\n", site.proxy.address());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        while site.executed.load(SeqCst) < asked + gone {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    for _ in 0..1_000 {
+        if site.proxy.stats().all.fast == 3 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let all = site.proxy.stats().all;
+    assert_eq!(
+        (all.fast, all.replicated, site.silences(), site.executed.load(SeqCst)),
+        (3, 1, 0, asked + 3),
+        "{all:?}"
+    );
 }

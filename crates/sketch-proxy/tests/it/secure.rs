@@ -68,7 +68,7 @@ async fn origins(certificates: &[&Made]) -> Vec<Arc<Origin>> {
 async fn proxy(origins: &[Arc<Origin>], change: impl FnOnce(&mut Config)) -> Proxy {
     let urls: Vec<String> = origins.iter().map(|origin| format!("https://{}", origin.address)).collect();
     let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &urls).unwrap();
-    config.give_up = Duration::from_secs(5);
+    config.sites[0].give_up = Duration::from_secs(5);
     change(&mut config);
     Proxy::start(config).await.unwrap()
 }
@@ -78,7 +78,7 @@ async fn clients_and_origins_come_by_tls() {
     let (shown, theirs) = (made("127.0.0.1"), made("127.0.0.1"));
     let origins = origins(&[&theirs, &theirs, &theirs]).await;
     let proxy = proxy(&origins, |config| {
-        config.origin_ca = Some(theirs.certificate.clone());
+        config.sites[0].origin_ca = Some(theirs.certificate.clone());
         config.tls = Some(Identity { certificate: shown.certificate.clone(), key: shown.key.clone() });
     })
     .await;
@@ -105,7 +105,7 @@ async fn an_origin_that_nobody_vouches_for_is_not_asked() {
     let elsewhere = made("elsewhere.example");
     for wrong in [&strange, &elsewhere] {
         let origins = origins(&[&theirs, wrong, wrong]).await;
-        let proxy = proxy(&origins, |config| config.origin_ca = Some(theirs.certificate.clone())).await;
+        let proxy = proxy(&origins, |config| config.sites[0].origin_ca = Some(theirs.certificate.clone())).await;
         let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
         let uri = format!("http://{}/", proxy.address()).parse().unwrap();
         assert_eq!(client.get(uri).await.unwrap().status(), 502, "one of three is no quorum");
@@ -118,13 +118,13 @@ async fn certificates_that_are_none_are_refused_at_the_start() {
     let refused = async |change: &dyn Fn(&mut Config)| {
         let urls = ["https://a".to_owned()];
         let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &urls).unwrap();
-        config.origin_ca = Some(shown.certificate.clone());
+        config.sites[0].origin_ca = Some(shown.certificate.clone());
         change(&mut config);
         Proxy::start(config).await.err().map(|error| error.code.to_string())
     };
     assert_eq!(refused(&|_| {}).await, None);
     let bad = Some("sketch.bad_tls".to_owned());
-    assert_eq!(refused(&|config| config.origin_ca = Some(shown.key.clone())).await, bad);
+    assert_eq!(refused(&|config| config.sites[0].origin_ca = Some(shown.key.clone())).await, bad);
     let swapped = Identity { certificate: shown.key.clone(), key: shown.certificate.clone() };
     assert_eq!(refused(&|config| config.tls = Some(swapped.clone())).await, bad);
 }

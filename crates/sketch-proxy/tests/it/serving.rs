@@ -51,7 +51,7 @@ fn parts(got: &crate::origins::Got) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn several_ranges_are_served_in_one_answer() {
-    let site = Site::start(&[Sin::None; 3], |config| config.bodies.memory = 10).await;
+    let site = Site::start(&[Sin::None; 3], |config| config.sites[0].bodies.memory = 10).await;
     let long = "0123456789".repeat(30_000);
     for (path, page) in [("/page", "0123456789"), ("/on-disk", long.as_str())] {
         site.put(path, page);
@@ -112,7 +112,7 @@ async fn who_names_himself_is_not_answered_fast() {
 async fn who_names_himself_is_charged_each_time() {
     for name in [("cookie", "me=1"), ("authorization", "Basic eA==")] {
         let allowance = Some(Allowance { burst: 4, every: Duration::from_secs(3_600) });
-        let site = Site::start(&[Sin::None; 3], |config| config.allowance = allowance).await;
+        let site = Site::start(&[Sin::None; 3], |config| config.sites[0].allowance = allowance).await;
         site.put("/", "hello");
         assert_eq!(site.get("/").await.status, 200);
         let mut statuses = Vec::new();
@@ -132,7 +132,7 @@ async fn writes_go_to_nobody_or_to_one() {
     let writes = |site: &Site| site.origins.iter().map(|origin| origin.writes.load(Ordering::SeqCst)).sum::<u64>();
     assert_eq!(writes(&site), 0);
 
-    let site = Site::start(&[Sin::None; 3], |config| config.writes = Writes::One).await;
+    let site = Site::start(&[Sin::None; 3], |config| config.sites[0].writes = Writes::One).await;
     let got = site.ask("POST", "/", &[], "x").await;
     assert_eq!((got.status, got.header("tidings-verified"), &got.body[..], writes(&site)), (200, "no", &b"x"[..], 1));
 }
@@ -140,7 +140,7 @@ async fn writes_go_to_nobody_or_to_one() {
 #[tokio::test]
 async fn white_listed_paths_are_marked() {
     let white = PathRule { prefix: "/img/".into(), way: Way::One, personal_too: false };
-    let site = Site::start(&[Sin::None; 3], |config| config.rules.paths = vec![white]).await;
+    let site = Site::start(&[Sin::None; 3], |config| config.sites[0].rules.paths = vec![white]).await;
     site.put("/img/1", "picture");
     let got = site.get("/img/1").await;
     assert_eq!((got.status, got.header("tidings-verified"), site.reads()), (200, "no", 1));
@@ -150,10 +150,10 @@ async fn white_listed_paths_are_marked() {
 async fn sizes_and_rates_are_bounded() {
     let allowance = Some(Allowance { burst: 5, every: Duration::from_secs(600) });
     let site = Site::start(&[Sin::None; 3], |config| {
-        config.writes = Writes::One;
-        config.longest_request = 1_000;
-        config.bodies = Bodies { memory: 500, disk: 1_000, unverified_above: None };
-        config.allowance = allowance;
+        config.sites[0].writes = Writes::One;
+        config.sites[0].longest_request = 1_000;
+        config.sites[0].bodies = Bodies { memory: 500, disk: 1_000, unverified_above: None };
+        config.sites[0].allowance = allowance;
     })
     .await;
     site.put("/long", &"x".repeat(1_001));
@@ -171,7 +171,7 @@ async fn sizes_and_rates_are_bounded() {
 #[tokio::test]
 async fn pages_that_nobody_takes_are_bounded() {
     let site = Site::start(&[Sin::None; 3], |config| {
-        config.bodies.memory = 16 << 20;
+        config.sites[0].bodies.memory = 16 << 20;
         config.most_untaken = 20 << 20;
     })
     .await;
@@ -196,7 +196,7 @@ async fn pages_that_nobody_takes_are_bounded() {
 #[tokio::test]
 async fn an_answer_that_nobody_takes_is_let_go() {
     let site = Site::start(&[Sin::None; 3], |config| {
-        config.bodies.memory = 16 << 20;
+        config.sites[0].bodies.memory = 16 << 20;
         config.most_untaken = 20 << 20;
         config.slow_client = Duration::from_millis(400);
     })
@@ -225,8 +225,8 @@ async fn an_answer_that_nobody_takes_is_let_go() {
 #[tokio::test]
 async fn bodies_of_requests_are_bounded_together() {
     let site = Site::start(&[Sin::None; 3], |config| {
-        config.writes = Writes::One;
-        config.longest_request = 8_000;
+        config.sites[0].writes = Writes::One;
+        config.sites[0].longest_request = 8_000;
         config.most_requested = 10_000;
     })
     .await;
@@ -297,7 +297,7 @@ async fn raw(site: &Site, bytes: &str) -> String {
 /// one refusal, the end of the connection, and no origin hears anything.
 #[tokio::test]
 async fn ambiguous_and_malformed_requests_reach_no_origin() {
-    let site = Site::start(&[Sin::None; 3], |config| config.writes = Writes::One).await;
+    let site = Site::start(&[Sin::None; 3], |config| config.sites[0].writes = Writes::One).await;
     site.put("/", "hello");
     let chunked = "Transfer-Encoding: chunked\r\n";
     let mut asked = Vec::new();
@@ -359,7 +359,7 @@ async fn ambiguous_and_malformed_requests_reach_no_origin() {
 /// coding decides, nothing is taken behind it, and an origin hears one length.
 #[tokio::test]
 async fn nothing_is_taken_behind_a_request_of_two_lengths() {
-    let site = Site::start(&[Sin::None; 3], |config| config.writes = Writes::One).await;
+    let site = Site::start(&[Sin::None; 3], |config| config.sites[0].writes = Writes::One).await;
     let written = || site.origins.iter().map(|origin| origin.writes.load(Ordering::SeqCst)).sum::<u64>();
     let coding = "Transfer-Encoding: chunked\r\n";
     for (at, lengths) in [
@@ -396,7 +396,7 @@ async fn nothing_is_taken_behind_a_request_of_two_lengths() {
 /// By HTTP/2 a body ends where its frames say; what the head says of it besides would be believed by an origin that is spoken to by HTTP/1.1.
 #[tokio::test]
 async fn nothing_is_smuggled_by_http2() {
-    let site = Site::start(&[Sin::None; 3], |config| config.writes = Writes::One).await;
+    let site = Site::start(&[Sin::None; 3], |config| config.sites[0].writes = Writes::One).await;
     let written = || site.origins.iter().map(|origin| origin.writes.load(Ordering::SeqCst)).sum::<u64>();
     let field = |name: &str, value: &str| {
         [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
@@ -454,7 +454,7 @@ async fn said_of_the_first(stream: &mut TcpStream) -> Vec<u8> {
 async fn a_body_that_says_that_it_is_too_long_is_not_waited_for() {
     let patient = |config: &mut tidings_sketch_proxy::Config| {
         config.slow_client = Duration::from_secs(3_600);
-        config.writes = Writes::One;
+        config.sites[0].writes = Writes::One;
     };
     let site = Site::start(&[Sin::None; 3], patient).await;
     let told = raw(&site, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\nabc").await;
@@ -477,7 +477,7 @@ const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 #[tokio::test]
 async fn whoever_sends_slowly_is_cut_off_wherever_it_stands() {
     let slow = |config: &mut tidings_sketch_proxy::Config| {
-        config.writes = Writes::One;
+        config.sites[0].writes = Writes::One;
         config.slow_client = Duration::from_millis(400);
         config.most_connections = 2;
     };
@@ -523,7 +523,7 @@ async fn whoever_sends_slowly_is_cut_off_wherever_it_stands() {
 #[tokio::test]
 async fn a_head_or_a_body_that_trickles_is_cut_off() {
     let slow = |config: &mut tidings_sketch_proxy::Config| {
-        config.writes = Writes::One;
+        config.sites[0].writes = Writes::One;
         config.slow_client = Duration::from_millis(400);
     };
     let site = Site::start(&[Sin::None; 3], slow).await;

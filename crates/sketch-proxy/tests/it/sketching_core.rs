@@ -56,7 +56,7 @@ impl Site {
         let urls: Vec<String> = self.origins.iter().map(|origin| format!("http://{}", origin.address)).collect();
         let mut config = Config::of(HERE, &urls).unwrap();
         // A machine that is busy is no reason to ask all origins.
-        config.patience = Duration::from_secs(10);
+        config.sites[0].patience = Duration::from_secs(10);
         let door = free();
         let line = self.pool.line();
         let mut core = Core::of(line.clone(), door, Secret::new(secret).unwrap());
@@ -160,7 +160,7 @@ const SECRET: [u8; 32] = [1; 32];
 async fn pages_are_agreed_on_once_over_the_core() {
     let mut site = Site::start(5).await;
     for _ in 0..3 {
-        site.add(&SECRET, |config| config.writes = Writes::One).await;
+        site.add(&SECRET, |config| config.sites[0].writes = Writes::One).await;
     }
     site.settled(&[0, 1, 2]).await;
     let (pages, long) = (30, "long ".repeat(50_000));
@@ -315,9 +315,9 @@ async fn rules_that_come_back_find_nothing() {
     let verified = async |site: &Site| site.get(0, "/page").await.header("tidings-verified").to_owned();
     assert_eq!((verified(&site).await, verified(&site).await), ("agreed".to_owned(), "fast".to_owned()));
     let others = Rules { remembers_set_cookie: true, ..Rules::default() };
-    site.proxies[0].set_rules(others);
+    site.proxies[0].set_rules(0, others);
     assert_eq!((verified(&site).await, verified(&site).await), ("agreed".to_owned(), "fast".to_owned()));
-    site.proxies[0].set_rules(Rules::default());
+    site.proxies[0].set_rules(0, Rules::default());
     assert_eq!(verified(&site).await, "agreed", "another page may have been seen meanwhile");
     assert_eq!(verified(&site).await, "fast");
 }
@@ -328,8 +328,8 @@ async fn an_owner_without_origins_stands_in_nobodys_way() {
     let mut site = Site::start(3).await;
     site.add(&SECRET, |_| {}).await;
     site.add(&SECRET, |config| {
-        config.patience = Duration::from_nanos(1);
-        config.give_up = Duration::from_nanos(1);
+        config.sites[0].patience = Duration::from_nanos(1);
+        config.sites[0].give_up = Duration::from_nanos(1);
     })
     .await;
     site.divided(&[0, 1]).await;
@@ -351,7 +351,7 @@ async fn an_owner_without_origins_stands_in_nobodys_way() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_proxy_keeps_to_its_own_rule() {
     let mut site = Site::start(3).await;
-    site.add(&SECRET, |config| config.unverified_rather_than_none = true).await;
+    site.add(&SECRET, |config| config.sites[0].unverified_rather_than_none = true).await;
     site.add(&SECRET, |_| {}).await;
     site.divided(&[0, 1]).await;
     site.asks(0, 1).await;
@@ -441,7 +441,7 @@ async fn a_client_has_one_allowance_at_all_proxies_together() {
     let mut site = Site::start(3).await;
     let allowance = Some(Allowance { burst: BURST as u32, every: Duration::from_secs(3_600) });
     for _ in 0..3 {
-        site.add(&SECRET, |config| config.allowance = allowance).await;
+        site.add(&SECRET, |config| config.sites[0].allowance = allowance).await;
     }
     site.divided(&[0, 1, 2]).await;
     let mut served = 0;

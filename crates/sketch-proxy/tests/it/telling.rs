@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// An answer of the admin address.
-async fn told(admin: SocketAddr, request: &str) -> String {
+pub async fn told(admin: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(admin).await.unwrap();
     let text = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     stream.write_all(text.as_bytes()).await.unwrap();
@@ -28,9 +28,9 @@ async fn other_rules_hold_from_the_next_request_on() {
     let verified = async || site.get("/page").await.header("tidings-verified").to_owned();
     assert_eq!((verified().await, verified().await), ("agreed".to_owned(), "fast".to_owned()));
     let never = PathRule { prefix: "/".into(), way: Way::Replicated, personal_too: false };
-    assert_eq!(site.proxy.set_rules(Rules { paths: vec![never], ..Rules::default() }), 1);
+    assert_eq!(site.proxy.set_rules(0, Rules { paths: vec![never], ..Rules::default() }), 1);
     assert_eq!((verified().await, verified().await), ("agreed".to_owned(), "agreed".to_owned()));
-    assert_eq!(site.proxy.set_rules(Rules::default()), 2);
+    assert_eq!(site.proxy.set_rules(0, Rules::default()), 2);
     assert_eq!(verified().await, "agreed", "what was remembered under other rules is not found again");
     assert_eq!(verified().await, "fast");
 }
@@ -49,20 +49,23 @@ async fn metrics_and_statistics_are_told_on_this_machine() {
     let stats = told(admin, "GET /stats").await;
     let stats: Stats = serde_json::from_str(stats.split_once("\r\n\r\n").unwrap().1).unwrap();
     assert_eq!(stats, site.proxy.stats());
-    assert_eq!((stats.requests, stats.remembered, stats.origins.len()), (40, 1, 3));
-    assert!(stats.fast > 0 && stats.origins[1].mismatches + stats.origins[1].differed > 0, "{stats:?}");
-    assert_eq!((stats.origins[0].mismatches, stats.origins[2].differed), (0, 0));
+    assert_eq!((stats.all.requests, stats.all.remembered, stats.sites[0].origins.len()), (40, 1, 3));
+    assert!(
+        stats.all.fast > 0 && stats.sites[0].origins[1].mismatches + stats.sites[0].origins[1].differed > 0,
+        "{stats:?}"
+    );
+    assert_eq!((stats.sites[0].origins[0].mismatches, stats.sites[0].origins[2].differed), (0, 0));
 
     let metrics = told(admin, "GET /metrics").await;
     for line in [
         "tidings_sketch_requests_total{verified=\"agreed\",status=\"200\"}".to_owned(),
-        format!("tidings_sketch_fast_total {}", stats.fast),
+        format!("tidings_sketch_fast_total {}", stats.all.fast),
         "tidings_sketch_request_seconds_count 40".to_owned(),
         "tidings_sketch_request_seconds_bucket{le=\"+Inf\"} 40".to_owned(),
         "tidings_sketch_remembered_pages 1".to_owned(),
         format!(
             "tidings_sketch_origin_mismatches_total{{origin=\"{}\"}} {}",
-            stats.origins[1].origin, stats.origins[1].mismatches
+            stats.sites[0].origins[1].origin, stats.sites[0].origins[1].mismatches
         ),
         "# TYPE tidings_sketch_origin_ejected gauge".to_owned(),
     ] {
@@ -89,7 +92,7 @@ async fn the_console_shows_who_was_wrong_and_goes_on() {
         }
     }
     let page = told(admin, "GET /").await;
-    let wrong = site.proxy.stats().origins[1].clone();
+    let wrong = site.proxy.stats().sites[0].origins[1].clone();
     assert!(wrong.mismatches + wrong.differed > 0, "{wrong:?}");
     for part in ["<!DOCTYPE html>", "text/html", "default-src 'none'", &wrong.origin, "<svg", "class=\"bad\"", "/clock"]
     {

@@ -34,7 +34,7 @@ async fn with_two_of_five_wrong_only_right_pages_are_seen() {
 #[tokio::test]
 async fn who_says_something_else_each_time_is_found_out() {
     // A machine that is busy is nobody's silence.
-    let patient = |config: &mut tidings_sketch_proxy::Config| config.patience = Duration::from_secs(30);
+    let patient = |config: &mut tidings_sketch_proxy::Config| config.sites[0].patience = Duration::from_secs(30);
     let site = Site::start(&[Sin::None, Sin::Fickle, Sin::None], patient).await;
     site.put("/", "hello");
     let mut reads = 0;
@@ -43,7 +43,7 @@ async fn who_says_something_else_each_time_is_found_out() {
         reads += 1;
         assert!(reads < 1_000, "{:?}", site.proxy.standing());
     }
-    let (standing, counts) = (site.proxy.standing(), site.proxy.counts());
+    let (standing, counts) = (site.proxy.standing(), site.proxy.stats().all);
     assert!([0, 2].iter().all(|right| standing[*right].0.mismatches == 0), "{standing:?}");
     assert_eq!(counts.transitions, 0, "the page has not changed");
 }
@@ -53,7 +53,7 @@ async fn a_read_of_what_is_remembered_costs_one_execution() {
     let site = Site::start(&[Sin::None; 5], |_| {}).await;
     site.put("/", "hello");
     let first = site.get("/").await;
-    assert_eq!((first.header("tidings-verified"), site.proxy.counts().replicated), ("agreed", 1));
+    assert_eq!((first.header("tidings-verified"), site.proxy.stats().all.replicated), ("agreed", 1));
     for _ in 0..100 {
         let got = site.get("/").await;
         assert_eq!((got.header("tidings-verified"), &got.body[..]), ("fast", &b"hello"[..]));
@@ -69,7 +69,7 @@ async fn a_read_of_what_is_remembered_costs_one_execution() {
 #[tokio::test]
 async fn without_a_quorum_nothing_is_served_or_it_is_marked() {
     let wrong = [Sin::None, Sin::Forger, Sin::Mute];
-    let quick = |config: &mut tidings_sketch_proxy::Config| config.give_up = Duration::from_millis(400);
+    let quick = |config: &mut tidings_sketch_proxy::Config| config.sites[0].give_up = Duration::from_millis(400);
     let site = Site::start(&wrong, quick).await;
     site.put("/", "hello");
     let got = site.get("/").await;
@@ -86,8 +86,8 @@ async fn without_a_quorum_nothing_is_served_or_it_is_marked() {
     assert!(String::from_utf8_lossy(&got.body).contains("too few replicas answered"), "{got:?}");
 
     let marked = |config: &mut tidings_sketch_proxy::Config| {
-        config.give_up = Duration::from_millis(400);
-        config.unverified_rather_than_none = true;
+        config.sites[0].give_up = Duration::from_millis(400);
+        config.sites[0].unverified_rather_than_none = true;
     };
     let site = Site::start(&[Sin::None, Sin::Mute, Sin::Mute], marked).await;
     site.put("/", "hello");

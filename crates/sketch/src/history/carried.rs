@@ -48,9 +48,14 @@ impl Carried {
         self.items.is_empty()
     }
 
+    /// How many bytes they are as they travel.
+    pub fn length(&self) -> usize {
+        HEAD + ITEM * self.items.len()
+    }
+
     /// As they travel.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD + ITEM * self.items.len());
+        let mut bytes = Vec::with_capacity(self.length());
         let count = self.items.len() as u32;
         [FORM, self.shards, self.buckets, count].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
         bytes.extend(self.incarnation.0.to_le_bytes());

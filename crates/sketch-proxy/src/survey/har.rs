@@ -171,6 +171,26 @@ mod tests {
         assert_eq!(bodies, [red, red, blue, blue, None]);
     }
 
+    /// As Chromium 156 saw a page of four parts, loaded four times (recorded by Playwright, with content).
+    #[test]
+    fn a_file_of_a_browser_is_read_whole() {
+        let file = include_bytes!("../../tests/har/chromium.har");
+        let fetched = read("chromium.har", &file[..]).unwrap();
+        let of = |path: &str| -> Vec<Option<String>> {
+            let parts = fetched.iter().filter(|one| one.url == format!("http://127.0.0.1:8123{path}"));
+            parts.map(|one| one.body.as_ref().map(|body| String::from_utf8_lossy(body).into_owned())).collect()
+        };
+        assert!(fetched.len() == 16 && fetched.iter().all(|one| one.first_party && one.site == "127.0.0.1"));
+        let ticks = ["tick 0", "tick 0", "tick 1", "tick 1"].map(|tick| Some(tick.to_owned()));
+        assert_eq!(of("/clock"), ticks);
+        let dots = of("/dot.png?ids[]=1|2");
+        assert!(
+            dots.len() == 4 && dots.iter().all(|dot| dot.is_some() && *dot == dots[0]),
+            "three were unchanged (304)"
+        );
+        assert_eq!((of("/").len(), of("/style.css").len()), (4, 4));
+    }
+
     #[test]
     fn nobody_was_asked_for_what_a_browser_had() {
         let entry = |url: &str, cache: Option<&str>| {

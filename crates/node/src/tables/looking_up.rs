@@ -12,6 +12,7 @@ use tidings_client::tables::form::key_to;
 use tidings_predicate::{Key, Packed};
 use tidings_tables::calls::Visible;
 use tidings_tables::gather::Gather;
+use tidings_tables::refusal::Refusal;
 use tidings_wire::v1;
 
 /// Records that are looked up for together: with a limit as many are looked up in vain at most, and so many of the largest may be
@@ -70,7 +71,7 @@ impl Hub {
         records: &[Visible],
         found: &mut Found,
     ) -> Result<Vec<Option<At>>, Error> {
-        let named: Vec<Option<At>> = records.iter().map(|record| gather.lookup(record)).collect();
+        let named = records.iter().map(|record| gather.lookup(record)).collect::<Result<Vec<Option<At>>, Refusal>>()?;
         found.make_room();
         let missing: BTreeSet<&At> = named.iter().flatten().filter(|at| !found.records.contains_key(*at)).collect();
         let asking: Vec<BoxFuture<'_, _>> = missing.into_iter().map(|at| self.look_up_one(eyes, at.clone())).collect();

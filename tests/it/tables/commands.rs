@@ -85,6 +85,9 @@ fn conditions_conflicts_and_mistakes_are_told() {
     put("b", "[]", &[]).failed(2, "JSON object");
     let wrong = server.run(&["table", "read", "notes", "text =! 'a'"]);
     assert!(wrong.code == 2 && wrong.err.contains('^'), "{wrong:?}");
+    let closed = server.run(&["table", "read", "notes", "txt == 'a'"]);
+    assert!(closed.err.contains('^'), "{closed:?}");
+    closed.failed(2, "the table has no column `txt`");
     server.run(&["table", "read", "nothing"]).failed(3, "There is no table `nothing`.");
     server.run(&["table", "create", "no name"]).failed(2, "cannot name a table");
     // What nothing keeps is not promised.

@@ -3,6 +3,7 @@
 use super::convert;
 use super::directories::TableName;
 use super::hub::Hub;
+use super::reading::Taken;
 use futures::future::BoxFuture;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,7 +95,7 @@ impl Hub {
         let (key, level, reader) = (Some(key_to(key.clone())), read.level, read.reader.clone());
         let read = v1::RecordRead { table, key, level, reader, ..Default::default() };
         Box::pin(async move {
-            let rows = self.read(caller, read).await?.rows;
+            let rows = self.read(caller, read, Taken::Before).await?.rows;
             let record = rows.into_iter().next().and_then(convert::record_of).map(|record| record.columns);
             Ok((at, record))
         })

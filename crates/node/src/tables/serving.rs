@@ -5,6 +5,7 @@ use super::convert;
 use super::cutting::{Why, ceded_to};
 use super::directories::{Entry, TableName};
 use super::hub::{Hub, random};
+use super::reading::Taken;
 use crate::connection::Responder;
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ impl Hub {
                 Message::Info(self.cut(&caller, &merge.table, merge.at, false).await?)
             }
             (Some(Message::Write(write)), None) => Message::Written(self.write(&caller, write).await?),
-            (Some(Message::Read(read)), None) => Message::Rows(self.read(&caller, read).await?),
+            (Some(Message::Read(read)), None) => Message::Rows(self.read(&caller, read, Taken::Now).await?),
             (Some(Message::Queries(asked)), None) => Message::QueriesReply(self.queries(&caller, asked).await?),
             (Some(Message::Load(asked)), None) => Message::LoadReply(self.load(&caller, asked).await?),
             (Some(message), Some(partition)) => self.at_partition(&caller, partition, message).await?,

@@ -26,7 +26,10 @@ const COMPILED: usize = 4_096;
 #[derive(Debug)]
 pub(super) struct Table {
     pub properties: Properties,
+    /// What texts may name that were taken, here or elsewhere.
     pub dialect: Dialect,
+    /// What new texts may name.
+    pub strict: Dialect,
     pub may_write: Option<Predicate>,
     pub index: Index,
     pub queries: BTreeMap<QueryId, Subscription>,
@@ -68,6 +71,7 @@ impl Table {
         let mut table = Table {
             properties: Properties::default(),
             dialect: Dialect { functions: options.functions.clone(), ..Dialect::default() },
+            strict: Dialect::default(),
             may_write: None,
             index: Index::new(options.index, options.seed),
             queries: BTreeMap::new(),
@@ -79,7 +83,9 @@ impl Table {
     }
 
     pub fn alter(&mut self, properties: Properties) {
-        self.dialect.columns = properties.dialect().columns;
+        let functions = self.dialect.functions.clone();
+        self.dialect = Dialect { functions: functions.clone(), ..properties.dialect() };
+        self.strict = Dialect { functions, ..properties.strict_dialect() };
         // A directory holds only what compiles; what does not, here where a function may not be registered, denies everything.
         let denied = |_| Predicate::compile("false", &Dialect::default()).ok();
         self.may_write = properties.guard(&self.dialect.functions).unwrap_or_else(denied);

@@ -108,7 +108,7 @@ impl Processor {
         let checked = check(&write).and_then(named).and_then(|()| match &write.change {
             // R9: whom a record is shown to must not change by itself, or live queries would not tell it.
             Update::Put { predicate, .. } if !predicate.is_empty() => {
-                let compiled = Predicate::compile(predicate, &table.dialect);
+                let compiled = Predicate::compile(predicate, &table.strict);
                 compiled.and_then(|it| if unchecked { Ok(()) } else { it.check_live() }).map_err(Refusal::from)
             }
             _ => Ok(()),

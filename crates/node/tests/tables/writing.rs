@@ -1,11 +1,11 @@
-//! For how long writers wait.
+//! What writers say of themselves, and for how long they wait.
 
-use super::Town;
+use super::{Town, near, put_near};
 use serde_json::json;
 use std::pin::pin;
 use std::time::Duration;
 use tidings_base::Error;
-use tidings_client::tables::{Columns, form};
+use tidings_client::tables::{Columns, Conflict, Outcome, Tables, Value as Cell, Write, form};
 use tidings_client::{Client, ClientConfig, Request, Retry};
 use tidings_wire::v1::record_write::Change;
 use tidings_wire::v1::tables_message::Message;
@@ -13,6 +13,32 @@ use tidings_wire::{Body, v1};
 
 /// How long anything here may take.
 const SOON: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_says_what_an_audience_asks_for_patches_the_record_and_sees_what_is_in_the_way() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "cars", json!({})).await;
+    let config = ClientConfig { credential: Some(shop), ..ClientConfig::in_process(town.node.door()) };
+    let cars = Tables::connect(config).await.unwrap().table("cars");
+    put_near(&cars, "a", 1).await;
+    let patch = || Write::patch("a", [("n", Cell::Int(7))]);
+    for hidden in [patch(), patch().reader(near(2))] {
+        assert_eq!(cars.write(hidden).await.unwrap(), Outcome::Conflict(Conflict::Hidden));
+    }
+    let version = cars.write(patch().reader(near(1))).await.unwrap().committed().unwrap();
+    for write in [Write::put("a", [("n", Cell::Int(8))]), Write::delete("a"), patch()] {
+        let late = |place| write.clone().if_version(version - 1).reader(near(place));
+        assert_eq!(cars.write(late(2)).await.unwrap(), Outcome::Conflict(Conflict::Hidden));
+        match cars.write(late(1)).await.unwrap() {
+            Outcome::Conflict(Conflict::Theirs(theirs)) => {
+                assert_eq!((theirs.version, &theirs.columns["n"]), (version, &Cell::Int(7)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    town.node.shutdown().await.unwrap();
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_waits_for_the_one_before_it_for_no_longer_than_it_says() {

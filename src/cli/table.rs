@@ -326,6 +326,9 @@ pub struct Condition {
     /// Only if the record has this version; 0 = only if there is none
     #[arg(long, value_name = "VERSION")]
     pub if_version: Option<u64>,
+    /// What records' predicates see as `reader`: a JSON object. Only what is shown to it can be patched
+    #[arg(long, value_name = "JSON")]
+    pub context: Option<String>,
     /// The name of this write, by which it has its effect once however often it is repeated, and is waited for by readers:
     /// 32 random hexadecimal digits for whoever writes, and a number from 1
     #[arg(long, value_name = "NETID/SEQ[/ACKED[/AFTER]]")]

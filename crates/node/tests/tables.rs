@@ -4,6 +4,8 @@ mod access;
 mod console;
 mod pending;
 mod served;
+mod showing;
+mod writing;
 
 use crate::support::{Answer, TestIssuer, request, send_http1, with_operator};
 use http::Method;

@@ -11,6 +11,8 @@ pub struct Dialect {
     pub functions: Functions,
     /// The kinds of columns that the table's schema declares; others may hold anything.
     pub columns: BTreeMap<String, Kinds>,
+    /// Whether there are no others: a text that names one is wrong.
+    pub closed: bool,
     /// The name by which a query's expressions see the record that was looked up in another table.
     pub joined: Option<String>,
 }

@@ -11,13 +11,14 @@ use crate::place::Place;
 use crate::template::{Op, Path, Program};
 use crate::value::{Key, Value};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::fmt;
 
 /// The steps that one evaluation may take unless told otherwise: an operation is one, and one more for each 16 bytes it
 /// looks at, or for each field that stands before the one it looks for.
 pub const STEPS: u32 = 200_000;
-const BYTES_A_STEP: usize = 16;
+pub(crate) const BYTES_A_STEP: usize = 16;
 
 /// Why an expression has no value for a record and a reader. As a predicate it then does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,25 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
+/// A predicate took more steps than it may: nobody knows whether it holds. Apart from that a fault does not match (R12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooSlow;
+
+/// Counts the steps of many evaluations, for whoever shares a thread with them.
+#[derive(Debug, Default)]
+pub struct Meter(Cell<u64>);
+
+impl Meter {
+    /// The steps that were taken.
+    pub fn steps(&self) -> u64 {
+        self.0.get()
+    }
+
+    fn add(&self, steps: u32) {
+        self.0.set(self.0.get() + u64::from(steps));
+    }
+}
+
 /// What an expression is evaluated over; what is not given is missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scope<'a> {
@@ -69,6 +89,7 @@ pub struct Scope<'a> {
     pub(crate) user: Option<&'a [u8]>,
     pub(crate) joined: Option<&'a [u8]>,
     pub(crate) now: Option<i64>,
+    pub(crate) meter: Option<&'a Meter>,
 }
 
 impl<'a> Scope<'a> {
@@ -90,6 +111,11 @@ impl<'a> Scope<'a> {
     /// Adds the time, in microseconds since 1970.
     pub fn at(self, micros: i64) -> Scope<'a> {
         Scope { now: Some(micros), ..self }
+    }
+
+    /// Counts what is evaluated over it.
+    pub fn metered(self, meter: &'a Meter) -> Scope<'a> {
+        Scope { meter: Some(meter), ..self }
     }
 
     fn root(&self, root: Root) -> Option<&'a [u8]> {
@@ -151,12 +177,12 @@ pub(crate) fn run<'a>(
     stack: &mut Stack<'a>,
 ) -> Result<Val<'a>, Fault> {
     stack.0.clear();
-    let mut machine = Machine { program, scope, steps, stack: &mut stack.0 };
-    let mut at = code.0 as usize;
-    while at < code.1 as usize {
-        at = machine.step(at)?;
+    let before = *steps;
+    let value = Machine { program, scope, steps: &mut *steps, stack: &mut stack.0 }.run(code);
+    if let Some(meter) = scope.meter {
+        meter.add(before - *steps);
     }
-    machine.pop()
+    value
 }
 
 struct Machine<'a, 's> {
@@ -167,6 +193,14 @@ struct Machine<'a, 's> {
 }
 
 impl<'a> Machine<'a, '_> {
+    fn run(&mut self, code: Code) -> Slot<'a> {
+        let mut at = code.0 as usize;
+        while at < code.1 as usize {
+            at = self.step(at)?;
+        }
+        self.pop()
+    }
+
     fn spend(&mut self, steps: usize) -> Result<(), Fault> {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         *self.steps = self.steps.checked_sub(steps).ok_or(Fault::TooSlow)?;

@@ -161,9 +161,14 @@ impl Checker<'_> {
             Node::Literal(value) => Kinds::of(value),
             Node::Key => Kinds::STRING | Kinds::BYTES,
             Node::Path(_, fields) if fields.is_empty() => Kinds::MAP,
-            Node::Path(Root::This, fields) if fields.len() == 1 => {
-                self.dialect.columns.get(&fields[0]).copied().unwrap_or(Kinds::DATA)
-            }
+            Node::Path(Root::This, fields) => match self.dialect.columns.get(&fields[0]) {
+                Some(kinds) if fields.len() == 1 => *kinds,
+                None if self.dialect.closed => {
+                    let message = format!("the table has no column `{}`", fields[0]);
+                    return Err(Refusal::new(Wrong::Name, message).at(self.text, expr.at));
+                }
+                _ => Kinds::DATA,
+            },
             Node::Path(..) => Kinds::DATA,
             Node::Select(inner, _) => {
                 self.want(inner, Kinds::MAP, "selecting a field")?;

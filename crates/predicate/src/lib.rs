@@ -43,7 +43,7 @@ mod value;
 mod tests;
 
 pub use dialect::Dialect;
-pub use eval::{Fault, STEPS, Scope};
+pub use eval::{Fault, Meter, STEPS, Scope, TooSlow};
 pub use kinds::Kinds;
 pub use packed::{BadData, MAX_VALUE_DEPTH, Packed};
 pub use parser::{MAX_DEPTH, MAX_TEXT};

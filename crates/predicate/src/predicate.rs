@@ -2,7 +2,7 @@
 
 use crate::ast::Node;
 use crate::dialect::Dialect;
-use crate::eval::{Fault, STEPS, Scope, Stack, truth};
+use crate::eval::{Fault, STEPS, Scope, Stack, TooSlow, truth};
 use crate::kinds::{Kinds, check};
 use crate::packed::Val;
 use crate::parser::parse;
@@ -104,21 +104,29 @@ impl Predicate {
 
     /// Whether it holds: R12, a fault does not match and shows nothing.
     pub fn holds(&self, scope: &Scope<'_>) -> bool {
-        self.evaluate(scope, &mut STEPS.clone()) == Ok(true)
+        self.holds_in_time(scope) == Ok(true)
     }
 
-    /// The same for one of many evaluations over the same data.
+    /// The same for whoever has written it, and is told if it took too long.
+    pub fn holds_in_time(&self, scope: &Scope<'_>) -> Result<bool, TooSlow> {
+        holds_in_time(&self.0.template, &self.0.constants, scope, &mut Stack::default())
+    }
+
+    /// Whether it holds, for one of many evaluations over the same data.
     pub(crate) fn holds_with<'a>(&'a self, scope: &Scope<'a>, stack: &mut Stack<'a>) -> bool {
-        is_true(&self.0.template, &self.0.constants, scope, stack)
+        holds_in_time(&self.0.template, &self.0.constants, scope, stack) == Ok(true)
     }
 }
 
 /// Whether a text of this template holds with these constants.
-pub(crate) fn is_true<'a>(
+pub(crate) fn holds_in_time<'a>(
     template: &'a Template,
     constants: &'a [u8],
     scope: &Scope<'a>,
     stack: &mut Stack<'a>,
-) -> bool {
-    matches!(template.value(template.whole(), constants, scope, &mut STEPS.clone(), stack), Ok(Val::Bool(true)))
+) -> Result<bool, TooSlow> {
+    match template.value(template.whole(), constants, scope, &mut STEPS.clone(), stack) {
+        Err(Fault::TooSlow) => Err(TooSlow),
+        value => Ok(matches!(value, Ok(Val::Bool(true)))),
+    }
 }

@@ -4,7 +4,7 @@ use crate::calls::Visible;
 use crate::refusal::Refusal;
 use tidings_base::Wall;
 use tidings_predicate::query::{Ask, Collector, Query, Row};
-use tidings_predicate::{Dialect, Key, Packed, Scope};
+use tidings_predicate::{Dialect, Key, Meter, Packed, Scope};
 
 /// Whoever reads, and when: what expressions may name besides the record.
 #[derive(Clone, Debug)]
@@ -43,14 +43,24 @@ impl Gather {
 
     /// The table and key to be looked up for a record, if the query looks something up. What is found is read as this reader,
     /// and given to [`Gather::add`].
-    pub fn lookup(&self, record: &Visible) -> Option<(String, Key)> {
-        let (table, key) = self.query.lookup_key(&scope(&self.reading, &record.key, &record.columns))?;
-        Some((table.to_owned(), key))
+    pub fn lookup(&self, record: &Visible) -> Result<Option<(String, Key)>, Refusal> {
+        let named = self.query.lookup_key(&scope(&self.reading, &record.key, &record.columns))?;
+        Ok(named.map(|(table, key)| (table.to_owned(), key)))
     }
 
     /// Adds a record, with what was looked up for it.
     pub fn add(&mut self, record: &Visible, joined: Option<&Packed>) -> Result<(), Refusal> {
-        let scope = scope(&self.reading, &record.key, &record.columns);
+        self.add_metered(record, joined, &Meter::default())
+    }
+
+    /// The same, counting the steps that it takes.
+    pub(crate) fn add_metered(
+        &mut self,
+        record: &Visible,
+        joined: Option<&Packed>,
+        meter: &Meter,
+    ) -> Result<(), Refusal> {
+        let scope = scope(&self.reading, &record.key, &record.columns).metered(meter);
         let added = match joined {
             Some(joined) => self.collector.add(&scope.joined_with(joined)),
             None => self.collector.add(&scope),

@@ -60,12 +60,19 @@ impl Properties {
         Duration::from_secs(self.tombstones_s)
     }
 
-    /// What texts over this table's records may name.
+    /// What texts over this table's records may name: any column, since records that were there before may have what a schema does
+    /// not declare, and live queries ask for it.
     pub fn dialect(&self) -> Dialect {
         let columns = self.schema.iter().flat_map(|schema| &schema.columns);
         let columns = columns.map(|(name, column)| (name.clone(), column.kinds()));
         let by = self.partition_by.iter().map(|by| (by.column.clone(), by.holds.column().kinds()));
         Dialect { columns: columns.chain(by).collect(), ..Dialect::default() }
+    }
+
+    /// What new texts may name: of a closed table no column that it does not have.
+    pub fn strict_dialect(&self) -> Dialect {
+        let closed = self.schema.as_ref().is_some_and(|schema| schema.closed);
+        Dialect { closed, ..self.dialect() }
     }
 
     /// What guards its writes, if anything does: it may call functions that are pure, where whoever decides knows them.

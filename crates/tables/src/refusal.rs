@@ -1,6 +1,8 @@
 //! Why something is not done, each with a stable code and what to do.
 
 use tidings_base::{Class, Error};
+use tidings_predicate::query::Trouble;
+use tidings_predicate::{Fault, TooSlow};
 
 /// Why a request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,10 @@ pub enum Refusal {
     PartitionColumn(String),
     /// `may_write`, or the rule that only a record's writer may replace it, denies it.
     MayNotWrite,
+    /// `may_write` took more steps than it may.
+    RuleTooSlow,
+    /// A query took more steps for a record than it may.
+    TooSlow,
     /// The table may not grow.
     Quota,
     /// R6: another operation had this id.
@@ -71,8 +77,17 @@ impl From<tidings_predicate::Refusal> for Refusal {
     }
 }
 
-impl From<tidings_predicate::query::Trouble> for Refusal {
-    fn from(trouble: tidings_predicate::query::Trouble) -> Refusal {
+impl From<TooSlow> for Refusal {
+    fn from(_: TooSlow) -> Refusal {
+        Refusal::TooSlow
+    }
+}
+
+impl From<Trouble> for Refusal {
+    fn from(trouble: Trouble) -> Refusal {
+        if trouble == Trouble::Fault(Fault::TooSlow) {
+            return Refusal::TooSlow;
+        }
         Refusal::Query(Error::new("tables.query_failed", Class::Invalid, format!("{trouble}.")))
     }
 }
@@ -149,6 +164,18 @@ impl From<Refusal> for Error {
                 Class::Refused,
                 "The table's rule for writers denies this change.",
                 "Ask the table's application what may_write says.",
+            ),
+            Refusal::RuleTooSlow => (
+                "tables.too_slow",
+                Class::Refused,
+                "The table's rule for writers takes too many steps for this change.",
+                "Write a smaller record, or shorten may_write: what a step is stands with predicates.",
+            ),
+            Refusal::TooSlow => (
+                "tables.too_slow",
+                Class::Invalid,
+                "The query takes too many steps for one of the records.",
+                "Shorten its expressions, or put first what tells small records from large ones: what a step is stands with predicates.",
             ),
             Refusal::Quota => (
                 "tables.quota",

@@ -41,6 +41,7 @@ fn written(record: &Keyed, write: Write, condition: &Condition, remote: &Remote)
         Some(version) => write.if_version(version),
         None => write,
     };
+    let write = write.reader(context(condition.context.as_deref())?);
     let write = match &condition.operation {
         Some(name) => write.operation(form::operation_of(name)?),
         None => write,

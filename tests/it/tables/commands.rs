@@ -85,6 +85,9 @@ fn conditions_conflicts_and_mistakes_are_told() {
     put("b", "[]", &[]).failed(2, "JSON object");
     let wrong = server.run(&["table", "read", "notes", "text =! 'a'"]);
     assert!(wrong.code == 2 && wrong.err.contains('^'), "{wrong:?}");
+    let closed = server.run(&["table", "read", "notes", "txt == 'a'"]);
+    assert!(closed.err.contains('^'), "{closed:?}");
+    closed.failed(2, "the table has no column `txt`");
     server.run(&["table", "read", "nothing"]).failed(3, "There is no table `nothing`.");
     server.run(&["table", "create", "no name"]).failed(2, "cannot name a table");
     // What nothing keeps is not promised.
@@ -108,6 +111,30 @@ fn conditions_conflicts_and_mistakes_are_told() {
     table(&server, &["drop", "notes", "--yes"]);
     put("a", r#"{"text": "x"}"#, &[]).failed(3, "There is no table `notes`.");
     assert_eq!(table(&server, &["ls", "--json"]).json()["tables"], json!([]));
+}
+
+/// What a writer says of itself decides whether it may patch a record, and what a conflict says of it.
+#[test]
+fn writers_say_of_themselves_what_audiences_ask_for() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let server = start(dir.path());
+    create(&server, "cars", &[]);
+    let here = ["--context", r#"{"place": 1}"#];
+    table(&server, &["put", "cars", "a", r#"{"n": 1}"#, "--audience", "reader.place == 1"]);
+    let patch = |more: &[&str]| server.run(&[&["table", "patch", "cars", "a", r#"{"n": 2}"#], more].concat());
+    for more in [&[][..], &["--context", r#"{"place": 2}"#]] {
+        patch(more).failed(4, "not shown to this writer");
+    }
+    patch(&["--context", "[]"]).failed(2, "JSON object");
+    assert_eq!(patch(&here).code, 0);
+    let shown = table(&server, &[&["get", "cars", "a", "--json"], &here[..]].concat()).json();
+    assert_eq!(shown["columns"], json!({ "n": 2 }));
+    for write in [&["put", "cars", "a", "{}"][..], &["rm", "cars", "a"]] {
+        let write = [&["table"], write, &["--if-version", "1"]].concat();
+        server.run(&write).failed(4, "not shown to this writer");
+        server.run(&[&write[..], &here].concat()).failed(4, &format!("the record has version {}", shown["version"]));
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ pub struct Write {
     key: Key,
     what: What,
     expected: Option<u64>,
+    reader: Columns,
     operation: Option<v1::RecordOperation>,
 }
 
@@ -67,7 +68,7 @@ impl Write {
     }
 
     fn new(key: impl Into<Key>, what: What) -> Write {
-        Write { key: key.into(), what, expected: None, operation: None }
+        Write { key: key.into(), what, expected: None, reader: Columns::new(), operation: None }
     }
 
     /// The same under a name of the caller's own (R6), rather than one of this library's: whoever repeats it later, from
@@ -80,6 +81,13 @@ impl Write {
     /// The same, if the record has this version; 0 = if there is none.
     pub fn if_version(mut self, version: u64) -> Write {
         self.expected = Some(version);
+        self
+    }
+
+    /// The same by a writer that says this of itself as a reader: what audiences see as `reader`. They decide whether it may patch
+    /// the record, and whether a conflict shows it.
+    pub fn reader(mut self, reader: Columns) -> Write {
+        self.reader = reader;
         self
     }
 
@@ -100,6 +108,7 @@ impl Write {
             operation: self.operation.clone(),
             condition,
             change: Some(change),
+            reader: Some(form::data_to(&self.reader)?),
             ..Default::default()
         })
     }

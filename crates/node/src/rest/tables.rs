@@ -506,7 +506,8 @@ pub(super) async fn patch(mut writing: Writing, JsonBody(body): JsonBody<Value>)
 #[utoipa::path(delete, path = "/v1/tables/{table}/records/{key}", operation_id = "tables_delete", tag = "tables",
     params(("table" = String, Path, description = "The table"), ("key" = String, Path, description = "The key"),
         ("in" = Option<String>, Query, description = "The value of the partition column, if the table has one"),
-        ("bytes" = Option<bool>, Query, description = "The key is bytes, not text")),
+        ("bytes" = Option<bool>, Query, description = "The key is bytes, not text"),
+        ("reader" = Option<String>, Query, description = "What the writer says of itself as a reader: a JSON object")),
     responses((status = 200, body = serde_json::Value), (status = 412, body = serde_json::Value),
         (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)
 ))]

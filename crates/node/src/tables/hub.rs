@@ -121,7 +121,12 @@ impl Hub {
         let _: Result<(), Machines> = self.machines.set(machines);
     }
 
-    /// What texts over a table's records may name at this node.
+    /// What new texts over a table's records may name at this node.
+    pub(super) fn strict_dialect(&self, properties: &Properties) -> Dialect {
+        Dialect { functions: self.told.functions.clone(), ..properties.strict_dialect() }
+    }
+
+    /// The same of texts that were taken before.
     pub(super) fn dialect(&self, properties: &Properties) -> Dialect {
         Dialect { functions: self.told.functions.clone(), ..properties.dialect() }
     }

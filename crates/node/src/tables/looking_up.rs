@@ -3,6 +3,7 @@
 use super::convert;
 use super::directories::TableName;
 use super::hub::Hub;
+use super::reading::Taken;
 use futures::future::BoxFuture;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use tidings_client::tables::form::key_to;
 use tidings_predicate::{Key, Packed};
 use tidings_tables::calls::Visible;
 use tidings_tables::gather::Gather;
+use tidings_tables::refusal::Refusal;
 use tidings_wire::v1;
 
 /// Records that are looked up for together: with a limit as many are looked up in vain at most, and so many of the largest may be
@@ -70,7 +72,7 @@ impl Hub {
         records: &[Visible],
         found: &mut Found,
     ) -> Result<Vec<Option<At>>, Error> {
-        let named: Vec<Option<At>> = records.iter().map(|record| gather.lookup(record)).collect();
+        let named = records.iter().map(|record| gather.lookup(record)).collect::<Result<Vec<Option<At>>, Refusal>>()?;
         found.make_room();
         let missing: BTreeSet<&At> = named.iter().flatten().filter(|at| !found.records.contains_key(*at)).collect();
         let asking: Vec<BoxFuture<'_, _>> = missing.into_iter().map(|at| self.look_up_one(eyes, at.clone())).collect();
@@ -93,7 +95,7 @@ impl Hub {
         let (key, level, reader) = (Some(key_to(key.clone())), read.level, read.reader.clone());
         let read = v1::RecordRead { table, key, level, reader, ..Default::default() };
         Box::pin(async move {
-            let rows = self.read(caller, read).await?.rows;
+            let rows = self.read(caller, read, Taken::Before).await?.rows;
             let record = rows.into_iter().next().and_then(convert::record_of).map(|record| record.columns);
             Ok((at, record))
         })

@@ -14,7 +14,7 @@ use tidings_base::{Class, Error};
 use tidings_client::Answers;
 use tidings_client::tables::form::{into_json, key_of, key_to, query_of};
 use tidings_predicate::Key;
-use tidings_predicate::query::Ask;
+use tidings_predicate::query::{Ask, Query};
 use tidings_tables::acl::Right;
 use tidings_tables::calls::{Answer, Call, Page, Span, Visible};
 use tidings_tables::directory::{Partition, Properties};
@@ -51,6 +51,13 @@ struct Course {
     /// The table that they are of.
     table: u64,
     until: Instant,
+}
+
+/// Whether a query is looked at as a new one, or was taken before, and goes on whatever its table has become.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    Now,
+    Before,
 }
 
 /// What became of a course.
@@ -204,6 +211,7 @@ impl Hub {
         self: &Arc<Self>,
         caller: &v1::TablesCaller,
         read: v1::RecordRead,
+        taken: Taken,
     ) -> Result<v1::RecordRows, Error> {
         let name = TableName::parse(&caller.app, &read.table)?;
         if read.audiences && !owns(caller, &name) {
@@ -232,6 +240,9 @@ impl Hub {
             match self.readable(&course).await {
                 Ok(entry) => {
                     course.of(entry.table().0);
+                    if taken == Taken::Now && course.read.cursor.is_empty() {
+                        self.check_columns(&course.ask, &entry.directory.properties)?;
+                    }
                     break course.locate(&entry.directory.properties)?;
                 }
                 Err(error) => self.again(error, course.until).await?,
@@ -246,6 +257,15 @@ impl Hub {
             false => self.read_computed(&mut course).await?,
         };
         course.finish(ends)
+    }
+
+    /// Refuses a query that names a column which its table can never have.
+    fn check_columns(&self, ask: &Ask, properties: &Properties) -> Result<(), Error> {
+        let dialect = self.strict_dialect(properties);
+        match dialect.closed {
+            true => Ok(Query::compile(ask, &dialect).map(drop)?),
+            false => Ok(()),
+        }
     }
 
     async fn read_one(self: &Arc<Self>, course: &mut Course) -> Result<(), Error> {
@@ -368,6 +388,8 @@ impl Hub {
                             break 'partitions;
                         }
                     }
+                    // What is evaluated over so many may take long: other tasks of this thread have their turn.
+                    tokio::task::yield_now().await;
                 }
             }
             if !course.pass(&part) {

@@ -5,6 +5,7 @@ use super::convert;
 use super::cutting::{Why, ceded_to};
 use super::directories::{Entry, TableName};
 use super::hub::{Hub, random};
+use super::reading::Taken;
 use crate::connection::Responder;
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ impl Hub {
                 Message::Info(self.cut(&caller, &merge.table, merge.at, false).await?)
             }
             (Some(Message::Write(write)), None) => Message::Written(self.write(&caller, write).await?),
-            (Some(Message::Read(read)), None) => Message::Rows(self.read(&caller, read).await?),
+            (Some(Message::Read(read)), None) => Message::Rows(self.read(&caller, read, Taken::Now).await?),
             (Some(Message::Queries(asked)), None) => Message::QueriesReply(self.queries(&caller, asked).await?),
             (Some(Message::Load(asked)), None) => Message::LoadReply(self.load(&caller, asked).await?),
             (Some(message), Some(partition)) => self.at_partition(&caller, partition, message).await?,
@@ -285,6 +286,7 @@ impl Hub {
         }
         let as_json = write.as_json;
         let until = Instant::now() + CALL;
+        let patience = (write.wait_ms > 0).then(|| Instant::now() + Duration::from_millis(write.wait_ms.into()));
         let mut written = loop {
             let attempt = async {
                 let entry = self.table(&name).await?;
@@ -296,11 +298,14 @@ impl Hub {
                 let mut write = write.clone();
                 let key = convert::stored_key(&entry.directory.properties, key.clone(), &mut write)?;
                 let partition = entry.directory.partition_id(partition_at(&entry, &key)?.number);
+                write.wait_ms = patience.map_or(0, left_ms);
                 self.at_owner(&caller, partition, Message::Write(write), until).await
             };
             match attempt.await {
                 Ok(Message::Written(written)) => break written,
                 Ok(_) => return Err(malformed()),
+                // Its caller wants to wait no longer for what it follows.
+                Err(error) if patience.is_some() && error.code == "tables.waited" => return Err(error),
                 Err(error) => self.again(error, until).await?,
             }
         };
@@ -366,7 +371,7 @@ impl Hub {
             let who = convert::caller_of(caller);
             match message {
                 Message::Write(write) => {
-                    let write = convert::write_of(&write, self.deadline())?;
+                    let write = convert::write_of(&write, self.deadline_within(write.wait_ms))?;
                     self.write_here(partition, who, Call::Write(Box::new(write))).await.map(Message::Written)
                 }
                 Message::PartitionStat(_) => match self.ask(partition, who, Call::Stat).await.next().await {
@@ -420,6 +425,15 @@ impl Hub {
         self.clock.now().mono + CALL
     }
 
+    /// The same for whoever waits no longer than this for others, in milliseconds; 0 = as long as a call may take.
+    fn deadline_within(&self, wait_ms: u32) -> Mono {
+        let latest = self.deadline();
+        match wait_ms {
+            0 => latest,
+            wait_ms => latest.min(self.clock.now().mono + Duration::from_millis(wait_ms.into())),
+        }
+    }
+
     /// Answers a read of a partition that is served here, piece by piece, to another node.
     pub(super) async fn serve_read(
         self: Arc<Self>,
@@ -462,6 +476,12 @@ fn outline(info: v1::TableInfo) -> v1::TableInfo {
     let v1::TableProperties { level, columns, partition_by, .. } = info.properties.unwrap_or_default();
     let properties = Some(v1::TableProperties { level, columns, partition_by, ..Default::default() });
     v1::TableInfo { table: info.table, app: info.app, properties, ..Default::default() }
+}
+
+/// What is left until then, in milliseconds, and never nothing: that would be no bound.
+fn left_ms(until: Instant) -> u32 {
+    let left = until.saturating_duration_since(Instant::now()).as_millis();
+    u32::try_from(left).unwrap_or(u32::MAX).max(1)
 }
 
 /// Whether somebody may know all of a table but its hidden records.

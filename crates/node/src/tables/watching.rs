@@ -3,7 +3,7 @@
 use super::convert;
 use super::directories::TableName;
 use super::hub::{Hub, Said};
-use super::reading::{PAGE, too_large};
+use super::reading::{PAGE, Taken, too_large};
 use super::untaken::{Connection, Heard, Standing, Untaken};
 use crate::connection::{Link, Requests, Responder};
 use crate::metrics;
@@ -212,7 +212,7 @@ impl Watching {
             reader: self.query.reader.clone(),
             ..Default::default()
         };
-        let rows = self.hub.read(&self.caller, read).await?;
+        let rows = self.hub.read(&self.caller, read, Taken::Before).await?;
         match rows.cursor.is_empty() {
             true => Ok(rows),
             false => Err(too_large("the answer is larger than a page")),
@@ -349,7 +349,12 @@ impl Hub {
         if let Some(value) = within {
             ask.predicate = properties.narrowed(&ask.predicate, &value)?;
         }
-        Query::compile(&ask, &self.dialect(properties)).and_then(|query| query.check_live()).map_err(Refusal::from)?;
+        // One that goes on was taken before, and may name what was a column then.
+        let dialect = match query.cursor.as_ref().is_some_and(|cursor| !cursor.is_empty()) {
+            true => self.dialect(properties),
+            false => self.strict_dialect(properties),
+        };
+        Query::compile(&ask, &dialect).and_then(|query| query.check_live()).map_err(Refusal::from)?;
         if query.cursor.as_ref().is_some_and(|cursor| !cursor.is_empty() && !self.is_sealed(cursor)) {
             return Err(Refusal::BadCursor.into());
         }

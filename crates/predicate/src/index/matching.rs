@@ -5,11 +5,11 @@ use super::scheme::Bound;
 use super::{Index, SubscriptionId, VACANT, Work, split};
 use crate::eval::{Scope, Stack};
 use crate::packed;
-use crate::predicate::{Predicate, is_true};
+use crate::predicate::{Predicate, holds_in_time};
 
 impl Index {
     /// Appends the subscriptions that a record is for, in order: their predicate holds for it, and its writer's predicate,
-    /// if it has one, for them.
+    /// if it has one, for them. Among them are those whose predicate takes more steps than it may.
     pub fn matches(&mut self, record: &Scope<'_>, writer: Option<&Predicate>, out: &mut Vec<SubscriptionId>) -> Work {
         // What holds now and not later cannot be watched (R9): a writer's predicate that asks the time shows nothing here.
         let record = &Scope { now: None, joined: None, ..*record };
@@ -100,7 +100,8 @@ impl Index {
         };
         let (constants, reader) = split(&slot.data);
         let scope = Scope { key: record.key, this: record.this, ..reader };
-        if !sure && !is_true(&shared.template, constants, &scope, stack) {
+        // Whose predicate takes too long to say is to hear that, if it may see the record: when the record is sent.
+        if !sure && holds_in_time(&shared.template, constants, &scope, stack) == Ok(false) {
             return (false, 1);
         }
         let shown = writer.is_none_or(|writer| writer.holds_with(&scope, stack));

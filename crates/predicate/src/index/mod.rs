@@ -33,6 +33,8 @@ pub struct Limits {
     pub subscriptions: usize,
     /// Subscriptions without an atom that can be looked up: each is evaluated for every record.
     pub scanned: usize,
+    /// The steps that all of these may take together for each record: one for an operation, and one for 16 bytes of constants.
+    pub scanned_steps: usize,
     /// Different shapes of predicates.
     pub templates: usize,
     /// Different patterns of `matches`, over all shapes: each may take half a megabyte.
@@ -55,6 +57,8 @@ impl Default for Limits {
             subscriptions: 4_000_000,
             // 1,000 evaluations take some 200 µs: what a record may cost beside its matches.
             scanned: 1_000,
+            // As much as one evaluation may take: a record costs as much again as a read of it. A text of 64 KiB has a quarter.
+            scanned_steps: crate::eval::STEPS as usize,
             templates: 16_384,
             patterns: 1_024,
             schemes: 1_024,
@@ -146,6 +150,8 @@ pub struct Index {
     bounds: Bounds,
     always: BTreeSet<u32>,
     scanned: BTreeSet<u32>,
+    /// The steps that those may take.
+    scanned_steps: usize,
     /// At how many places all subscriptions together stand.
     places: usize,
     mirrors: Mirrors,
@@ -178,6 +184,7 @@ impl Index {
             bounds: Bounds::new(),
             always: BTreeSet::new(),
             scanned: BTreeSet::new(),
+            scanned_steps: 0,
             places: 0,
             mirrors: Mirrors::default(),
             kept: Kept::default(),
@@ -225,7 +232,8 @@ impl Index {
     fn crowds(&self, id: SubscriptionId, template: u32, parts: usize) -> bool {
         let Some(shared) = &self.templates[template as usize] else { return false };
         let limits = &self.limits;
-        let scans = self.scanned.contains(&id.slot) && self.scanned.len() > limits.scanned / parts;
+        let many = self.scanned.len() > limits.scanned / parts || self.scanned_steps > limits.scanned_steps / parts;
+        let scans = many && self.scanned.contains(&id.slot);
         let patterned = !shared.template.patterns.is_empty() && self.patterns() > limits.patterns / parts;
         let new = |number: &u32| self.schemes[*number as usize].as_ref().is_some_and(|scheme| scheme.kept == 0);
         let schemes: BTreeSet<u32> = shared.routes.iter().flatten().map(|(number, _)| *number).filter(new).collect();
@@ -448,9 +456,13 @@ impl Index {
 
     fn checked_posts(&self, template: u32, data: &[u8], scanned: bool) -> Result<BTreeSet<Post>, Refusal> {
         let posts = self.posts(template, data);
-        if posts.contains(&Post::Scan) && !scanned && self.scanned.len() >= self.limits.scanned {
+        let many = || {
+            self.scanned.len() >= self.limits.scanned
+                || self.scanned_steps + self.steps(template, data) > self.limits.scanned_steps
+        };
+        if posts.contains(&Post::Scan) && !scanned && many() {
             return Err(full(
-                "this table is watched by too many predicates that no column can be looked up for; compare a column with \
+                "this table is watched by too many or too long predicates that no column can be looked up for; compare a column with \
                  `==`, `in`, `<`, `startsWith` or `distance`",
             ));
         }
@@ -458,6 +470,12 @@ impl Index {
             return Err(full("this table is watched for too many values: ask for fewer in one list"));
         }
         Ok(posts)
+    }
+
+    /// The steps that a subscription may take, whatever the record and its reader hold.
+    fn steps(&self, template: u32, data: &[u8]) -> usize {
+        let operations = self.templates[template as usize].as_ref().map_or(0, |shared| shared.template.ops.len());
+        operations + split(data).0.len() / crate::eval::BYTES_A_STEP
     }
 
     fn stand(&mut self, slot: u32, posts: &BTreeSet<Post>) {
@@ -478,14 +496,16 @@ impl Index {
                 }
                 Post::Scan => {
                     self.scanned.insert(slot);
+                    let Slot { template, data, .. } = &self.slots[slot as usize];
+                    self.scanned_steps += self.steps(*template, data);
                 }
             }
         }
     }
 
     fn leave(&mut self, slot: u32) {
-        let Slot { template, data, .. } = &self.slots[slot as usize];
-        let posts = self.posts(*template, data);
+        let Slot { template, ref data, .. } = self.slots[slot as usize];
+        let (posts, steps) = (self.posts(template, data), self.steps(template, data));
         self.places -= posts.len();
         for post in posts {
             match post {
@@ -503,6 +523,7 @@ impl Index {
                 }
                 Post::Scan => {
                     self.scanned.remove(&slot);
+                    self.scanned_steps -= steps;
                 }
             }
         }

@@ -101,6 +101,7 @@ proptest! {
         prop_assert!(index.is_empty() && index.postings.is_empty() && index.bounds.is_empty());
         prop_assert!(index.by_shape.is_empty() && index.by_fields.is_empty() && index.by_column.is_empty());
         prop_assert!(index.always.is_empty() && index.scanned.is_empty() && index.by_key.is_empty() && index.places == 0);
+        prop_assert_eq!(index.scanned_steps, 0);
     }
 }
 
@@ -262,6 +263,34 @@ fn what_cannot_be_looked_up_is_bounded_by_name() {
     let refusal =
         Index::new(limits, 1).subscribe(&predicate("now() > timestamp(a)"), &nobody(), &nobody()).expect_err("r9");
     assert_eq!(refusal.wrong, Wrong::NotLive);
+}
+
+#[test]
+fn what_is_evaluated_for_every_record_is_bounded_by_its_length_too() {
+    let mut index = Index::new(Limits { scanned_steps: 1_000, ..Limits::default() }, 1);
+    let chain = |count: usize| vec!["a != 1"; count].join(" || ");
+    let list = format!("!(a in [{}])", vec!["12345678"; 1_000].join(", "));
+    let mut subscribe = |text: &str| index.subscribe(&predicate(text), &nobody(), &nobody());
+    let long = subscribe(&chain(150)).expect("room");
+    for text in [chain(150), list.clone()] {
+        assert_eq!(subscribe(&text).expect_err("full").wrong, Wrong::Full);
+    }
+    let short = subscribe("a != 1").expect("room");
+    // What is looked up may be as long as it likes.
+    let indexed = subscribe(&format!("b == 1 && ({})", chain(1_000))).expect("room");
+    assert!(
+        index.crowds(long, index.template_of(long).unwrap(), 2)
+            && index.crowds(short, index.template_of(short).unwrap(), 2)
+    );
+    assert!(!index.crowds(indexed, index.template_of(indexed).unwrap(), 2));
+    assert!(index.unsubscribe(long) && !index.crowds(short, index.template_of(short).unwrap(), 2));
+    index.subscribe(&predicate(&chain(150)), &nobody(), &nobody()).expect("room");
+    // The longest text that there may be is taken where nobody else asks for much.
+    let mut index = Index::new(Limits::default(), 1);
+    let longest = format!("a{}", "||a".repeat((crate::MAX_TEXT - 1) / 3));
+    for _ in 0..2 {
+        index.subscribe(&predicate(&longest), &nobody(), &nobody()).expect("room");
+    }
 }
 
 #[test]

@@ -59,7 +59,8 @@ impl Groups {
     }
 
     pub(super) fn add(&mut self, query: &Query, scope: &Scope<'_>) -> Result<(), Trouble> {
-        let parts = query.group_by.iter().map(|(_, part)| normal(placed(part, scope)?));
+        let mut steps = STEPS;
+        let parts = query.group_by.iter().map(|(_, part)| normal(placed(part, scope, &mut steps)?));
         let name = Name(parts.collect::<Result<_, Trouble>>()?);
         let weight = name.weight();
         let group = self.groups.entry(name).or_insert_with(|| {
@@ -67,7 +68,7 @@ impl Groups {
             tallies(query)
         });
         for (tally, (_, _, part)) in group.iter_mut().zip(&query.aggregates) {
-            let value = match part.as_ref().map(|part| part.val(scope, &mut STEPS.clone())) {
+            let value = match part.as_ref().map(|part| part.val(scope, &mut steps)) {
                 None => Val::Bool(true),
                 Some(Err(Fault::Missing)) => continue,
                 Some(value) => value?,

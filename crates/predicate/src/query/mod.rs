@@ -13,7 +13,7 @@ mod rows;
 
 use crate::compare::{sortable, sorted};
 use crate::dialect::Dialect;
-use crate::eval::{Fault, STEPS, Scope};
+use crate::eval::{Fault, STEPS, Scope, TooSlow};
 use crate::kinds::Kinds;
 use crate::packed::{self, Packed, Val};
 use crate::predicate::{Expression, Predicate};
@@ -229,20 +229,24 @@ impl Query {
     }
 
     /// Whether a record belongs to the answer: the reader's predicate holds, and the writer's if the record has one.
-    pub fn selects(&self, scope: &Scope<'_>, writer: Option<&Predicate>) -> bool {
+    pub fn selects(&self, scope: &Scope<'_>, writer: Option<&Predicate>) -> Result<bool, TooSlow> {
         // The writer's predicate comes first: the reader's is not even evaluated over what is hidden.
-        writer.is_none_or(|writer| writer.holds(scope)) && self.predicate.as_ref().is_none_or(|own| own.holds(scope))
+        if writer.is_some_and(|writer| !writer.holds(scope)) {
+            return Ok(false);
+        }
+        self.predicate.as_ref().map_or(Ok(true), |own| own.holds_in_time(scope))
     }
 
     /// The table and the key that have to be looked up for a record; none if the record names none. What is found joins
     /// the scope only if its own writer shows it to this reader.
-    pub fn lookup_key(&self, scope: &Scope<'_>) -> Option<(&str, Key)> {
-        let (table, key) = self.lookup.as_ref()?;
-        match key.value(scope, &mut STEPS.clone()).ok()? {
-            Value::String(text) => Some((table, Key::String(text))),
-            Value::Bytes(bytes) => Some((table, Key::Bytes(bytes))),
-            _ => None,
-        }
+    pub fn lookup_key(&self, scope: &Scope<'_>) -> Result<Option<(&str, Key)>, TooSlow> {
+        let Some((table, key)) = &self.lookup else { return Ok(None) };
+        Ok(match key.value(scope, &mut STEPS.clone()) {
+            Ok(Value::String(text)) => Some((table, Key::String(text))),
+            Ok(Value::Bytes(bytes)) => Some((table, Key::Bytes(bytes))),
+            Err(Fault::TooSlow) => return Err(TooSlow),
+            Ok(_) | Err(_) => None,
+        })
     }
 }
 
@@ -275,9 +279,10 @@ fn aggregated(aggregate: Aggregate, text: &str, dialect: &Dialect) -> Result<Opt
     Ok(Some(expression))
 }
 
-/// A value for a sort column or a group: null where there is none, refused where there is no order.
-fn placed(expression: &Expression, scope: &Scope<'_>) -> Result<Box<[u8]>, Trouble> {
-    let value = match expression.val(scope, &mut STEPS.clone()) {
+/// A value for a sort column or a group: null where there is none, refused where there is no order. All parts of a query share
+/// the steps that one evaluation has.
+fn placed(expression: &Expression, scope: &Scope<'_>, steps: &mut u32) -> Result<Box<[u8]>, Trouble> {
+    let value = match expression.val(scope, steps) {
         Err(Fault::Missing) => Val::Null,
         other => other?,
     };

@@ -27,8 +27,10 @@ impl Rows {
     }
 
     pub(super) fn add(&mut self, query: &Query, scope: &Scope<'_>) -> Result<(), Trouble> {
-        let order = query.order.iter().map(|(part, _)| placed(part, scope)).collect::<Result<_, Trouble>>()?;
-        let row = Row { key: scope.key.cloned(), columns: project(query, scope)? };
+        let mut steps = STEPS;
+        let order = query.order.iter().map(|(part, _)| placed(part, scope, &mut steps));
+        let order = order.collect::<Result<_, Trouble>>()?;
+        let row = Row { key: scope.key.cloned(), columns: project(query, scope, &mut steps)? };
         self.rows.push((order, row));
         self.bytes += self.rows.last().map_or(0, weight);
         self.bound(query)
@@ -69,13 +71,13 @@ fn compare(query: &Query, left: &Placed, right: &Placed) -> Ordering {
 }
 
 /// The columns of a row. What a record does not have is left out, as in the record itself.
-fn project(query: &Query, scope: &Scope<'_>) -> Result<Packed, Trouble> {
+fn project(query: &Query, scope: &Scope<'_>, steps: &mut u32) -> Result<Packed, Trouble> {
     if query.project.is_empty() {
         return Ok(scope.this.and_then(|this| Packed::parse(this).ok()).unwrap_or_else(Packed::empty));
     }
     let mut columns = BTreeMap::new();
     for (name, part) in &query.project {
-        match part.value(scope, &mut STEPS.clone()) {
+        match part.value(scope, steps) {
             Ok(value) => {
                 columns.insert(name.clone(), value);
             }

@@ -1,6 +1,6 @@
 use super::{Aggregate, Ask, AskLookup, Collector, Direction, MAX_HELD, Query, Row, Trouble};
 use crate::tests::{dialect, packed, predicate};
-use crate::{Fault, Key, Packed, Scope, Value, Wrong};
+use crate::{Fault, Key, Packed, Scope, TooSlow, Value, Wrong};
 
 fn ask() -> Ask {
     Ask::default()
@@ -30,7 +30,7 @@ fn answer(ask: &Ask) -> Result<Vec<Row>, Trouble> {
         let mut collector = Collector::new(&query);
         for (key, columns) in people {
             let scope = Scope::record(key, columns);
-            if query.selects(&scope, None) {
+            if query.selects(&scope, None).unwrap() {
                 collector.add(&scope)?;
             }
         }
@@ -152,8 +152,8 @@ fn another_table_is_looked_into_by_key() {
     let query = Query::compile(&ask, &dialect()).expect("a query");
     let (key, post, author) = (Key::from("p"), packed([("by", "a1".into())]), packed([("name", "Ada".into())]));
     let scope = Scope::record(&key, &post);
-    assert_eq!(query.lookup_key(&scope), Some(("authors", Key::from("a1"))));
-    assert_eq!(query.lookup_key(&Scope::record(&key, &Packed::empty())), None);
+    assert_eq!(query.lookup_key(&scope), Ok(Some(("authors", Key::from("a1")))));
+    assert_eq!(query.lookup_key(&Scope::record(&key, &Packed::empty())), Ok(None));
     let mut collector = Collector::new(&query);
     collector.add(&scope.joined_with(&author)).expect("a row");
     collector.add(&scope).expect("a row");
@@ -182,10 +182,34 @@ fn a_record_that_its_writer_hides_is_in_no_answer() {
     let (key, this, nobody) = (Key::from("k"), packed([]), packed([]));
     let writer = predicate("!(reader.age < 21)");
     let shown = |age: Value| {
-        query.selects(&Scope::record(&key, &this).read_by(&packed([("age", age)]), &nobody), Some(&writer))
+        query.selects(&Scope::record(&key, &this).read_by(&packed([("age", age)]), &nobody), Some(&writer)).unwrap()
     };
     assert!(shown(21.into()) && !shown(20.into()) && !shown("old".into()));
-    assert!(!query.selects(&Scope::record(&key, &this).read_by(&nobody, &nobody), Some(&writer)));
+    assert_eq!(query.selects(&Scope::record(&key, &this).read_by(&nobody, &nobody), Some(&writer)), Ok(false));
+}
+
+/// Who asks too much of a record is told, if the record is shown to him; a writer who does shows it to nobody.
+#[test]
+fn what_is_too_slow_is_told_to_whoever_asks_it() {
+    let slow = vec!["s.contains('y')"; 1_000].join(" || ");
+    let compile = |ask: Ask| Query::compile(&ask, &dialect()).expect("a query");
+    let query = compile(Ask { predicate: slow.clone(), ..ask() });
+    let (key, this, nobody) = (Key::from("k"), packed([("s", "x".repeat(1 << 20).as_str().into())]), packed([]));
+    let scope = Scope::record(&key, &this).read_by(&nobody, &nobody);
+    assert_eq!(query.selects(&scope, None), Err(TooSlow));
+    for writer in ["false", "reader.age > 3", slow.as_str()] {
+        assert_eq!(query.selects(&scope, Some(&predicate(writer))), Ok(false), "{}", writer.len());
+    }
+    let small = packed([("s", "x".into())]);
+    assert_eq!(query.selects(&Scope::record(&key, &small).read_by(&nobody, &nobody), None), Ok(false));
+    let lookup = AskLookup { table: text("t"), key: format!("{slow} ? 'a' : 'b'"), name: text("other") };
+    assert_eq!(compile(Ask { lookup: Some(lookup), ..ask() }).lookup_key(&scope), Err(TooSlow));
+    // All parts of a query share the steps of one evaluation.
+    let parts = |count: usize| (0..count).map(|n| (format!("c{n}"), text("s.contains('y')"))).collect::<Vec<_>>();
+    let added = |ask: Ask| Collector::new(&compile(ask)).add(&scope);
+    assert_eq!(added(Ask { project: parts(3), ..ask() }), Ok(()));
+    assert_eq!(added(Ask { project: parts(4), ..ask() }), Err(Trouble::Fault(Fault::TooSlow)));
+    assert_eq!(added(Ask { group_by: parts(4), ..ask() }), Err(Trouble::Fault(Fault::TooSlow)));
 }
 
 #[test]

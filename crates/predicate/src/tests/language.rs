@@ -35,6 +35,28 @@ fn operators_and_functions_mean_what_cel_means() {
 }
 
 #[test]
+fn a_closed_table_has_no_other_columns() {
+    let columns = [("price".to_owned(), Kinds::INT), ("at".to_owned(), Kinds::MAP)];
+    let closed = Dialect { columns: columns.into(), closed: true, ..dialect() };
+    for text in
+        ["price < 3", "this.price < 3 && at.city == 'x'", "has(at.x)", "key == 'k' && reader.prise == user.prise"]
+    {
+        assert!(Predicate::compile(text, &closed).is_ok(), "{text}");
+    }
+    for (text, column) in [("prise < 3", 1), ("price < 3 && has(prise)", 18), ("price < 3 || this.prise.x in [1]", 14)]
+    {
+        let refusal = Predicate::compile(text, &closed).expect_err(text);
+        assert_eq!(
+            (refusal.wrong, refusal.place.as_ref().map(|place| place.column)),
+            (Wrong::Name, Some(column)),
+            "{text}"
+        );
+        assert!(refusal.to_string().contains("the table has no column `prise`"), "{refusal}");
+        assert!(Predicate::compile(text, &Dialect { closed: false, ..closed.clone() }).is_ok(), "{text}");
+    }
+}
+
+#[test]
 fn missing_fields_and_wrong_kinds_are_faults() {
     for text in ["nothing == 1", "nothing != 1", "m.y == 1", "a.x == 1", "has(nothing.x)", "user.nothing == 1"] {
         assert!(matches!(evaluate(text), Err(Fault::Missing | Fault::WrongKind)), "{text}");

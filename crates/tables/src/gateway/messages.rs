@@ -67,13 +67,6 @@ pub enum Input {
         /// What it says now.
         data: Packed,
     },
-    /// The client has other claims: it authenticated again.
-    UpdateClaims {
-        /// The query.
-        number: u64,
-        /// Who it is now.
-        caller: Box<Caller>,
-    },
     /// The client wants no more, or is gone.
     Unwatch {
         /// The query.

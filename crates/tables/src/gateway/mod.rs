@@ -525,23 +525,6 @@ impl Machine for Gateway {
         match input {
             Input::Watch { number, watch } => self.watch(now, number, *watch, out),
             Input::UpdateData { number, data } => self.update(now, number, |reader| reader.data = data, out),
-            Input::UpdateClaims { number, caller } => {
-                let Some(watched) = self.queries.get_mut(&number) else { return };
-                watched.watch.caller = (*caller).clone();
-                let Some(directory) = self.directories.get(&watched.watch.table).cloned() else { return };
-                self.admit(now, number, &directory, out);
-                match caller.expires {
-                    Some(expires) => {
-                        let left = Duration::from_micros(expires.0.saturating_sub(now.wall.0));
-                        self.timers.set(Timer::Expiry(number), now.mono + left);
-                    }
-                    None => {
-                        self.timers.cancel(&Timer::Expiry(number));
-                    }
-                }
-                let (access, claims) = (caller.access, caller.claims);
-                self.update(now, number, |reader| (reader.access, reader.claims) = (access, claims), out);
-            }
             Input::Unwatch { number } => self.leave(now, number, out),
             Input::Taken { number, events } => self.taken(number, events, out),
             Input::Directory(directory) => self.directory(now, directory, out),

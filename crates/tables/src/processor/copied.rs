@@ -8,6 +8,7 @@ use crate::names::{PartitionId, Position, RequestId};
 use crate::refusal::Refusal;
 use std::ops::Bound;
 use tidings_base::{Now, Outbox};
+use tidings_predicate::Meter;
 
 /// Records that are looked at in one go, and their bytes, so that others have their turn.
 const AT_ONCE: usize = 4_096;
@@ -83,21 +84,21 @@ impl Processor {
         // R5: what is missing from this piece is missing as of now: a copy that is behind would show it again.
         reading.position = reading.position.max(position);
         let shows_all = self.shared.is(Mutant::CopyShowsAll);
-        let most = self.shared.options.page_bytes;
+        let (most, steps, meter) = (self.shared.options.page_bytes, self.shared.options.steps, Meter::default());
         let Some(next) = reading.next.take() else { return self.piece(now, request, true, out) };
         let (mut seen, range) = (0, (Bound::Included(next), Bound::Excluded(reading.end.clone())));
         for (at, (row, (key, record))) in copy.rows.range(range).enumerate() {
             if reading.is_satisfied() {
                 break;
             }
-            if at >= AT_ONCE || seen >= BYTES_AT_ONCE || reading.size >= most {
+            if at >= AT_ONCE || seen >= BYTES_AT_ONCE || reading.size >= most || meter.steps() >= steps {
                 reading.next = Some(row.clone());
                 break;
             }
             seen += size(row, record);
             let taken = match shows_all {
-                true => reading.add(key, record),
-                false => reading.consider(&mut self.shared.writers, now, key, record),
+                true => reading.add(key, record, &meter),
+                false => reading.consider(&mut self.shared.writers, now, key, record, &meter),
             };
             if let Err(refusal) = taken {
                 self.reads.remove(&request);

@@ -15,7 +15,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::Now;
-use tidings_predicate::{Packed, Scope, Value};
+use tidings_predicate::{Meter, Packed, Scope, TooSlow, Value};
 
 /// Outcomes that are forgotten with one operation.
 const PRUNED: usize = 64;
@@ -35,6 +35,8 @@ pub(super) struct Decider<'a> {
     pub table: &'a Table,
     pub writers: &'a mut Writers,
     pub now: Now,
+    /// Counts the steps of what is evaluated.
+    pub meter: &'a Meter,
     /// R6: a watermark is renewed once in each while in which its client is heard of.
     pub a_while: Duration,
     pub mutant: Option<Mutant>,
@@ -123,8 +125,8 @@ impl Decider<'_> {
 
     fn shown(&mut self, waiting: &Waiting, record: &Record) -> bool {
         let (data, claims) = (&waiting.write.data, &waiting.caller.claims);
-        let to = To { data, claims, query: None, now: Some(self.now.wall) };
-        self.writers.shows(&waiting.write.key, record, &to)
+        let to = To { data, claims, query: None, now: Some(self.now.wall), meter: Some(self.meter) };
+        self.writers.shows(&waiting.write.key, record, &to) == Ok(true)
     }
 
     /// R7: what stands in the way is shown only to whom its writer shows it.
@@ -249,8 +251,12 @@ impl Decider<'_> {
         ];
         let Ok(both) = Packed::columns(both) else { return denied };
         let scope = Scope::record(&waiting.write.key, &both).read_by(&waiting.write.data, &waiting.caller.claims);
-        let scope = scope.at(crate::gather::micros(self.now.wall));
-        if rule.holds(&scope) { Ok(()) } else { denied }
+        let scope = scope.at(crate::gather::micros(self.now.wall)).metered(self.meter);
+        match rule.holds_in_time(&scope) {
+            Ok(true) => Ok(()),
+            Ok(false) => denied,
+            Err(TooSlow) => Err(Refusal::RuleTooSlow),
+        }
     }
 
     fn change(&mut self, waiting: &Waiting, position: Position, before: Option<Arc<Record>>, next: Next) {
@@ -357,6 +363,7 @@ impl Recorded {
                 out.put_u8(7);
                 out.put_slice(what.as_bytes());
             }
+            Told::Refused(Refusal::RuleTooSlow) => out.put_u8(8),
             Told::Refused(_) => out.put_u8(6),
         }
         out.freeze()
@@ -374,6 +381,7 @@ impl Recorded {
             5 => Told::Refused(Refusal::TooLarge),
             6 => Told::Refused(Refusal::MayNotWrite),
             7 => Told::Refused(Refusal::PartitionColumn(String::from_utf8_lossy(value).into_owned())),
+            8 => Told::Refused(Refusal::RuleTooSlow),
             _ => return None,
         };
         Some(Recorded { hash, what })

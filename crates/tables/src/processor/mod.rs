@@ -348,6 +348,8 @@ enum Timer {
     Progress(PartitionId),
     /// Operations and reads have waited long enough for operations they follow.
     Waited(PartitionId),
+    /// Writes are decided that there was no time for.
+    Deciding(PartitionId),
     /// Queries that are read again are told so.
     Dirty(PartitionId),
     /// Owners that say nothing to copies are asked again.
@@ -475,7 +477,8 @@ impl Processor {
     fn lose(&mut self, id: PartitionId, out: &mut Outbox<Output>) {
         let Some(mut partition) = self.partitions.remove(&id) else { return };
         self.shared.steps.retain(|_, step| step.partition() != Some(id));
-        for timer in [Timer::Retry(id), Timer::Progress(id), Timer::Waited(id), Timer::Dirty(id)] {
+        let timers = [Timer::Retry, Timer::Progress, Timer::Waited, Timer::Deciding, Timer::Dirty];
+        for timer in timers.map(|timer| timer(id)) {
             self.shared.timers.cancel(&timer);
         }
         partition.requests().into_iter().for_each(|request| answer(request, Err(Refusal::Moved), out));
@@ -575,6 +578,7 @@ impl Machine for Processor {
                 Timer::Retry(partition) => self.retry(now, partition, out),
                 Timer::Progress(partition) => self.progress(now, partition, out),
                 Timer::Waited(partition) => self.waited(now, partition, out),
+                Timer::Deciding(partition) => self.pump(now, partition, out),
                 Timer::Dirty(partition) => self.tell_dirty(partition, out),
                 Timer::Silence => self.silence(now, out),
                 Timer::Copied(request) => self.copied(now, request, out),

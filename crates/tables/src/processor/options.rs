@@ -3,7 +3,7 @@
 use super::collecting::LOOKS;
 use crate::mutant::Mutant;
 use std::time::Duration;
-use tidings_predicate::Functions;
+use tidings_predicate::{Functions, STEPS};
 
 /// What a processor may use, and how it paces itself.
 #[derive(Clone, Debug)]
@@ -22,6 +22,9 @@ pub struct Options {
     pub page: u32,
     /// Bytes of records in one piece of an answer or snapshot.
     pub page_bytes: usize,
+    /// Steps of evaluations that a read, a live query's snapshot or the writes of a commit take in one go, apart from the last
+    /// record: then others have their turn.
+    pub steps: u64,
     /// Reads that may be under way.
     pub reads: usize,
     /// R4: changes that a partition's log keeps.
@@ -89,6 +92,8 @@ impl Default for Options {
             row_bytes: 64 << 20,
             page: 0,
             page_bytes: 256 << 10,
+            // As many as one evaluation may take: some ten milliseconds.
+            steps: STEPS.into(),
             reads: 1_024,
             log_changes: 16_384,
             log_bytes: 64 << 20,

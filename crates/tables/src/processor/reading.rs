@@ -15,8 +15,8 @@ use crate::rows;
 use bytes::Bytes;
 use std::sync::Arc;
 use tidings_base::{Mono, Now, Outbox};
-use tidings_predicate::Key;
 use tidings_predicate::query::{Query, Row};
+use tidings_predicate::{Key, Meter};
 use tidings_wire::v1;
 
 /// Marks of deletions that wait to be removed, of one partition.
@@ -28,6 +28,30 @@ pub(super) struct Pending {
     pub outcome: Bytes,
     pub acked: Bytes,
     pub seq: u64,
+}
+
+/// How many rows a scan asks for, so that what is evaluated over a page is not more than others can wait for: as many as could be
+/// looked at in one go, and twice as many whenever there was time left; 0 = as many as any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace(u32);
+
+impl Pace {
+    pub fn rows(self, most: u32) -> u32 {
+        match (self.0, most) {
+            (0, most) => most,
+            (rows, 0) => rows,
+            (rows, most) => rows.min(most),
+        }
+    }
+
+    /// So many rows took all the time that there was.
+    pub fn cut(&mut self, rows: usize) {
+        self.0 = u32::try_from(rows).unwrap_or(u32::MAX).max(1);
+    }
+
+    pub fn whole(&mut self) {
+        self.0 = self.0.saturating_mul(2);
+    }
 }
 
 /// A read that is under way.
@@ -45,6 +69,7 @@ pub(super) struct Reading {
     /// Where the scan goes on, up to `end`; none at its end.
     pub next: Option<Bytes>,
     pub end: Bytes,
+    pace: Pace,
     /// Records of the next piece.
     records: Vec<Visible>,
     found: usize,
@@ -131,6 +156,7 @@ impl Processor {
             pending,
             next,
             end: end.unwrap_or_default(),
+            pace: Pace::default(),
             records: Vec::new(),
             found: 0,
             size: 0,
@@ -165,7 +191,7 @@ impl Processor {
         }
         let Some(partition) = self.partitions.get(&reading.partition) else { return };
         let Some(next) = reading.next.clone() else { return };
-        let limit = self.shared.options.page;
+        let limit = reading.pace.rows(self.shared.options.page);
         let scan = partition.scan(next, reading.end.clone(), limit);
         self.shared.store(Step::Reading(request), scan, out);
     }
@@ -182,13 +208,16 @@ impl Processor {
                 return;
             }
         };
-        if let Err(refusal) = self.take(now, request, &found) {
-            self.reads.remove(&request);
-            return answer(request, Err(refusal), out);
-        }
+        let rest = match self.take(now, request, &found) {
+            Ok(rest) => rest,
+            Err(refusal) => {
+                self.reads.remove(&request);
+                return answer(request, Err(refusal), out);
+            }
+        };
         let Some(reading) = self.reads.get_mut(&request) else { return };
         let full = reading.is_satisfied();
-        reading.next = found.next.filter(|_| !full);
+        reading.next = rest.or(found.next).filter(|_| !full);
         let last = reading.next.is_none();
         if last || reading.size >= self.shared.options.page_bytes {
             return self.piece(now, request, last, out);
@@ -196,14 +225,19 @@ impl Processor {
         self.scan(now, request, out);
     }
 
-    /// Keeps what of a page is shown to the reader and asked for.
-    fn take(&mut self, now: Now, request: RequestId, found: &v1::Rows) -> Result<(), Refusal> {
-        let Some(reading) = self.reads.get_mut(&request) else { return Ok(()) };
-        let Some(partition) = self.partitions.get_mut(&reading.partition) else { return Ok(()) };
+    /// Keeps what of a page is shown to the reader and asked for; the first row that there was no time for.
+    fn take(&mut self, now: Now, request: RequestId, found: &v1::Rows) -> Result<Option<Bytes>, Refusal> {
+        let Some(reading) = self.reads.get_mut(&request) else { return Ok(None) };
+        let Some(partition) = self.partitions.get_mut(&reading.partition) else { return Ok(None) };
+        let meter = Meter::default();
         let keep = self.tables.get(&reading.partition.table).map(|table| table.properties.tombstones());
         // R5: what is not here is not here as of now, though it was when the read began: an older copy would show it again.
         reading.position = reading.position.max(partition.position);
-        for row in &found.rows {
+        for (at, row) in found.rows.iter().enumerate() {
+            if meter.steps() >= self.shared.options.steps {
+                reading.pace.cut(at);
+                return Ok(Some(row.row.clone()));
+            }
             let Some((key, record)) = rows::key_of(&row.row).zip(decode(row)) else { continue };
             // A commit that is under way may be in the store already. Whoever is answered from memory has not heard of it:
             // until it is committed here nobody has.
@@ -228,9 +262,10 @@ impl Processor {
             if reading.is_full() {
                 break;
             }
-            reading.consider(&mut self.shared.writers, now, &key, &record)?;
+            reading.consider(&mut self.shared.writers, now, &key, &record, &meter)?;
         }
-        Ok(())
+        reading.pace.whole();
+        Ok(None)
     }
 
     /// Sends what has been found.
@@ -324,21 +359,22 @@ impl Reading {
         now: Now,
         key: &Key,
         record: &Record,
+        meter: &Meter,
     ) -> Result<(), Refusal> {
         let (data, claims, query) = (&self.read.data, &self.caller.claims, Some(&self.query));
-        match writers.shows(key, record, &To { data, claims, query, now: Some(now.wall) }) {
-            true => self.add(key, record),
+        match writers.shows(key, record, &To { data, claims, query, now: Some(now.wall), meter: Some(meter) })? {
+            true => self.add(key, record, meter),
             false => Ok(()),
         }
     }
 
-    pub(super) fn add(&mut self, key: &Key, record: &Record) -> Result<(), Refusal> {
+    pub(super) fn add(&mut self, key: &Key, record: &Record, meter: &Meter) -> Result<(), Refusal> {
         let Some(visible) = record.visible(key) else { return Ok(()) };
         self.position = self.position.max(record.version);
         self.size += weight(&visible);
         self.found += 1;
         match &mut self.gather {
-            Some(gather) => gather.add(&visible, None)?,
+            Some(gather) => gather.add_metered(&visible, None, meter)?,
             None => self.records.push(visible),
         }
         Ok(())

@@ -4,6 +4,7 @@
 //! change is sent (R3).
 
 use super::partition::Partition;
+use super::reading::Pace;
 use super::tables::{Subscription, To, Writers};
 use super::{Output, Shared, Step, StoreId};
 use crate::calls::Visible;
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tidings_base::{Outbox, Wall};
-use tidings_predicate::Key;
+use tidings_predicate::{Key, Meter, TooSlow};
 
 /// What a row weighs in a frame besides its columns.
 const ROW: usize = 64;
@@ -52,6 +53,7 @@ pub(super) struct Catching {
     pub next: Option<Bytes>,
     /// The scan that is under way; the answer to an earlier one is of another picture.
     pub scanning: Option<StoreId>,
+    pub pace: Pace,
     pub newer_than: Option<Wall>,
     pub piece: u32,
     pub rows: Vec<Visible>,
@@ -61,8 +63,8 @@ pub(super) struct Catching {
 
 impl Catching {
     pub fn new(at: Position, from: Option<(Position, Reader)>, next: Option<Bytes>) -> Catching {
-        let (rows, changes) = (Vec::new(), Vec::new());
-        Catching { at, from, next, scanning: None, newer_than: None, piece: 0, rows, changes, size: 0 }
+        let (rows, changes, pace) = (Vec::new(), Vec::new(), Pace::default());
+        Catching { at, from, next, scanning: None, pace, newer_than: None, piece: 0, rows, changes, size: 0 }
     }
 }
 
@@ -99,7 +101,8 @@ pub(super) fn send(
             Some(catching) => {
                 if catching.scanning.is_none() {
                     let (_, end) = rows::records(None, partition.owned.entry.end.as_ref());
-                    let request = partition.scan(catching.next.clone().unwrap_or_default(), end, shared.options.page);
+                    let limit = catching.pace.rows(shared.options.page);
+                    let request = partition.scan(catching.next.clone().unwrap_or_default(), end, limit);
                     catching.scanning = Some(shared.store(Step::Catching(partition.id, id), request, out));
                 }
                 break;
@@ -225,7 +228,7 @@ fn changes(
     feed: &mut Feed,
     subscription: &Subscription,
 ) -> Result<Option<Frame>, Refusal> {
-    let (mut changes, mut size, mut last) = (Vec::new(), 0, feed.sent);
+    let (mut changes, mut size, mut last, meter) = (Vec::new(), 0, feed.sent, Meter::default());
     while size < shared.options.page_bytes {
         let Some(position) = feed.queue.pop_front() else { break };
         // What the log has let go cannot be told any more.
@@ -238,8 +241,8 @@ fn changes(
             &change.key,
             change.before.as_ref().map(|before| (before, &subscription.reader)),
             Some(&change.after),
-            unchecked,
-        );
+            (unchecked, &meter),
+        )?;
         if let Some(told) = told.filter(|told| !(shared.is(Mutant::NoLeave) && matches!(told, Change::Leave { .. }))) {
             size += weight_of_change(&told);
             changes.push(told);
@@ -254,31 +257,36 @@ fn changes(
     Ok(heard.then(|| frame(partition, feed, subscription, position, body)))
 }
 
-/// What a query hears of a record that was so for one reader and is so now (R4: `leave` iff it was visible).
+/// What a query hears of a record that was so for one reader and is so now (R4: `leave` iff it was visible); the steps that it
+/// takes are counted.
 pub(super) fn difference(
     writers: &mut Writers,
     subscription: &Subscription,
     key: &Key,
     before: Option<(&Arc<Record>, &Reader)>,
     after: Option<&Arc<Record>>,
-    unchecked: bool,
-) -> Option<Change> {
+    (unchecked, meter): (bool, &Meter),
+) -> Result<Option<Change>, TooSlow> {
     if subscription.is_copy() {
         // R1: a copy decides for itself who sees what.
         let put = |after: &Arc<Record>| after.visible(key).map(Change::Put);
-        return after.map(|after| put(after).unwrap_or_else(|| Change::Leave { key: key.clone() }));
+        return Ok(after.map(|after| put(after).unwrap_or_else(|| Change::Leave { key: key.clone() })));
     }
-    let query = &subscription.query;
-    let was = before.is_some_and(|(record, reader)| writers.shows(key, record, &To::live(query, reader)));
-    let now = &subscription.reader;
-    let is =
-        after.filter(|after| unchecked && after.columns.is_some() || writers.shows(key, after, &To::live(query, now)));
+    let mut shows = |record: &Record, reader: &Reader| {
+        let to = To { meter: Some(meter), ..To::live(&subscription.query, reader) };
+        writers.shows(key, record, &to)
+    };
+    let was = before.map_or(Ok(false), |(record, reader)| shows(record, reader))?;
+    let is = match after {
+        Some(after) => (unchecked && after.columns.is_some() || shows(after, &subscription.reader)?).then_some(after),
+        None => None,
+    };
     let same = before.zip(after).is_some_and(|((before, _), after)| before.version == after.version);
-    match (was, is) {
+    Ok(match (was, is) {
         // The same record, seen as before.
         (true, Some(_)) if same => None,
         (_, Some(after)) => after.visible(key).map(Change::Put),
         (true, None) => Some(Change::Leave { key: key.clone() }),
         (false, None) => None,
-    }
+    })
 }

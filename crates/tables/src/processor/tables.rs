@@ -14,7 +14,7 @@ use tidings_base::bounded::BoundedMap;
 use tidings_base::{Class, Error, Wall};
 use tidings_predicate::index::{Index, SubscriptionId};
 use tidings_predicate::query::{Ask, Query};
-use tidings_predicate::{Dialect, Functions, Key, Packed, Predicate, Scope};
+use tidings_predicate::{Dialect, Functions, Key, Meter, Packed, Predicate, Scope, TooSlow};
 
 /// Of what the index has little of, readers of whom nothing is known take one part in so many: less than those who are away, whose
 /// place they could take otherwise.
@@ -26,7 +26,10 @@ const COMPILED: usize = 4_096;
 #[derive(Debug)]
 pub(super) struct Table {
     pub properties: Properties,
+    /// What texts may name that were taken, here or elsewhere.
     pub dialect: Dialect,
+    /// What new texts may name.
+    pub strict: Dialect,
     pub may_write: Option<Predicate>,
     pub index: Index,
     pub queries: BTreeMap<QueryId, Subscription>,
@@ -68,6 +71,7 @@ impl Table {
         let mut table = Table {
             properties: Properties::default(),
             dialect: Dialect { functions: options.functions.clone(), ..Dialect::default() },
+            strict: Dialect::default(),
             may_write: None,
             index: Index::new(options.index, options.seed),
             queries: BTreeMap::new(),
@@ -79,7 +83,9 @@ impl Table {
     }
 
     pub fn alter(&mut self, properties: Properties) {
-        self.dialect.columns = properties.dialect().columns;
+        let functions = self.dialect.functions.clone();
+        self.dialect = Dialect { functions: functions.clone(), ..properties.dialect() };
+        self.strict = Dialect { functions, ..properties.strict_dialect() };
         // A directory holds only what compiles; what does not, here where a function may not be registered, denies everything.
         let denied = |_| Predicate::compile("false", &Dialect::default()).ok();
         self.may_write = properties.guard(&self.dialect.functions).unwrap_or_else(denied);
@@ -205,20 +211,23 @@ impl Writers {
     }
 
     /// Whether a record is there, shown to this reader, and asked for.
-    pub fn shows(&mut self, key: &Key, record: &Record, to: &To<'_>) -> bool {
-        let Some(columns) = &record.columns else { return false };
+    pub fn shows(&mut self, key: &Key, record: &Record, to: &To<'_>) -> Result<bool, TooSlow> {
+        let Some(columns) = &record.columns else { return Ok(false) };
         let mut scope = Scope::record(key, columns).read_by(to.data, to.claims);
         if let Some(now) = to.now {
             scope = scope.at(micros(now));
         }
+        if let Some(meter) = to.meter {
+            scope = scope.metered(meter);
+        }
         let writer = match self.of(record) {
-            Writer::Nobody => return false,
+            Writer::Nobody => return Ok(false),
             Writer::Everybody => None,
             Writer::Whom(predicate) => Some(predicate),
         };
         match to.query {
             Some(query) => query.selects(&scope, writer),
-            None => writer.is_none_or(|writer| writer.holds(&scope)),
+            None => Ok(writer.is_none_or(|writer| writer.holds(&scope))),
         }
     }
 }
@@ -231,11 +240,13 @@ pub(super) struct To<'a> {
     pub query: Option<&'a Query>,
     /// R9: a live query has no time.
     pub now: Option<Wall>,
+    /// What counts the steps that it takes.
+    pub meter: Option<&'a Meter>,
 }
 
 impl<'a> To<'a> {
     /// The reader of a live query.
     pub fn live(query: &'a Query, reader: &'a Reader) -> To<'a> {
-        To { data: &reader.data, claims: &reader.claims, query: Some(query), now: None }
+        To { data: &reader.data, claims: &reader.claims, query: Some(query), now: None, meter: None }
     }
 }

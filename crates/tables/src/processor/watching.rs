@@ -16,11 +16,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tidings_base::{Now, Outbox};
 use tidings_predicate::query::Query;
-use tidings_predicate::{Dialect, Key};
+use tidings_predicate::{Dialect, Key, Meter, TooSlow};
 use tidings_wire::v1;
 
 /// R1: copies of one partition: one a node, of as many nodes as ask.
 const COPIES: usize = 64;
+/// How many times what a read takes in one go may be taken to see what has changed since a cursor: enough for all of the log and a
+/// predicate of some forty steps.
+const LOG_STEPS: u64 = 10;
 
 impl Processor {
     pub(super) fn install(&mut self, now: Now, install: Install, out: &mut Outbox<Output>) {
@@ -113,32 +116,20 @@ impl Processor {
                 feed.sent = since.filter(|_| own).unwrap_or_default();
                 feed.catching = Some(match since {
                     Some(since) => Catching::new(at, Some((since, install.reader.clone())), None),
-                    None => Catching::new(at, None, Some(start)),
+                    None => Catching::new(at, None, Some(start.clone())),
                 });
             }
             (From::Everything, false) => {
-                let mut catching = Catching::new(at, None, Some(start));
+                let mut catching = Catching::new(at, None, Some(start.clone()));
                 catching.newer_than = install.newer_than;
                 feed.catching = Some(catching);
             }
         }
         if let Some(Catching { from: Some((since, reader)), changes, .. }) = &mut feed.catching {
-            let (since, mut latest) = (*since, BTreeMap::<&Key, (&Changed, Position)>::new());
-            // What the client has heard since its cursor, in pieces or before it was cut off, must leave as well.
-            let mut shown = BTreeSet::new();
-            for change in partition.log.since(since) {
-                let to = To::live(&subscription.query, reader);
-                if self.shared.writers.shows(&change.key, &change.after, &to) {
-                    shown.insert(&change.key);
-                }
-                latest.entry(&change.key).or_insert((change, change.position)).1 = change.position;
-            }
-            for (key, (first, last)) in latest {
-                let after = partition.log.find(last).map(|last| &last.after);
-                let before = first.before.as_ref().map(|before| (before, &*reader));
-                let told = difference(&mut self.shared.writers, subscription, key, before, after, false);
-                let left = || shown.contains(key).then(|| Change::Leave { key: key.clone() });
-                changes.extend(told.or_else(left));
+            match since_cursor(&mut self.shared, partition, subscription, (*since, &*reader))? {
+                Some(passed) => *changes = passed,
+                // To look at all of that would hold everybody else up: from the beginning, a page at a time.
+                None => (feed.sent, feed.catching) = (Position::ZERO, Some(Catching::new(at, None, Some(start)))),
             }
         }
         let again = partition.feeds.insert(query, feed).is_some();
@@ -317,7 +308,13 @@ impl Processor {
             return;
         };
         let at = catching.at;
-        let whole = absorb(&mut self.shared, partition, subscription, catching, &found);
+        let whole = match absorb(&mut self.shared, partition, subscription, catching, &found) {
+            Ok(whole) => whole,
+            Err(TooSlow) => {
+                partition.feeds.insert(query, feed);
+                return self.end(id, query, Refusal::TooSlow, out);
+            }
+        };
         if !whole && at == partition.position {
             // Nothing of this owner's is newer: somebody else writes already.
             partition.feeds.insert(query, feed);
@@ -424,35 +421,77 @@ impl Processor {
     }
 }
 
-/// Takes a page of rows, each as it was at the position that is led to; whether that is still known of all.
+/// What has changed since a cursor for its reader, by the log; none if that is too much to look at in one go.
+fn since_cursor(
+    shared: &mut Shared,
+    partition: &Partition,
+    subscription: &Subscription,
+    (since, reader): (Position, &Reader),
+) -> Result<Option<Vec<Change>>, TooSlow> {
+    let (meter, most) = (Meter::default(), shared.options.steps.saturating_mul(LOG_STEPS));
+    let mut latest = BTreeMap::<&Key, (&Changed, Position)>::new();
+    // What the client has heard since its cursor, in pieces or before it was cut off, must leave as well.
+    let mut shown = BTreeSet::new();
+    for change in partition.log.since(since) {
+        if meter.steps() > most {
+            return Ok(None);
+        }
+        let to = To { meter: Some(&meter), ..To::live(&subscription.query, reader) };
+        if shared.writers.shows(&change.key, &change.after, &to)? {
+            shown.insert(&change.key);
+        }
+        latest.entry(&change.key).or_insert((change, change.position)).1 = change.position;
+    }
+    let mut changes = Vec::new();
+    for (key, (first, last)) in latest {
+        if meter.steps() > most {
+            return Ok(None);
+        }
+        let after = partition.log.find(last).map(|last| &last.after);
+        let before = first.before.as_ref().map(|before| (before, reader));
+        let told = difference(&mut shared.writers, subscription, key, before, after, (false, &meter))?;
+        let left = || shown.contains(key).then(|| Change::Leave { key: key.clone() });
+        changes.extend(told.or_else(left));
+    }
+    Ok(Some(changes))
+}
+
+/// Takes a page of rows, or as many as there is time for, each as it was at the position that is led to; whether that is still
+/// known of all.
 fn absorb(
     shared: &mut Shared,
     partition: &Partition,
     subscription: &Subscription,
     catching: &mut Catching,
     found: &v1::Rows,
-) -> bool {
-    let torn = shared.is(Mutant::SnapshotTorn);
-    for row in &found.rows {
+) -> Result<bool, TooSlow> {
+    let (torn, meter) = (shared.is(Mutant::SnapshotTorn), Meter::default());
+    for (at, row) in found.rows.iter().enumerate() {
+        if meter.steps() >= shared.options.steps {
+            catching.pace.cut(at);
+            catching.next = Some(row.row.clone());
+            return Ok(true);
+        }
         let Some((key, record)) = rows::key_of(&row.row).zip(decode(row)) else { continue };
         let record = Some(Arc::new(record));
         let image = |at| if torn { Ok(record.clone()) } else { partition.image_at(&key, record.clone(), at) };
-        let Ok(after) = image(catching.at) else { return false };
+        let Ok(after) = image(catching.at) else { return Ok(false) };
         match &catching.from {
             None => {
-                let to = To::live(&subscription.query, &subscription.reader);
+                let to = To { meter: Some(&meter), ..To::live(&subscription.query, &subscription.reader) };
                 let newer = catching.newer_than;
-                let after = after.filter(|after| newer.is_none_or(|newer| after.time >= newer));
-                let shown = after.filter(|after| subscription.is_copy() || shared.writers.shows(&key, after, &to));
-                if let Some(visible) = shown.and_then(|after| after.visible(&key)) {
+                let Some(after) = after.filter(|after| newer.is_none_or(|newer| after.time >= newer)) else { continue };
+                let shown = subscription.is_copy() || shared.writers.shows(&key, &after, &to)?;
+                if let Some(visible) = after.visible(&key).filter(|_| shown) {
                     catching.size += weight(&visible);
                     catching.rows.push(visible);
                 }
             }
             Some((since, old)) => {
-                let Ok(before) = image(*since) else { return false };
+                let Ok(before) = image(*since) else { return Ok(false) };
                 let before = before.as_ref().map(|before| (before, old));
-                let told = difference(&mut shared.writers, subscription, &key, before, after.as_ref(), false);
+                let unchecked = (false, &meter);
+                let told = difference(&mut shared.writers, subscription, &key, before, after.as_ref(), unchecked)?;
                 if let Some(told) = told {
                     catching.size += weight_of_change(&told);
                     catching.changes.push(told);
@@ -460,6 +499,7 @@ fn absorb(
             }
         }
     }
+    catching.pace.whole();
     catching.next.clone_from(&found.next);
-    true
+    Ok(true)
 }

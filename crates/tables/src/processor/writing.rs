@@ -17,7 +17,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_base::{Class, Mono, Now, Outbox};
-use tidings_predicate::{Key, Predicate};
+use tidings_predicate::{Key, Meter, Predicate};
 use tidings_wire::v1;
 
 /// Outcomes of one client that are looked after, for the day it acknowledges them; the rest stays until a later sweep.
@@ -108,7 +108,7 @@ impl Processor {
         let checked = check(&write).and_then(named).and_then(|()| match &write.change {
             // R9: whom a record is shown to must not change by itself, or live queries would not tell it.
             Update::Put { predicate, .. } if !predicate.is_empty() => {
-                let compiled = Predicate::compile(predicate, &table.dialect);
+                let compiled = Predicate::compile(predicate, &table.strict);
                 compiled.and_then(|it| if unchecked { Ok(()) } else { it.check_live() }).map_err(Refusal::from)
             }
             _ => Ok(()),
@@ -171,8 +171,8 @@ impl Processor {
             ..Commit::default()
         };
         let options = &self.shared.options;
-        let (most, weight) = (options.batch, options.batch_bytes);
-        while commit.answers.len() < most && commit.weight < weight {
+        let (most, weight, steps, meter) = (options.batch, options.batch_bytes, options.steps, Meter::default());
+        while commit.answers.len() < most && commit.weight < weight && meter.steps() < steps {
             let Some(next) = partition.queue.front() else { break };
             if !next.needs().iter().all(|row| commit.rows.contains_key(row) || partition.rows.knows(row)) {
                 break;
@@ -181,8 +181,16 @@ impl Processor {
             let mutant = self.shared.options.mutant;
             let writers = &mut self.shared.writers;
             let a_while = self.shared.options.a_while();
-            let decider =
-                Decider { partition: &mut *partition, commit: &mut commit, table, writers, now, a_while, mutant };
+            let decider = Decider {
+                partition: &mut *partition,
+                commit: &mut commit,
+                table,
+                writers,
+                now,
+                meter: &meter,
+                a_while,
+                mutant,
+            };
             match decider.decide(&next) {
                 Verdict::Answer(decided) => commit.answers.push((next.request, decided)),
                 Verdict::Wait => {
@@ -198,6 +206,10 @@ impl Processor {
             partition.queue.push_front(next);
         }
         if commit.rows.is_empty() {
+            // No commit goes on with those that there was no time for.
+            if meter.steps() >= steps && !partition.queue.is_empty() {
+                self.shared.timers.set(Timer::Deciding(id), now.mono);
+            }
             let guard = self.shared.guard(partition);
             for (request, answer) in commit.answers {
                 out.put(Output::Answer { request, guard, answer });

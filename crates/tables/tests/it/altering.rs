@@ -107,3 +107,34 @@ fn an_old_mark_that_goes_hides_nothing_that_was_written_since() {
     assert_eq!(pages(&mut world, 0, 0, &ann, one).unwrap().records.len(), 1);
     assert_eq!(pages(&mut world, 0, 0, &ann, all()).unwrap().records.len(), 2);
 }
+
+/// What a table declares later ends no live query: neither at its owner nor at the next one.
+#[test]
+fn a_query_of_what_a_table_had_before_it_was_closed_goes_on() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    version(write(&mut world, 0, &ann, put("k", "a", 1)));
+    world.watch(1, everything(&ann, &Packed::empty(), "n >= 1"));
+    world.run(500);
+    let column = Column { holds: [Kind::String].into(), required: false };
+    let schema = Some(Schema { columns: [("team".to_owned(), column)].into(), closed: true });
+    world.directory.alter(&user("maker"), Properties { schema, ..public() }).unwrap();
+    let properties = Box::new(world.directory.properties.clone());
+    world.tell_processor(0, Input::Altered { table: TABLE, properties });
+    world.directory_changed();
+    let other = world.node();
+    for owner in [0, other] {
+        world.lease(0, owner);
+        world.run(3_000);
+        agrees(&mut world, 1, &Packed::empty(), "n >= 1").unwrap();
+        assert_eq!((folded(&world, 1).rows.len(), folded(&world, 1).ended), (1, None));
+        // New texts know the columns that there are.
+        let team = Update::Put { columns: data(&[("team", "b".into())]), predicate: "n == 1".to_owned() };
+        let refused = write(&mut world, owner, &ann, Write { change: team, ..put("l", "b", 1) });
+        let code = |refusal: &Refusal| tidings_base::Error::from(refusal.clone()).code.into_owned();
+        assert!(matches!(&refused, Some(Err(why)) if code(why) == "tables.predicate_name"), "{refused:?}");
+    }
+    version(write(&mut world, other, &ann, delete("k")));
+    world.run(1_000);
+    assert_eq!(folded(&world, 1).rows.len(), 0);
+}

@@ -16,6 +16,7 @@ mod leaving;
 mod losses;
 mod partitions;
 mod rules;
+mod slow;
 mod strangers;
 mod veiling;
 mod watching;

@@ -181,7 +181,7 @@ fn gathered(world: &mut World, ask: &Ask) -> Vec<Row> {
             if gather.is_full() {
                 break;
             }
-            let joined = gather.lookup(&record).map(|(table, key)| {
+            let joined = gather.lookup(&record).unwrap().map(|(table, key)| {
                 assert_eq!(table, "teams");
                 data(&[("name", Value::String(format!("the {key:?}")))])
             });

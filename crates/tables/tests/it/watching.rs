@@ -392,6 +392,48 @@ fn r9_what_changes_without_a_write_cannot_be_watched() {
     );
 }
 
+/// Changes that come close together are one word to read again, and the last of them is in it.
+#[test]
+fn r9_what_is_read_again_gathers_changes() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    let mut watch = everything(&ann, &Packed::empty(), "team == 'a'");
+    watch.ask.limit = Some(10);
+    world.watch(1, watch);
+    world.run(2_000);
+    let again = |world: &World| {
+        let told = world.events.iter().filter(|(_, event)| matches!(event, Ok(gateway::Event::Again)));
+        told.count()
+    };
+    for round in 1..=3 {
+        let before = again(&world);
+        let requests: Vec<_> = (0..40)
+            .map(|n| {
+                let key = format!("k{n}");
+                let request = world.ask(0, 0, ann.clone(), Call::Write(Box::new(put(&key, "a", round))));
+                world.run(5);
+                request
+            })
+            .collect();
+        // Two hundred milliseconds, and the last change is not told before its hundred are over.
+        let heard = again(&world) - before;
+        assert!((1..=3).contains(&heard), "{heard} times for 40 changes");
+        for request in requests {
+            version(world.answer(request));
+        }
+        world.run(200);
+        let last = again(&world) - before - heard;
+        assert_eq!(last, 1, "the last change is told");
+        world.run(2_000);
+        assert_eq!(again(&world) - before, heard + last, "once");
+    }
+    // What is none of its business is told to nobody.
+    let before = again(&world);
+    version(write(&mut world, 0, &ann, put("other", "b", 1)));
+    world.run(2_000);
+    assert_eq!(again(&world), before);
+}
+
 #[test]
 fn r9_an_audience_that_changes_without_a_write_is_refused() {
     breaks(

@@ -1,0 +1,267 @@
+//! What a reader is shown by ways around a table's front: rows that are read again, look-ups, pages, queries of what is not there.
+
+use super::{NONE, READ, Town, near, put_near};
+use http::Method;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tidings_client::ClientConfig;
+use tidings_client::tables::{Ask, Event, Key, ReadOptions, Table, Tables, Value as Cell, Watch, WatchOptions, Write};
+
+/// How long anything here may take.
+const SOON: Duration = Duration::from_secs(60);
+
+async fn table(town: &Town, key: &str, name: &str) -> Table {
+    let config = ClientConfig { credential: Some(key.to_owned()), ..ClientConfig::in_process(town.node.door()) };
+    Tables::connect(config).await.unwrap().table(name)
+}
+
+/// Takes the rows of a query that is read again until they are these.
+async fn becomes(live: &mut Watch, keys: &[&str]) {
+    let keys: Vec<Key> = keys.iter().map(|key| Key::from(*key)).collect();
+    let reading = async {
+        loop {
+            match live.next().await {
+                Some(Event::Rows(rows)) => {
+                    if rows.into_iter().filter_map(|row| row.key).collect::<Vec<_>>() == keys {
+                        break;
+                    }
+                }
+                Some(Event::Settling(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(SOON, reading).await.unwrap_or_else(|_| panic!("{keys:?} were not read"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_again_is_read_with_the_readers_new_data() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "cars", json!({ "cuts": ["m"] })).await;
+    let cars = table(&town, &shop, "cars").await;
+    for (key, place) in [("a", 1), ("b", 2), ("y", 1), ("z", 2)] {
+        put_near(&cars, key, place).await;
+    }
+    let options = WatchOptions { reader: near(1), ..WatchOptions::default() };
+    let mut live = cars.watch(&Ask { limit: Some(10), ..Ask::default() }, options);
+    becomes(&mut live, &["a", "y"]).await;
+    live.update(near(2)).await.unwrap();
+    becomes(&mut live, &["b", "z"]).await;
+    put_near(&cars, "c", 2).await;
+    put_near(&cars, "d", 1).await;
+    becomes(&mut live, &["b", "c", "z"]).await;
+    town.node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_up_finds_no_more_than_its_reader_would() {
+    let town = Town::start().await;
+    let (shop, ann, bob) = (town.app("shop").await, town.user("ann"), town.user("bob"));
+    for (name, level) in [("orders", "app"), ("items", "app"), ("vault", "user"), ("listed", "app")] {
+        town.create(&shop, name, json!({ "level": level })).await;
+    }
+    let orders = table(&town, &shop, "orders").await;
+    for (key, item) in [("1", "open"), ("2", "secret"), ("3", "near"), ("4", "none")] {
+        orders.put(key, [("item", Cell::from(item))]).await.unwrap();
+    }
+    for name in ["items", "vault", "listed"] {
+        let items = table(&town, &town.user("ann"), name).await;
+        for (key, price, audience) in
+            [("open", 1, ""), ("secret", 2, "user.sub == 'ann'"), ("near", 4, "reader.place == 1")]
+        {
+            let write = Write::put(key, [("price", Cell::Int(price))]).audience(audience);
+            items.write(write).await.unwrap().committed().unwrap();
+        }
+    }
+    let changes = json!([{ "who": "*", "allow": ["read"] }, { "who": "user:shop/bob", "deny": ["read"] }]);
+    let access = town.ask(&shop, Method::PATCH, "tables/listed/access", json!({ "changes": changes })).await;
+    assert_eq!(access.status, 200, "{}", access.text());
+
+    let ask = async |who: &str, items: &str, place: i64, parts: Value| {
+        let mut ask = json!({
+            "lookup": { "table": items, "key": "item", "name": "of" },
+            "reader": { "place": place },
+        });
+        ask.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+        town.ask(who, Method::POST, "tables/orders/query", ask).await
+    };
+    let prices = async |who: &str, items: &str, place: i64| {
+        let project = json!({ "project": [{ "name": "price", "expression": "of.price" }] });
+        let answer = ask(who, items, place, project).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let rows = answer.json()["rows"].as_array().unwrap().clone();
+        let prices: Vec<i64> = rows.iter().filter_map(|row| row["columns"]["price"].as_i64()).collect();
+        // Whatever the other expressions make of it.
+        for (parts, column) in [
+            (json!({ "aggregates": [{ "name": "x", "aggregate": "sum", "expression": "of.price" }] }), "x"),
+            (json!({ "group_by": [{ "name": "x", "expression": "has(of.price) ? of.price : 0" }] }), "x"),
+        ] {
+            let rows = ask(who, items, place, parts).await.json()["rows"].as_array().unwrap().clone();
+            let all: i64 = rows.iter().filter_map(|row| row["columns"][column].as_i64()).sum();
+            assert_eq!(all, prices.iter().sum::<i64>(), "{rows:?}");
+        }
+        prices
+    };
+    assert_eq!(prices(&ann, "items", 1).await, [1, 2, 4]);
+    assert_eq!(prices(&ann, "items", 2).await, [1, 2]);
+    assert_eq!(prices(&bob, "items", 1).await, [1, 4]);
+    assert_eq!(prices(&bob, "items", 2).await, [1]);
+    assert_eq!(prices(&bob, "vault", 2).await, [1]);
+    assert_eq!(prices(&ann, "listed", 2).await, [1, 2]);
+    // A table that whoever reads may not look into is not looked into.
+    for (who, items, code) in
+        [(&shop, "vault", "tables.access"), (&bob, "listed", "tables.denied"), (&ann, "other/items", "")]
+    {
+        let answer = ask(who, items, 1, json!({ "project": [{ "name": "price", "expression": "of.price" }] })).await;
+        assert!(answer.status.as_u16() >= 400 && !answer.text().contains("\"rows\""), "{}", answer.text());
+        assert!(answer.error().1.contains(code), "{}", answer.text());
+    }
+    town.node.shutdown().await.unwrap();
+}
+
+/// Pages of about a megabyte, between which hidden records lie, and within which.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_end_where_they_would_without_hidden_records() {
+    let town = Town::start().await;
+    let (shop, ann, bob) = (town.app("shop").await, town.user("ann"), town.user("bob"));
+    let long = "x".repeat(300 << 10);
+    for name in ["with", "without"] {
+        town.create(&shop, name, json!({ "cuts": ["k5"] })).await;
+        let records = table(&town, &ann, name).await;
+        for n in 0..10 {
+            let columns = [("n", Cell::Int(n)), ("text", Cell::from(long.as_str()))];
+            records.put(format!("k{n}").as_str(), columns.clone()).await.unwrap();
+            if name == "with" {
+                // Before, between and behind, until the partition's very end.
+                for key in [format!("j{n}"), format!("k{n}a"), format!("k{n}b")] {
+                    let secret = Write::put(key.as_str(), columns.clone()).audience("user.sub == 'ann'");
+                    records.write(secret).await.unwrap().committed().unwrap();
+                }
+            }
+        }
+    }
+    let pages = async |who: &str, table: &str, asked: &Value| {
+        let (mut pages, mut cursor) = (Vec::new(), json!(""));
+        while !cursor.is_null() {
+            let mut ask = asked.clone();
+            ask["cursor"] = cursor;
+            let answer = town.ask(who, Method::POST, &format!("tables/{table}/query"), ask).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let answer = answer.json();
+            let rows = answer["rows"].as_array().unwrap();
+            let keys: Vec<String> = rows.iter().map(|row| row["key"].as_str().unwrap().to_owned()).collect();
+            cursor = answer["cursor"].clone();
+            pages.push((keys, cursor.clone()));
+        }
+        pages
+    };
+    for asked in [
+        json!({}),
+        json!({ "predicate": "n >= 2" }),
+        json!({ "limit": 7 }),
+        json!({ "from": "k1", "before": "k8" }),
+        json!({ "predicate": "n < 5" }),
+    ] {
+        let (with, without) = (pages(&bob, "with", &asked).await, pages(&bob, "without", &asked).await);
+        assert_eq!(with, without, "{asked}");
+        assert!(with.iter().flat_map(|(keys, _)| keys).all(|key| key.len() == 2), "{with:?}");
+        assert!(with.len() > 1, "{asked}: {with:?}");
+    }
+    assert_eq!(pages(&ann, "with", &json!({})).await.iter().map(|(keys, _)| keys.len()).sum::<usize>(), 40);
+    town.node.shutdown().await.unwrap();
+}
+
+/// What a closed table cannot have is refused where it is asked for the first time; what was watched before goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_that_a_closed_table_does_not_have_are_refused_by_name() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    let closed = json!({ "columns": { "price": { "kinds": ["int"] } }, "closed": true });
+    town.create(&shop, "t", json!({})).await;
+    let t = table(&town, &shop, "t").await;
+    t.put("a", [("prise", Cell::Int(3))]).await.unwrap();
+    let ask = Ask { predicate: "prise < 5".to_owned(), ..Ask::default() };
+    let mut live = super::Folded::new(t.watch(&ask, WatchOptions::default()));
+    live.becomes(&["a"]).await;
+    let mut again = t.watch(&Ask { limit: Some(5), ..ask.clone() }, WatchOptions::default());
+    becomes(&mut again, &["a"]).await;
+    let cursor = async {
+        loop {
+            let _ = tokio::time::timeout(Duration::from_millis(1_500), live.watch.next()).await;
+            if let Some(cursor) = live.watch.cursor() {
+                return cursor.clone();
+            }
+        }
+    };
+    let cursor = tokio::time::timeout(SOON, cursor).await.expect("a cursor is told");
+    let altered = town.ask(&shop, Method::PATCH, "tables/t", closed).await;
+    assert_eq!(altered.status, 200, "{}", altered.text());
+
+    for path in ["records?predicate=prise%20%3C%205", "watch?predicate=prise%20%3C%205"] {
+        let refused = town.ask(&shop, READ, &format!("tables/t/{path}"), NONE).await;
+        assert_eq!(refused.error(), (400, "tables.predicate_name".into()), "{path}");
+        assert!(refused.text().contains("no column `prise` (line 1, column 1)"), "{}", refused.text());
+    }
+    for parts in [
+        json!({ "order": [{ "expression": "price" }, { "expression": "prise" }] }),
+        json!({ "aggregates": [{ "name": "n", "aggregate": "sum", "expression": "prise" }] }),
+        json!({ "lookup": { "table": "u", "key": "prise", "name": "of" } }),
+    ] {
+        let refused = town.ask(&shop, Method::POST, "tables/t/query", parts).await;
+        assert_eq!(refused.error(), (400, "tables.predicate_name".into()), "{}", refused.text());
+    }
+    let written = Write::put("b", [("price", Cell::Int(1))]).audience("prise == 3");
+    assert_eq!(t.write(written).await.unwrap_err().code, "tables.predicate_name");
+    assert_eq!(t.read(&ask, &ReadOptions::default()).await.unwrap_err().code, "tables.predicate_name");
+
+    t.delete("a").await.unwrap();
+    live.becomes(&[]).await;
+    becomes(&mut again, &[]).await;
+    let resumed = WatchOptions { cursor: Some(cursor), ..WatchOptions::default() };
+    let mut resumed = super::Folded { rows: ["a".into()].into(), ..super::Folded::new(t.watch(&ask, resumed)) };
+    resumed.becomes(&[]).await;
+    town.node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_slow_is_told_by_name_to_readers_and_watchers() {
+    let town = Town::start().await;
+    let (shop, bob) = (town.app("shop").await, town.user("bob"));
+    town.create(&shop, "t", json!({})).await;
+    let t = table(&town, &shop, "t").await;
+    let predicate = ["text.contains('y')"; 5].join(" || ");
+    let ask = Ask { predicate, ..Ask::default() };
+    let sorted = Ask { limit: Some(5), ..ask.clone() };
+    let ended = async |mut live: Watch| {
+        let ending = async {
+            loop {
+                if let Event::Ended(error) = live.next().await.expect("it ends with a word") {
+                    return error;
+                }
+            }
+        };
+        tokio::time::timeout(SOON, ending).await.expect("it ends").code
+    };
+    let (mut one, mut other) = (t.watch(&ask, WatchOptions::default()), t.watch(&sorted, WatchOptions::default()));
+    // Both are there before what they are too slow for.
+    assert!(matches!(one.next().await, Some(Event::Reset { last: true, .. })));
+    becomes(&mut other, &[]).await;
+    let bobs = table(&town, &bob, "t").await;
+    let text = Cell::from("x".repeat(1_000_000).as_str());
+    let write = Write::put("a", [("text", text)]).audience("user.sub != 'bob'");
+    t.write(write).await.unwrap().committed().unwrap();
+    // Without a user there are no claims: nobody is shown it, and nobody hears of it.
+    assert_eq!(t.read(&ask, &ReadOptions::default()).await.unwrap(), []);
+    let ann = table(&town, &town.user("ann"), "t").await;
+    for ask in [&ask, &sorted] {
+        assert_eq!(ann.read(ask, &ReadOptions::default()).await.unwrap_err().code, "tables.too_slow");
+        assert_eq!(bobs.read(ask, &ReadOptions::default()).await.unwrap(), []);
+        assert_eq!(ended(ann.watch(ask, WatchOptions::default())).await, "tables.too_slow");
+    }
+    t.put("b", [("text", Cell::from("x".repeat(1_000_000).as_str()))]).await.unwrap();
+    for live in [one, other] {
+        assert_eq!(ended(live).await, "tables.too_slow");
+    }
+    town.node.shutdown().await.unwrap();
+}

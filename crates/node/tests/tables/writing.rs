@@ -1,0 +1,80 @@
+//! What writers say of themselves, and for how long they wait.
+
+use super::{Town, near, put_near};
+use serde_json::json;
+use std::pin::pin;
+use std::time::Duration;
+use tidings_base::Error;
+use tidings_client::tables::{Columns, Conflict, Outcome, Tables, Value as Cell, Write, form};
+use tidings_client::{Client, ClientConfig, Request, Retry};
+use tidings_wire::v1::record_write::Change;
+use tidings_wire::v1::tables_message::Message;
+use tidings_wire::{Body, v1};
+
+/// How long anything here may take.
+const SOON: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_says_what_an_audience_asks_for_patches_the_record_and_sees_what_is_in_the_way() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "cars", json!({})).await;
+    let config = ClientConfig { credential: Some(shop), ..ClientConfig::in_process(town.node.door()) };
+    let cars = Tables::connect(config).await.unwrap().table("cars");
+    put_near(&cars, "a", 1).await;
+    let patch = || Write::patch("a", [("n", Cell::Int(7))]);
+    for hidden in [patch(), patch().reader(near(2))] {
+        assert_eq!(cars.write(hidden).await.unwrap(), Outcome::Conflict(Conflict::Hidden));
+    }
+    let version = cars.write(patch().reader(near(1))).await.unwrap().committed().unwrap();
+    for write in [Write::put("a", [("n", Cell::Int(8))]), Write::delete("a"), patch()] {
+        let late = |place| write.clone().if_version(version - 1).reader(near(place));
+        assert_eq!(cars.write(late(2)).await.unwrap(), Outcome::Conflict(Conflict::Hidden));
+        match cars.write(late(1)).await.unwrap() {
+            Outcome::Conflict(Conflict::Theirs(theirs)) => {
+                assert_eq!((theirs.version, &theirs.columns["n"]), (version, &Cell::Int(7)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    town.node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_waits_for_the_one_before_it_for_no_longer_than_it_says() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "t", json!({})).await;
+    let config = ClientConfig { credential: Some(shop), ..ClientConfig::in_process(town.node.door()) };
+    let client = Client::connect(config).await.unwrap();
+    let write = async |netid: u8, seq: u64, wait_ms: u32| -> Result<Body, Error> {
+        let operation = v1::RecordOperation { netid: vec![netid; 16].into(), seq, acked_through: 0, after: seq - 1 };
+        let put = v1::RecordPut { data: Some(form::data_to(&Columns::new()).unwrap()), ..Default::default() };
+        let write = v1::RecordWrite {
+            table: "t".to_owned(),
+            key: Some(form::key_to("a".into())),
+            operation: Some(operation),
+            change: Some(Change::Put(put)),
+            wait_ms,
+            ..Default::default()
+        };
+        let message = Some(Message::Write(write));
+        let body = Body::Tables(v1::TablesMessage { message, ..Default::default() });
+        client.call(Request::new(body).retry(Retry::Never).within(SOON)).await
+    };
+    let mut patient = pin!(write(1, 2, 0));
+    // It comes later, and goes before whoever says nothing gives up.
+    let hurried = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        write(2, 2, 500).await
+    };
+    tokio::select! {
+        biased;
+        answer = &mut patient => panic!("{answer:?}"),
+        answer = hurried => assert_eq!(answer.unwrap_err().code, "tables.waited"),
+    }
+    // What it waits for comes in time for the other one.
+    write(1, 1, 500).await.unwrap();
+    patient.await.unwrap();
+    town.node.shutdown().await.unwrap();
+}

@@ -295,6 +295,15 @@ impl Index {
         Ok(SubscriptionId { slot, generation })
     }
 
+    /// Lets a predicate that was subscribed have in common with all others of its shape what they have in common: compiled alone it
+    /// holds a kilobyte or two of its own.
+    pub fn intern(&self, id: SubscriptionId, predicate: &mut Predicate) {
+        let shared = self.template_of(id).and_then(|template| self.templates.get(template as usize)?.as_ref());
+        if let Some(shared) = shared.filter(|shared| shared.template.shape == predicate.0.template.shape) {
+            predicate.0.template = Arc::clone(&shared.template);
+        }
+    }
+
     /// Ends a subscription; whether there was one.
     pub fn unsubscribe(&mut self, id: SubscriptionId) -> bool {
         let Some(template) = self.template_of(id) else { return false };

@@ -36,8 +36,10 @@ impl Both {
     }
 
     fn subscribe(&mut self, text: &str, data: Packed, claims: Packed) {
-        let predicate = predicate(text);
+        let mut predicate = predicate(text);
         let id = self.index.subscribe(&predicate, &data, &claims).expect("room");
+        // What it has in common with others means what it meant alone.
+        self.index.intern(id, &mut predicate);
         self.all.push((id, predicate, data, claims));
     }
 

@@ -207,6 +207,11 @@ impl Query {
         self.predicate.as_ref()
     }
 
+    /// The same, for an index that [shares](crate::index::Index::intern) it.
+    pub fn predicate_mut(&mut self) -> Option<&mut Predicate> {
+        self.predicate.as_mut()
+    }
+
     /// Whether rows of the answer are groups.
     pub fn is_grouped(&self) -> bool {
         !self.aggregates.is_empty() || !self.group_by.is_empty()

@@ -105,7 +105,7 @@ impl Table {
             there.partitions.insert(partition);
             return Ok(());
         }
-        let compiled = compiled(&self.dialect)?;
+        let mut compiled = compiled(&self.dialect)?;
         let all;
         let predicate = match compiled.predicate() {
             Some(predicate) => predicate,
@@ -120,6 +120,9 @@ impl Table {
         };
         if let Some(id) = id {
             self.by_index.insert(id, query);
+            if let Some(predicate) = compiled.predicate_mut() {
+                self.index.intern(id, predicate);
+            }
         } else {
             self.copies.insert(query);
         }

@@ -133,21 +133,21 @@ async fn a_partition_that_grows_is_cut_and_joined_when_it_has_shrunk() {
     for n in 0..30 {
         t.put(format!("k{n:02}").as_str(), [("text", Cell::from(long.as_str()))]).await.unwrap();
     }
-    let becomes = async |parts: usize| {
+    let becomes = async |what: &str, is_so: fn(usize) -> bool| {
         let becoming = async {
-            while town.ask(&shop, READ, "tables/t", NONE).await.json()["partitions"].as_array().unwrap().len() != parts
-            {
+            while !is_so(town.ask(&shop, READ, "tables/t", NONE).await.json()["partitions"].as_array().unwrap().len()) {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        tokio::time::timeout(SOON, becoming).await.unwrap_or_else(|_| panic!("{parts} partitions"));
+        tokio::time::timeout(SOON, becoming).await.unwrap_or_else(|_| panic!("{what}"));
     };
-    becomes(2).await;
+    // Two, or three: the second may have grown to be cut before the last record came.
+    becomes("several partitions", |parts| parts > 1).await;
     assert_eq!(town.count(&shop, "t").await, 30);
     for n in 0..28 {
         t.delete(format!("k{n:02}").as_str()).await.unwrap();
     }
-    becomes(1).await;
+    becomes("one partition", |parts| parts == 1).await;
     assert_eq!(town.count(&shop, "t").await, 2);
     town.node.shutdown().await.unwrap();
 }

@@ -4,6 +4,7 @@ use crate::ordered::{BftGroup, CellGroup, Group, Ordered};
 use crate::tls::Identity;
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,6 +23,14 @@ pub struct Origin {
     pub scheme: Scheme,
     /// Its host and port.
     pub authority: Authority,
+}
+
+impl Origin {
+    /// Where it is, however it was written.
+    fn place(&self) -> (String, u16) {
+        let usual = if self.scheme == Scheme::HTTPS { 443 } else { 80 };
+        (self.authority.host().to_ascii_lowercase(), self.authority.port_u16().unwrap_or(usual))
+    }
 }
 
 impl fmt::Display for Origin {
@@ -174,6 +183,11 @@ impl Site {
     pub fn of(origins: &[String]) -> Result<Site, Error> {
         let origins = origins.iter().map(|text| origin(text, "sketch.bad_origin", "origin", "http://10.0.0.1:8080"));
         let origins = origins.collect::<Result<Vec<Origin>, Error>>()?;
+        let mut places = BTreeSet::new();
+        if let Some(twice) = origins.iter().find(|origin| !places.insert(origin.place())) {
+            return Err(Error::new("sketch.bad_origin", Class::Invalid, format!("{twice} is named twice"))
+                .hint("Name each server once: one that is wrong would have two votes."));
+        }
         let count = u16::try_from(origins.len()).unwrap_or(u16::MAX);
         let faults = count.saturating_sub(1) / 2;
         Ok(Site {
@@ -327,6 +341,11 @@ mod tests {
             ["", "healthz", "/a b", "*"].map(|wrong| Checks::of(wrong).unwrap_err().code),
             ["sketch.bad_path"; 4]
         );
+        for (one, other) in [("http://a:1", "http://a:1/"), ("http://A", "http://a:80"), ("https://a", "https://a:443")]
+        {
+            assert!(of(&[one, other]).unwrap_err().message.ends_with("is named twice"), "{one} {other}");
+        }
+        assert!(of(&["http://a", "https://a", "http://a:8080"]).is_ok());
         for wrong in ["a:80", "http://a/path", "ftp://a", ""] {
             assert_eq!(of(&[wrong]).unwrap_err().code, "sketch.bad_origin", "{wrong}");
         }

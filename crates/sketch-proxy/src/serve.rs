@@ -85,7 +85,7 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
     let scheme = if door.tls.is_some() { "https" } else { "http" };
     let engine = match site(&parts, door) {
         Ok(engine) => engine,
-        Err(answer) => return answer,
+        Err(answer) => return *answer,
     };
     let rules = engine.rules();
     let (admitted, _held) = match admitted(&parts, body, engine, &rules, door).await {
@@ -129,9 +129,10 @@ fn client(peer: IpAddr) -> u64 {
 }
 
 /// The site that a request is for, if it may be asked.
-fn site<'a>(parts: &request::Parts, door: &'a Door) -> Result<&'a Arc<Engine>, Answer> {
-    let host = check(parts).map_err(|why| bad_request(parts, why))?;
-    door.sites.of_host(&host).ok_or_else(|| refusal(StatusCode::MISDIRECTED_REQUEST, "no site here has this host"))
+fn site<'a>(parts: &request::Parts, door: &'a Door) -> Result<&'a Arc<Engine>, Box<Answer>> {
+    let host = check(parts).map_err(|why| Box::new(bad_request(parts, why)))?;
+    let nobodys = || Box::new(refusal(StatusCode::MISDIRECTED_REQUEST, "no site here has this host"));
+    door.sites.of_host(&host).ok_or_else(nobodys)
 }
 
 fn bad_request(parts: &request::Parts, why: BadRequest) -> Answer {

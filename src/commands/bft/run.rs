@@ -7,7 +7,7 @@ use crate::output::{self, broken};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tidings_base::Error;
+use tidings_base::{Class, Error};
 use tidings_bft::engine::replica::{BEHIND, Options, Replica};
 use tidings_bft::http::Origin;
 use tidings_bft::kv::KeyValue;
@@ -79,7 +79,10 @@ async fn once<S: Durable>(serving: Serving, empty: S, takes_over: bool, signals:
         _ = signals.next() => return Ok(()),
     };
     let door = Server::start(address, replica.seat.clone()).await;
-    let door = door.map_err(|error| broken(format_args!("cannot listen on {address}"), error))?;
+    let door = door.map_err(|error| {
+        Error::new("bft.cannot_listen", Class::Refused, format!("cannot listen on {address}: {error}"))
+            .hint("Is this replica running already? Its address for clients is in group.toml.")
+    })?;
     output::line(format_args!("replica {} serves clients on {}", me.0, door.address()));
     tokio::select! {
         _ = signals.next() => {}

@@ -35,7 +35,8 @@ pub fn run(args: &Args) -> Result<(), Error> {
     }
     for site in stats.sites {
         if !site.name.is_empty() {
-            output::line(format_args!("\n{}", site.name));
+            output::line("");
+            output::line(&site.name);
             counted(&site.counted);
         }
         origins(site.origins);

@@ -151,7 +151,8 @@ impl Client {
         let (replicas, endings) = lines::draw(&membership);
         let shared = Arc::new(Shared { membership, secrets, desk: Mutex::new(desk), replicas, alarm: Alarm::new() });
         let at = shared.clone();
-        let mut tasks = lines::keep(endings, options.reconnect, move |from, frame| at.heard(from, frame));
+        let heard = move |from, frame| at.heard(from, frame);
+        let mut tasks = lines::keep(&shared.membership, &shared.secrets, endings, options.reconnect, heard);
         tasks.spawn(keep_time(shared.clone()));
         Ok(Client { shared, _tasks: tasks })
     }

@@ -110,6 +110,14 @@ pub enum Answer {
 }
 
 impl Question {
+    /// Who asks, as it says.
+    pub fn client(&self) -> u64 {
+        match self {
+            Question::Ask { signed, .. } | Question::Fast { signed, .. } => signed.command.client,
+            Question::Status { client, .. } => *client,
+        }
+    }
+
     /// Whether the service is asked at once, and may take long.
     pub fn may_take_long(&self) -> bool {
         matches!(self, Question::Ask { purpose: Purpose::Read, .. } | Question::Fast { execute: true, .. })

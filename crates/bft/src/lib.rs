@@ -6,7 +6,8 @@
 //!     └ 2f + 1 equal in group, client, nonce, σ and result's hash: the group's answer
 //! ```
 //! - [`membership`]: who is of the group, as a file; keys for all of them. [`keys`], [`command`]: signatures and MACs.
-//! - [`pool`]: commands that wait for the order. [`seat`]: a replica beside its order. [`server`]: its door for clients; [`sink`]: answers to them.
+//! - [`pool`]: commands that wait for the order. [`seat`]: a replica beside its order. [`server`]: its door for clients; [`greeting`]: whose
+//!   a connection is; [`sink`]: answers to them.
 //! - [`snapshot`]: the state at a height; f + 1 equal signed hashes make one that may be taken over.
 //! - [`client`]: asks all replicas, by [`tidings_sketch::group`]. [`direct`]: D-Prophecy's, by [`tidings_sketch::direct`]; reads at
 //!   the price of one. `lines`, `alarm`: connections and deadlines of both. [`kv`], [`http`]: services.
@@ -29,6 +30,7 @@ pub mod direct;
 #[cfg(feature = "engine")]
 pub mod engine;
 pub mod frame;
+pub mod greeting;
 pub mod http;
 pub mod keys;
 pub mod kv;

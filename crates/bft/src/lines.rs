@@ -1,13 +1,16 @@
 //! Lines from a client to every replica: connections that are made again, frames in and out.
 
-use crate::frame::{LONGEST_ANSWER, next_frame};
-use crate::membership::Membership;
+use crate::frame::{LONGEST_ANSWER, framed, next_frame};
+use crate::greeting::{Challenge, GREETS, LONGEST_GREETING};
+use crate::membership::{ClientSecrets, Membership};
 use bytes::Bytes;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tidings_sketch::ReplicaId;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -52,17 +55,20 @@ pub(crate) fn draw(group: &Membership) -> (Vec<Line>, Vec<Ending>) {
     group.replicas().iter().map(|member| line(member.clients)).unzip()
 }
 
-/// Connects the lines, again whenever one breaks, until the tasks are dropped. `heard` is told each frame and whose it is;
-/// its MAC is not verified.
+/// Connects the lines as a client of a group, again whenever one breaks, until the tasks are dropped. `heard` is told each frame
+/// and whose it is; its MAC is not verified.
 pub(crate) fn keep(
+    group: &Arc<Membership>,
+    client: &ClientSecrets,
     endings: Vec<Ending>,
     pause: Duration,
     heard: impl Fn(ReplicaId, Bytes) + Clone + Send + Sync + 'static,
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for (number, ending) in (0u16..).map(ReplicaId).zip(endings) {
-        let heard = heard.clone();
-        tasks.spawn(stay_connected(ending, pause, move |frame| heard(number, frame)));
+        let (heard, group, id, key) = (heard.clone(), Arc::clone(group), client.id, client.mac(number));
+        let greeted = move |challenge: Challenge| challenge.answered(&group, id, &key).encoded();
+        tasks.spawn(stay_connected(ending, pause, greeted, move |frame| heard(number, frame)));
     }
     tasks
 }
@@ -76,12 +82,17 @@ pub(crate) async fn connected(lines: &[Line], replicas: usize) {
     }
 }
 
-async fn stay_connected(mut ending: Ending, pause: Duration, heard: impl Fn(Bytes)) {
+async fn stay_connected(
+    mut ending: Ending,
+    pause: Duration,
+    greeted: impl Fn(Challenge) -> Bytes,
+    heard: impl Fn(Bytes),
+) {
     loop {
-        if let Ok(stream) = TcpStream::connect(ending.address).await {
-            let _ = stream.set_nodelay(true);
+        let connected = tokio::time::timeout(GREETS, connect(ending.address, &greeted));
+        if let Ok(Some((read, write))) = connected.await {
             ending.connected.send_replace(true);
-            talk(stream, &mut ending.questions, &heard).await;
+            talk(read, write, &mut ending.questions, &heard).await;
             ending.connected.send_replace(false);
         }
         // What was asked meanwhile is asked again by its timer; a full queue would be told as a failure.
@@ -90,9 +101,27 @@ async fn stay_connected(mut ending: Ending, pause: Duration, heard: impl Fn(Byte
     }
 }
 
-/// Sends and hears until the connection breaks.
-async fn talk(stream: TcpStream, questions: &mut mpsc::Receiver<Bytes>, heard: &impl Fn(Bytes)) {
+/// A connection that has shown whose it is.
+async fn connect(
+    to: SocketAddr,
+    greeted: impl Fn(Challenge) -> Bytes,
+) -> Option<(BufReader<OwnedReadHalf>, OwnedWriteHalf)> {
+    let stream = TcpStream::connect(to).await.ok()?;
+    let _ = stream.set_nodelay(true);
     let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    let challenge = Challenge::read(next_frame(&mut read, LONGEST_GREETING).await?).ok()?;
+    write.write_all(&framed(&greeted(challenge))).await.ok()?;
+    Some((read, write))
+}
+
+/// Sends and hears until the connection breaks.
+async fn talk(
+    mut read: BufReader<OwnedReadHalf>,
+    mut write: OwnedWriteHalf,
+    questions: &mut mpsc::Receiver<Bytes>,
+    heard: &impl Fn(Bytes),
+) {
     let speaking = async {
         while let Some(question) = questions.recv().await {
             if write.write_all(&question).await.is_err() {
@@ -101,7 +130,6 @@ async fn talk(stream: TcpStream, questions: &mut mpsc::Receiver<Bytes>, heard: &
         }
     };
     let hearing = async {
-        let mut read = BufReader::new(read);
         while let Some(frame) = next_frame(&mut read, LONGEST_ANSWER).await {
             heard(frame);
         }

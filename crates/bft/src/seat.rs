@@ -11,6 +11,7 @@
 use crate::codec::{Malformed, Reader};
 use crate::command::{Name, Signed};
 use crate::frame::{Answer, Question, Reply, Status, Word, framed};
+use crate::greeting::{Challenge, Hello};
 use crate::keys::Purpose;
 use crate::mark::Start;
 use crate::membership::{Membership, ReplicaSecrets};
@@ -197,31 +198,42 @@ impl<S: Durable> Seat<S> {
         self.state.lock().kept.clone()
     }
 
-    /// Takes what a client says, and tells which one it is, if it has shown that. What is not signed by a registered client has no
-    /// answer.
-    pub fn ask(&self, question: Question, sink: &Sink) -> Option<u64> {
+    /// Whether a connection is the client's that it says.
+    pub fn knows(&self, hello: &Hello, challenge: &Challenge) -> bool {
+        let key = self.secrets.macs.get(&hello.client).filter(|_| self.membership.client(hello.client).is_some());
+        key.is_some_and(|key| hello.answers(challenge, &self.membership, key))
+    }
+
+    /// A connection of a client has ended: nobody waits there any more. What it asked for is ordered all the same.
+    pub fn left(&self, client: u64, sink: &Sink) {
+        let mut state = self.state.lock();
+        // At most as many as the pool takes of one client.
+        let theirs = state.waiting.range((client, 0)..=(client, u64::MAX));
+        let gone: Vec<Name> =
+            theirs.filter(|(_, waiter)| waiter.sink.number() == sink.number()).map(|(name, _)| *name).collect();
+        gone.iter().for_each(|name| drop(state.waiting.remove(name)));
+    }
+
+    /// How many commands somebody waits for.
+    pub fn waiting(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
+    /// Takes what a client says. What is not signed by a registered client has no answer.
+    pub fn ask(&self, question: Question, sink: &Sink) {
         match question {
-            Question::Ask { purpose, whole, signed } if signed.verify(&self.membership, purpose) => {
-                let client = signed.command.client;
-                match purpose {
-                    Purpose::Read => self.read(&signed, whole, sink),
-                    Purpose::Order => self.order(signed, whole, sink),
-                    Purpose::Snapshot | Purpose::Fast => {}
-                }
-                Some(client)
-            }
+            Question::Ask { purpose, whole, signed } if signed.verify(&self.membership, purpose) => match purpose {
+                Purpose::Read => self.read(&signed, whole, sink),
+                Purpose::Order => self.order(signed, whole, sink),
+                Purpose::Snapshot | Purpose::Fast => {}
+            },
             Question::Fast { execute, signed } if signed.verify(&self.membership, Purpose::Fast) => {
                 self.fast(&signed, execute, sink);
-                Some(signed.command.client)
             }
             Question::Ask { signed, .. } | Question::Fast { signed, .. } => {
                 tracing::debug!(client = signed.command.client, "a command is not signed by a registered client");
-                None
             }
-            Question::Status { client, nonce } => {
-                self.status(client, nonce, sink);
-                None
-            }
+            Question::Status { client, nonce } => self.status(client, nonce, sink),
         }
     }
 
@@ -285,8 +297,13 @@ impl<S: Durable> Seat<S> {
         if self.pool.add(signed.clone()) == Added::Full {
             return;
         }
-        let whole = whole || state.waiting.get(&name).is_some_and(|waiter| waiter.whole);
-        state.waiting.insert(name, Waiter { signed, whole, sink: sink.clone() });
+        let before = state.waiting.remove(&name);
+        let whole = whole || before.as_ref().is_some_and(|waiter| waiter.whole);
+        // What an older connection still held does not take the reply from a newer one.
+        let sinks = before.map(|waiter| waiter.sink).into_iter().chain([sink.clone()]);
+        if let Some(sink) = sinks.filter(|sink| !sink.is_gone()).max_by_key(Sink::number) {
+            state.waiting.insert(name, Waiter { signed, whole, sink });
+        }
     }
 
     /// What it holds. A vote on that is older than writes that have ended, if it counts replicas that began again and are not
@@ -354,6 +371,9 @@ impl<S: Durable> Seat<S> {
     }
 
     fn reply(&self, signed: &Signed, whole: bool, sigma: Option<Sigma>, verdict: Verdict, sink: &Sink) {
+        if sink.is_gone() {
+            return;
+        }
         let Some(mac) = self.secrets.macs.get(&signed.command.client) else { return };
         let result = match self.sin() {
             Some(Sin::Mute) => return,

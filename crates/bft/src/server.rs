@@ -1,19 +1,22 @@
 //! The door for clients: a listener, and one task a connection.
 //!
-//! Whoever comes is a stranger until it has asked something that a registered client signed. Strangers take each other's place when they
-//! are many, and so do the connections of one client: nobody keeps others out by being there, however long it is silent.
+//! Whoever comes is a stranger until it has answered a [challenge](crate::greeting) as a registered client, and is asked nothing before
+//! that. Strangers take each other's place when they are many, and so do the connections of one client: nobody keeps others out by
+//! being there, however long it is silent. What waited on a connection that has ended goes with it.
 
-use crate::frame::{LONGEST_QUESTION, Question, next_frame};
+use crate::frame::{LONGEST_QUESTION, Question, framed, next_frame};
+use crate::greeting::{Challenge, Hello, LONGEST_GREETING};
 use crate::seat::{Durable, Seat};
-use crate::sink::{self, Answers, Sink};
+use crate::sink::{self, Answers, Room, Sink};
 use parking_lot::Mutex;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
@@ -24,7 +27,7 @@ const MOST_SLOW: usize = 128;
 /// How a door is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The most connections that have not shown whose they are. 4,096: clients that have asked nothing yet are among them.
+    /// The most connections that have not shown whose they are. 4,096: honest ones do within a moment.
     pub strangers: usize,
     /// The most connections of one client. 64: it needs one.
     pub of_a_client: usize,
@@ -82,14 +85,6 @@ struct Door<S> {
     options: Options,
 }
 
-impl<S: Durable> Door<S> {
-    fn ask(&self, guest: u64, question: Question, sink: &Sink) {
-        if let Some(client) = self.seat.ask(question, sink) {
-            self.guests.lock().known(guest, client, &self.options);
-        }
-    }
-}
-
 /// One connection: its number, and what it is told when it has to leave.
 type Guest = (u64, Arc<Notify>);
 
@@ -97,7 +92,14 @@ type Guest = (u64, Arc<Notify>);
 #[derive(Default)]
 struct Guests {
     strangers: VecDeque<Guest>,
-    clients: BTreeMap<u64, VecDeque<Guest>>,
+    clients: BTreeMap<u64, Theirs>,
+}
+
+/// The connections of one client.
+#[derive(Default)]
+struct Theirs {
+    guests: VecDeque<Guest>,
+    room: Room,
 }
 
 impl Guests {
@@ -106,21 +108,24 @@ impl Guests {
         make_room(&mut self.strangers, options.strangers);
     }
 
-    /// A stranger has shown which client it is.
-    fn known(&mut self, number: u64, client: u64, options: &Options) {
-        let Some(at) = self.strangers.iter().position(|(stranger, _)| *stranger == number) else { return };
-        let Some(guest) = self.strangers.remove(at) else { return };
+    /// A stranger has shown which client it is, unless it was told to leave before.
+    fn known(&mut self, number: u64, client: u64, options: &Options) -> Option<Room> {
+        let at = self.strangers.iter().position(|(stranger, _)| *stranger == number)?;
+        let guest = self.strangers.remove(at)?;
         let theirs = self.clients.entry(client).or_default();
-        theirs.push_back(guest);
-        make_room(theirs, options.of_a_client);
+        theirs.guests.push_back(guest);
+        make_room(&mut theirs.guests, options.of_a_client);
+        Some(theirs.room.clone())
     }
 
-    fn left(&mut self, number: u64) {
-        self.strangers.retain(|(guest, _)| *guest != number);
-        self.clients.retain(|_, theirs| {
-            theirs.retain(|(guest, _)| *guest != number);
-            !theirs.is_empty()
-        });
+    fn left(&mut self, number: u64, client: Option<u64>) {
+        let Some(client) = client else { return self.strangers.retain(|(guest, _)| *guest != number) };
+        if let Entry::Occupied(mut theirs) = self.clients.entry(client) {
+            theirs.get_mut().guests.retain(|(guest, _)| *guest != number);
+            if theirs.get().guests.is_empty() {
+                theirs.remove();
+            }
+        }
     }
 }
 
@@ -144,11 +149,15 @@ async fn accept<S: Durable>(listener: TcpListener, door: Arc<Door<S>>) {
                 let (guest, leaves, door) = (number, Arc::new(Notify::new()), door.clone());
                 door.guests.lock().came((guest, leaves.clone()), &door.options);
                 connections.spawn(async move {
+                    let mut whose = None;
                     tokio::select! {
-                        () = serve(stream, guest, &door) => {}
+                        () = serve(stream, guest, &door, &mut whose) => {}
                         () = leaves.notified() => tracing::debug!("a connection has made room for others"),
                     }
-                    door.guests.lock().left(guest);
+                    door.guests.lock().left(guest, whose.as_ref().map(|(client, _)| *client));
+                    if let Some((client, sink)) = whose {
+                        door.seat.left(client, &sink);
+                    }
                 });
             }
             Err(error) => {
@@ -159,32 +168,61 @@ async fn accept<S: Durable>(listener: TcpListener, door: Arc<Door<S>>) {
     }
 }
 
-async fn serve<S: Durable>(stream: TcpStream, guest: u64, door: &Arc<Door<S>>) {
+/// Whose a connection is, and where answers to it go.
+type Whose = Option<(u64, Sink)>;
+
+async fn serve<S: Durable>(stream: TcpStream, guest: u64, door: &Arc<Door<S>>, whose: &mut Whose) {
     let _ = stream.set_nodelay(true);
-    let (read, write) = stream.into_split();
-    let (sink, answers) = sink::pair();
-    let listening = async {
-        let mut read = BufReader::new(read);
-        while let Some(frame) = next_frame(&mut read, LONGEST_QUESTION).await {
-            match Question::read(frame) {
-                Ok(question) if S::SLOW && question.may_take_long() => {
-                    // More than there is room for are dropped: the client orders the read, or asks somebody else.
-                    if let Ok(permit) = door.slow.clone().try_acquire_owned() {
-                        let (door, sink) = (door.clone(), sink.clone());
-                        tokio::task::spawn_blocking(move || {
-                            door.ask(guest, question, &sink);
-                            drop(permit);
-                        });
-                    }
-                }
-                Ok(question) => door.ask(guest, question, &sink),
-                Err(error) => return tracing::debug!(%error, "a client does not speak our language"),
-            }
-        }
-    };
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    let Some(hello) = greet(&mut read, &mut write, door).await else { return };
+    let Some(room) = door.guests.lock().known(guest, hello.client, &door.options) else { return };
+    let (sink, answers) = sink::pair(guest, room);
+    *whose = Some((hello.client, sink.clone()));
     tokio::select! {
-        () = listening => {}
+        () = listen(read, hello.client, door, &sink) => {}
         () = answer(write, answers, door.options.takes) => {}
+    }
+}
+
+/// Has a connection show whose it is.
+async fn greet<S: Durable>(
+    read: &mut BufReader<OwnedReadHalf>,
+    write: &mut OwnedWriteHalf,
+    door: &Door<S>,
+) -> Option<Hello> {
+    let challenge = Challenge::draw().ok()?;
+    write.write_all(&framed(&challenge.encoded())).await.ok()?;
+    let hello = Hello::read(next_frame(read, LONGEST_GREETING).await?).ok();
+    let known = hello.filter(|hello| door.seat.knows(hello, &challenge));
+    if known.is_none() {
+        tracing::debug!("somebody does not show which client it is");
+    }
+    known
+}
+
+/// Takes questions of this client alone: whoever repeats another one's is shown out.
+async fn listen<S: Durable>(mut read: BufReader<OwnedReadHalf>, client: u64, door: &Arc<Door<S>>, sink: &Sink) {
+    while let Some(frame) = next_frame(&mut read, LONGEST_QUESTION).await {
+        match Question::read(frame) {
+            Ok(question) if question.client() != client => {
+                return tracing::debug!(client, "a client repeats what another one has asked");
+            }
+            Ok(question) if S::SLOW && question.may_take_long() => {
+                // More than there is room for are dropped: the client orders the read, or asks somebody else.
+                if let Ok(permit) = door.slow.clone().try_acquire_owned() {
+                    let (door, sink) = (door.clone(), sink.clone());
+                    tokio::task::spawn_blocking(move || {
+                        if !sink.is_gone() {
+                            door.seat.ask(question, &sink);
+                        }
+                        drop(permit);
+                    });
+                }
+            }
+            Ok(question) => door.seat.ask(question, sink),
+            Err(error) => return tracing::debug!(%error, "a client does not speak our language"),
+        }
     }
 }
 
@@ -215,6 +253,7 @@ mod tests {
         let mut come = |number: usize| guests.came(all[number].clone(), &options);
         (0..3).for_each(&mut come);
         assert_eq!(told(&all), [true, false, false, false, false, false, false], "one too many");
+        assert!(guests.known(0, 9, &options).is_none(), "whoever was told to leave is nobody's any more");
         guests.known(1, 9, &options);
         guests.known(2, 9, &options);
         (3..5).for_each(|number| guests.came(all[number].clone(), &options));
@@ -222,10 +261,10 @@ mod tests {
         guests.known(3, 9, &options);
         guests.known(4, 8, &options);
         assert_eq!(told(&all), [false, true, false, false, false, false, false], "one too many of client 9");
-        guests.known(3, 8, &options);
-        guests.left(2);
-        guests.left(3);
-        guests.left(4);
-        assert!(guests.strangers.is_empty() && guests.clients.is_empty(), "client 9 stays who it is");
+        assert!(guests.known(3, 8, &options).is_none(), "client 9 stays who it is");
+        [(1, 9), (2, 9), (3, 9), (4, 8)].into_iter().for_each(|(number, client)| guests.left(number, Some(client)));
+        guests.came(all[5].clone(), &options);
+        guests.left(5, None);
+        assert!(guests.strangers.is_empty() && guests.clients.is_empty(), "nothing is left of whoever has left");
     }
 }

@@ -4,7 +4,7 @@ use crate::keys::MacKey;
 use crate::kv::{KeyValue, Request, Response};
 use crate::membership::tests::group;
 use crate::sin::AWAKE;
-use crate::sink::{self, Answers};
+use crate::sink::{self, Answers, Room};
 use crate::snapshot::tests::Page;
 use tidings_sketch::direct::Digest;
 use tidings_sketch::replica::{Command, WINDOW};
@@ -20,7 +20,7 @@ struct Desk {
 fn desk() -> Desk {
     let (founded, directory) = (group("one"), tempfile::tempdir().unwrap());
     let seat = open(&founded, &directory, Start::Born);
-    let (sink, answers) = sink::pair();
+    let (sink, answers) = sink::pair(1, Room::default());
     Desk { seat, founded, answers, sink, directory }
 }
 
@@ -96,6 +96,22 @@ fn a_command_is_answered_once_it_is_executed_and_again_from_the_cache() {
     assert_eq!(first.result, signed.sketch(first.whole.as_ref().unwrap()));
     desk.ask(&signed, Purpose::Order);
     assert_eq!((desk.answer(), desk.seat.pool.len()), (Some(first), 0));
+}
+
+#[test]
+fn the_newest_connection_that_asked_has_the_reply() {
+    let mut desk = desk();
+    let signed = desk.signed(Purpose::Order, 1, &put("a"));
+    let ask = |sink: &Sink| {
+        desk.seat.ask(Question::Ask { purpose: Purpose::Order, whole: true, signed: signed.clone() }, sink);
+    };
+    let (newer, mut newest) = sink::pair(2, Room::default());
+    let (gone, _) = sink::pair(3, Room::default());
+    // What is read late from an older connection, or from one that is gone, takes nothing away.
+    [&desk.sink, &newer, &desk.sink, &gone, &desk.sink].into_iter().for_each(ask);
+    assert_eq!(desk.seat.waiting(), 1);
+    desk.execute(1, &[&signed]);
+    assert_eq!((newest.try_next().is_some(), desk.answer(), desk.seat.waiting()), (true, None, 0));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Replicas with their doors and clients over TCP, on the model of the order: it loses commands, orders them twice and delivers
 //! blocks again.
 
-use crate::seats::start;
+use crate::seats::{greeted, heard, say, start, stranger};
 use crate::town::{client, group, put, read, until, written};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tidings_bft::command::Signed;
 use tidings_bft::frame::{Answer, Question, Status};
+use tidings_bft::greeting::{Challenge, Hello};
 use tidings_bft::keys::Purpose;
 use tidings_bft::kv::{Request, Response};
 use tidings_bft::server::{Options, Server};
@@ -17,7 +18,7 @@ use tidings_bft::sin::Sin;
 use tidings_sketch::ReplicaId;
 use tidings_sketch::replica::Command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 #[tokio::test]
 async fn commands_are_executed_once_and_answered_by_the_group() {
@@ -103,7 +104,7 @@ async fn nonsense_at_the_door_is_shown_out_and_disturbs_nobody() {
     let town = start(6, [None; 4]).await;
     let address = town.founded.membership.replicas()[0].clients;
     for nonsense in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), &[0, 0, 0, 1, 99], &[255; 8]] {
-        let mut stream = TcpStream::connect(address).await.unwrap();
+        let (mut stream, _) = stranger(address).await;
         stream.write_all(nonsense).await.unwrap();
         let shown_out = tokio::time::timeout(Duration::from_secs(30), stream.read_u8()).await;
         assert!(shown_out.expect("the connection ends").is_err(), "without an answer");
@@ -126,7 +127,7 @@ async fn who_is_silent_or_takes_nothing_keeps_nobody_out() {
     };
     let mut silent = Vec::new();
     for number in 0..40 {
-        let mut stream = TcpStream::connect(server.address()).await.unwrap();
+        let (mut stream, _) = stranger(server.address()).await;
         if number % 2 == 0 {
             stream.write_all(&[0, 0]).await.unwrap();
         }
@@ -145,20 +146,100 @@ async fn who_is_silent_or_takes_nothing_keeps_nobody_out() {
     let secret = &town.founded.clients[1].secret;
     let signed = Signed::new(&town.founded.membership, secret, Purpose::Read, command);
     let frame = Question::Ask { purpose: Purpose::Read, whole: true, signed }.encoded();
-    let mut deaf = TcpStream::connect(server.address()).await.unwrap();
+    let mut deaf = greeted(server.address(), &town.founded, 0, 2).await;
     let mut ended = false;
     for _ in 0..20_000 {
-        let asked = async {
-            deaf.write_u32(frame.len() as u32).await?;
-            deaf.write_all(&frame).await
-        };
-        ended = !matches!(tokio::time::timeout(Duration::from_secs(30), asked).await, Ok(Ok(())));
+        ended = !matches!(tokio::time::timeout(Duration::from_secs(30), say(&mut deaf, &frame)).await, Ok(Ok(())));
         if ended {
             break;
         }
     }
     assert!(ended, "whoever takes no answers is asked no more");
     written(&asking, "a", "2").await;
+}
+
+/// Who has recorded what a client says has nothing of it: no answer, no work done, and the client stays where it is.
+#[tokio::test]
+async fn what_was_recorded_on_one_connection_opens_no_other() {
+    let mut town = start(9, [None; 4]).await;
+    let address = town.founded.membership.replicas()[0].clients;
+    town.servers[0] = None;
+    let options = Options { of_a_client: 2, ..Options::default() };
+    let server = loop {
+        match Server::start_with(address, town.seat(0), options).await {
+            Ok(server) => break server,
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    let signed = |purpose, request| {
+        let command = Command { client: 1, nonce: 1, request };
+        Signed::new(&town.founded.membership, &town.founded.clients[0].secret, purpose, command)
+    };
+    let (write, read) =
+        (signed(Purpose::Order, put("a", "1")), signed(Purpose::Read, Request::Get("a".into()).encoded()));
+    let said = [
+        Question::Ask { purpose: Purpose::Read, whole: true, signed: read },
+        Question::Ask { purpose: Purpose::Order, whole: true, signed: write },
+        Question::Status { client: 1, nonce: 1 },
+    ];
+    let mut own = greeted(server.address(), &town.founded, 0, 1).await;
+    say(&mut own, &said[0].encoded()).await.unwrap();
+    heard(&mut own).await.unwrap();
+    let hello = {
+        let (_, challenge) = stranger(server.address()).await;
+        challenge.answered(&town.founded.membership, 1, &town.founded.replicas[0].macs[&1]).encoded()
+    };
+    for question in said.iter().map(Question::encoded) {
+        // As somebody without a name, with a greeting from another connection, and as another client.
+        let (mut nobody, _) = stranger(server.address()).await;
+        let (mut repeats, _) = stranger(server.address()).await;
+        let mut other = greeted(server.address(), &town.founded, 0, 2).await;
+        let _ = say(&mut repeats, &hello).await;
+        for stream in [&mut nobody, &mut repeats, &mut other] {
+            let _ = say(stream, &question).await;
+            let end = tokio::time::timeout(Duration::from_secs(30), heard(stream)).await;
+            assert!(end.expect("the connection ends").is_err(), "without an answer");
+        }
+    }
+    assert_eq!((town.seat(0).pool.len(), town.seat(0).height()), (0, town.seat(1).height()), "nothing was ordered");
+    say(&mut own, &said[2].encoded()).await.unwrap();
+    heard(&mut own).await.expect("the client has kept its place");
+}
+
+/// A client that is back takes the place of its older connection, and has its reply; nothing waits for that one any more.
+#[tokio::test]
+async fn a_connection_that_is_replaced_leaves_nothing_behind() {
+    let mut town = start(10, [None; 4]).await;
+    let address = town.founded.membership.replicas()[0].clients;
+    town.servers[0] = None;
+    town.held.store(0, Relaxed);
+    let options = Options { of_a_client: 1, ..Options::default() };
+    let server = loop {
+        match Server::start_with(address, town.seat(0), options).await {
+            Ok(server) => break server,
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    let ask = |nonce| {
+        let command = Command { client: 1, nonce, request: put("a", "1") };
+        let signed = Signed::new(&town.founded.membership, &town.founded.clients[0].secret, Purpose::Order, command);
+        Question::Ask { purpose: Purpose::Order, whole: true, signed }.encoded()
+    };
+    let mut older = greeted(server.address(), &town.founded, 0, 1).await;
+    say(&mut older, &ask(1)).await.unwrap();
+    say(&mut older, &ask(2)).await.unwrap();
+    until("both wait", || town.seat(0).waiting() == 2).await;
+    let mut newer = greeted(server.address(), &town.founded, 0, 1).await;
+    let shown_out = tokio::time::timeout(Duration::from_secs(30), heard(&mut older)).await;
+    assert!(shown_out.expect("the older one makes room").is_err());
+    until("nobody waits any more", || town.seat(0).waiting() == 0).await;
+    assert_eq!(town.seat(0).pool.len(), 2, "what was asked is ordered all the same");
+    say(&mut newer, &ask(2)).await.unwrap();
+    until("one waits", || town.seat(0).waiting() == 1).await;
+    town.held.store(4, Relaxed);
+    let frame = tokio::time::timeout(Duration::from_secs(30), heard(&mut newer)).await.expect("it is answered");
+    let answer = Answer::read(frame.unwrap(), &town.founded.replicas[0].macs[&1]);
+    assert!(matches!(answer, Ok(Some(Answer::Reply(reply))) if reply.nonce == 2));
 }
 
 /// Who hears the answer to another question, or of another life of the group, goes on waiting.
@@ -169,18 +250,18 @@ async fn how_a_replica_is_only_its_own_answer_says() {
     let (key, number) = (founded.replicas[0].macs[&1], founded.membership.number());
     let answers = async {
         let (mut stream, _) = listener.accept().await.unwrap();
+        let challenge = Challenge([7; 32]);
+        say(&mut stream, &challenge.encoded()).await.unwrap();
+        let hello = Hello::read(heard(&mut stream).await.unwrap()).unwrap();
+        assert!(hello.answers(&challenge, &founded.membership, &key));
         let mut asked = BTreeSet::new();
-        while let Ok(length) = stream.read_u32().await {
-            let mut frame = vec![0; length as usize];
-            stream.read_exact(&mut frame).await.unwrap();
-            let Ok(Question::Status { nonce, .. }) = Question::read(frame.into()) else { panic!("no status") };
+        while let Ok(frame) = heard(&mut stream).await {
+            let Ok(Question::Status { nonce, .. }) = Question::read(frame) else { panic!("no status") };
             asked.insert(nonce);
             for (group, nonce, height) in [(number ^ 1, nonce, 1), (number, !nonce, 2), (number, nonce, 3)] {
                 let (hash, closed) = ([0; 32], false);
                 let status = Status { group, nonce, height, snapshot: 0, hash, closed, votes: true, waiting: 0 };
-                let frame = Answer::Status(status).encoded(&key);
-                stream.write_u32(frame.len() as u32).await.unwrap();
-                stream.write_all(&frame).await.unwrap();
+                say(&mut stream, &Answer::Status(status).encoded(&key)).await.unwrap();
             }
         }
         asked

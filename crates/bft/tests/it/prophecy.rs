@@ -1,6 +1,6 @@
 //! D-Prophecy over TCP, on the model of the order: what is read twice is read fast, and reads never go back, whoever lies.
 
-use crate::seats::{Modelled, start, start_with};
+use crate::seats::{Modelled, greeted, heard, say, start, start_with};
 use crate::town::{client, group, put, until, written};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
@@ -22,8 +22,6 @@ use tidings_bft::sin::Sin;
 use tidings_sketch::direct::Reads;
 use tidings_sketch::replica::{Command, Service};
 use tidings_sketch::sigma::Sigma;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 async fn direct(founded: &Founded, which: usize, patience: Duration) -> Client {
     let options = Options { resend: Duration::from_millis(300), read_give_up: patience, ..Options::after(0) };
@@ -178,14 +176,13 @@ async fn in_the_strict_mode_what_is_ordered_needs_as_many_replies_as_otherwise()
 
 /// A replica's word to a fast read, over a connection of its own. `None` if it answers the next question and not this one.
 async fn word(founded: &Founded, replica: usize, question: &Question) -> Option<Word> {
-    let mut stream = TcpStream::connect(founded.membership.replicas()[replica].clients).await.unwrap();
+    let mut stream = greeted(founded.membership.replicas()[replica].clients, founded, replica, 3).await;
     for question in [question.encoded(), Question::Status { client: 3, nonce: 9 }.encoded()] {
-        stream.write_u32(question.len() as u32).await.unwrap();
-        stream.write_all(&question).await.unwrap();
+        say(&mut stream, &question).await.unwrap();
     }
-    let mut frame = vec![0; stream.read_u32().await.unwrap() as usize];
-    stream.read_exact(&mut frame).await.unwrap();
-    match Answer::read(Bytes::from(frame), &founded.replicas[replica].macs[&3]) {
+    // Who repeats what another client has asked is shown out.
+    let frame = heard(&mut stream).await.ok()?;
+    match Answer::read(frame, &founded.replicas[replica].macs[&3]) {
         Ok(Some(Answer::Word(word))) => Some(word),
         Ok(Some(Answer::Status(_))) => None,
         other => panic!("{other:?}"),

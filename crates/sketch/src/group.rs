@@ -284,7 +284,9 @@ impl<Q: Clone, R: Clone> Group<Q, R> {
         let ours = reply.group == self.options.group && reply.client == self.options.client;
         let asked = reply.nonce == call.nonce || self.options.mutant == Some(Mutant::NonceIgnored);
         let ordered = reply.sigma.is_some() != matches!(self.options.kind, Kind::Origins { .. });
-        if !ours || !asked || !ordered || reply.from.0 >= self.options.replicas {
+        // Of a vote, who could not be asked is counted as that alone: it may say something all the same, made up.
+        let unasked = matches!(self.options.kind, Kind::Origins { .. }) && call.failed.contains(&reply.from);
+        if !ours || !asked || !ordered || unasked || reply.from.0 >= self.options.replicas {
             return;
         }
         let said = Said { sigma: reply.sigma, result: reply.result };

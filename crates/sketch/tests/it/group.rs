@@ -194,6 +194,26 @@ fn origins_are_voted_on_and_asked_once() {
 }
 
 #[test]
+fn who_could_not_be_asked_is_counted_once_whatever_it_says() {
+    let voted = Kind::Origins { faults: 1, quorum: 3 };
+    let mut desk = Desk::new(4, voted);
+    desk.give(Input::Failed(CALL, ReplicaId(0)));
+    (0..3).for_each(|from| desk.says(from, 1, None));
+    assert_eq!(desk.done, None, "two that were asked say so");
+    desk.says(3, 1, None);
+    assert_eq!(desk.done, Some((1, None)));
+
+    let mut desk = Desk::new(4, voted);
+    [0, 0].map(ReplicaId).into_iter().for_each(|unasked| desk.give(Input::Failed(CALL, unasked)));
+    desk.says(1, 1, None);
+    desk.says(0, 2, None);
+    assert_eq!(desk.refused, None, "two others could decide");
+    desk.says(2, 3, None);
+    assert_eq!(desk.refused, Some((Refusal::Unreachable, Some(1))));
+    desk.says(3, 4, None);
+}
+
+#[test]
 fn a_group_that_does_not_lie_is_asked_one_after_the_other() {
     let mut desk = Desk::new(3, Kind::CrashTolerant);
     let first = desk.sent[0].0;

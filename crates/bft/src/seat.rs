@@ -36,8 +36,7 @@ pub trait Durable: Reads + Clone + Send + Sync + Sized + 'static {
     const SLOW: bool = false;
 
     /// Whether the order alone decides what it answers. If not, honest replicas may answer differently: then a snapshot holds that a
-    /// command was answered, and no answer, and who asks again after it is told that its nonce is too old. No answer of such a
-    /// service is empty.
+    /// command was answered, and no answer, and who asks again after it is told that its nonce is too old.
     const ORDERED: bool = true;
 
     /// Writes the state: the same bytes wherever it is the same.
@@ -63,8 +62,8 @@ const BEHIND: u8 = 2;
 pub enum Verdict {
     /// The service's result.
     Done(Bytes),
-    /// The nonce is below the client's window, or was answered before a snapshot that holds no answers: what came of it is not
-    /// known any more.
+    /// The nonce is below the client's window, or was answered before a snapshot that holds no answers, or with so much that it was
+    /// forgotten for later ones: what came of it is not known any more.
     TooOld,
     /// The replica has begun again, and is not where it was: the read must be ordered.
     Behind,
@@ -361,9 +360,6 @@ impl<S: Durable> Seat<S> {
         // Where a command was refused is no part of its answer: replicas that look it up do not know it.
         let nowhere = Sigma::new(self.membership.life(), 0, 0);
         match outcome {
-            Outcome::Done { result, .. } if !S::ORDERED && result.is_empty() => {
-                self.reply(signed, whole, nowhere, Verdict::TooOld, sink);
-            }
             Outcome::Done { sigma, result } => self.reply(signed, whole, Some(sigma), Verdict::Done(result), sink),
             Outcome::TooOld => self.reply(signed, whole, nowhere, Verdict::TooOld, sink),
             Outcome::Unregistered => {}

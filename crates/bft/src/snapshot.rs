@@ -93,7 +93,7 @@ impl Snapshot {
 }
 
 fn read_window(reader: &mut Reader) -> Result<Window, Malformed> {
-    let mut window = Window { floor: reader.number()?, replies: BTreeMap::new() };
+    let (floor, mut known) = (reader.number()?, BTreeMap::new());
     let replies = reader.number()?;
     if replies > WINDOW as u64 {
         return Err(Malformed::Long);
@@ -101,9 +101,9 @@ fn read_window(reader: &mut Reader) -> Result<Window, Malformed> {
     for _ in 0..replies {
         let (nonce, sigma) = (reader.number()?, read_sigma(reader)?);
         // Copied, so that a reply does not keep the whole snapshot in memory.
-        window.replies.insert(nonce, (sigma, Bytes::copy_from_slice(&reader.bytes(LONGEST_RESULT)?)));
+        known.insert(nonce, (sigma, Bytes::copy_from_slice(&reader.bytes(LONGEST_RESULT)?)));
     }
-    Ok(window)
+    Ok(Window::new(floor, known))
 }
 
 /// One replica's word for the hash of its state at a height.

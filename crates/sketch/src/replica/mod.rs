@@ -22,6 +22,10 @@ use tidings_base::Incarnation;
 
 /// How many of a client's latest commands are known with their replies. More than a client has under way.
 pub const WINDOW: usize = 1_024;
+/// The most bytes of a client's replies that are known: 16 of the longest ones. Of older commands it is known that they were answered.
+pub const MOST_BYTES_OF_A_CLIENT: usize = 16 << 20;
+/// The same of all clients together: a snapshot holds them. Whoever has most gives up first.
+pub const MOST_BYTES: usize = 256 << 20;
 
 /// What a client asks of all replicas. Its signature was verified where it came in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,7 +96,7 @@ pub trait Ordering {
 
 /// What is replicated: deterministic, and nothing but its state and the request decide a result.
 pub trait Service {
-    /// Executes a request.
+    /// Executes a request. No result is empty: an empty one stands for a reply that is known no more.
     fn execute(&mut self, sigma: Sigma, request: &Bytes) -> Bytes;
 }
 
@@ -106,7 +110,8 @@ pub enum Outcome {
         /// Its result.
         result: Bytes,
     },
-    /// Its nonce is below the client's window: it may have been executed, and nobody knows its reply.
+    /// Its nonce is below the client's window, or its reply was too long to be known for ever: it may have been executed, and nobody
+    /// knows what came of it.
     TooOld,
     /// Nobody knows the client.
     Unregistered,
@@ -115,10 +120,41 @@ pub enum Outcome {
 /// What is known of one client's latest commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// By nonce: where the command was executed, and its result.
+    /// By nonce: where the command was executed, and its result; an empty one was forgotten.
     pub replies: BTreeMap<u64, (Sigma, Bytes)>,
     /// Nonces at or below are too old.
     pub floor: u64,
+    /// Of all results.
+    bytes: usize,
+}
+
+impl Window {
+    /// One that holds this.
+    pub fn new(floor: u64, replies: BTreeMap<u64, (Sigma, Bytes)>) -> Window {
+        let bytes = replies.values().map(|(_, result)| result.len()).sum();
+        Window { replies, floor, bytes }
+    }
+
+    fn replied(&mut self, nonce: u64, sigma: Sigma, result: Bytes) {
+        self.bytes += result.len();
+        self.replies.insert(nonce, (sigma, result));
+        if self.replies.len() > WINDOW
+            && let Some((oldest, (_, result))) = self.replies.pop_first()
+        {
+            self.floor = oldest;
+            self.bytes -= result.len();
+        }
+        while self.bytes > MOST_BYTES_OF_A_CLIENT {
+            self.forget_one();
+        }
+    }
+
+    /// Keeps of its oldest result only that there was one.
+    fn forget_one(&mut self) {
+        if let Some((_, result)) = self.replies.values_mut().find(|(_, result)| !result.is_empty()) {
+            self.bytes -= std::mem::take(result).len();
+        }
+    }
 }
 
 /// The replicated state of one replica: the service, and what each client was answered.
@@ -128,6 +164,8 @@ pub struct Replica<S> {
     height: u64,
     /// Shared with copies, which change a few of them.
     clients: BTreeMap<u64, Arc<Window>>,
+    /// Of all their results.
+    bytes: usize,
     service: S,
     mutant: Option<Mutant>,
 }
@@ -136,13 +174,14 @@ impl<S: Service> Replica<S> {
     /// A replica that has executed nothing, with the clients that are registered.
     pub fn new(incarnation: Incarnation, clients: impl IntoIterator<Item = u64>, service: S) -> Replica<S> {
         let clients = clients.into_iter().map(|client| (client, Arc::default())).collect();
-        Replica { incarnation, height: 0, clients, service, mutant: None }
+        Replica { incarnation, height: 0, clients, bytes: 0, service, mutant: None }
     }
 
     /// A replica as a snapshot says: its state at a height, replies to clients included (rule F).
     pub fn restored(incarnation: Incarnation, height: u64, clients: BTreeMap<u64, Window>, service: S) -> Replica<S> {
+        let bytes = clients.values().map(|window| window.bytes).sum();
         let clients = clients.into_iter().map(|(client, window)| (client, Arc::new(window))).collect();
-        Replica { incarnation, height, clients, service, mutant: None }
+        Replica { incarnation, height, clients, bytes, service, mutant: None }
     }
 
     /// The same without a rule, for tests.
@@ -192,6 +231,7 @@ impl<S: Service> Replica<S> {
     pub fn replied(&self, client: u64, nonce: u64) -> Option<Outcome> {
         let Some(window) = self.clients.get(&client) else { return Some(Outcome::Unregistered) };
         match window.replies.get(&nonce) {
+            Some((_, forgotten)) if forgotten.is_empty() => Some(Outcome::TooOld),
             Some((sigma, result)) => Some(Outcome::Done { sigma: *sigma, result: result.clone() }),
             None => (nonce <= window.floor).then_some(Outcome::TooOld),
         }
@@ -206,13 +246,22 @@ impl<S: Service> Replica<S> {
         let result = self.service.execute(sigma, &command.request);
         let Some(window) = self.clients.get_mut(&command.client) else { return Outcome::Unregistered };
         let window = Arc::make_mut(window);
-        window.replies.insert(command.nonce, (sigma, result.clone()));
-        if window.replies.len() > WINDOW
-            && let Some((oldest, _)) = window.replies.pop_first()
-        {
-            window.floor = oldest;
+        let before = window.bytes;
+        window.replied(command.nonce, sigma, result.clone());
+        self.bytes = self.bytes - before + window.bytes;
+        while self.bytes > MOST_BYTES {
+            self.forget_one();
         }
         Outcome::Done { sigma, result }
+    }
+
+    /// The client with most bytes of replies knows one less. Every replica decides alike which one.
+    fn forget_one(&mut self) {
+        let Some(most) = self.clients.values_mut().max_by_key(|window| window.bytes) else { return };
+        let before = most.bytes;
+        let most = Arc::make_mut(most);
+        most.forget_one();
+        self.bytes -= before - most.bytes;
     }
 }
 
@@ -268,6 +317,58 @@ mod tests {
         assert_eq!(replica.execute(&block(2, [2]))[0].1, Outcome::TooOld);
         assert!(matches!(replica.execute(&block(3, [3]))[0].1, Outcome::Done { .. }));
         assert_eq!(replica.service(), &state);
+    }
+
+    /// Answers with as many bytes as it is asked for.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    struct Long;
+
+    impl Service for Long {
+        fn execute(&mut self, _: Sigma, request: &Bytes) -> Bytes {
+            request.clone()
+        }
+    }
+
+    fn known(replica: &Replica<Long>, client: u64) -> Vec<u64> {
+        let (_, window) = replica.windows().nth(client as usize).unwrap();
+        let nonces = window.replies.keys().copied();
+        nonces.filter(|nonce| matches!(replica.replied(client, *nonce), Some(Outcome::Done { .. }))).collect()
+    }
+
+    #[test]
+    fn of_replies_so_many_bytes_are_known_and_of_older_ones_that_they_were_given() {
+        let request = Bytes::from(vec![1; 1 << 20]);
+        let asked = |client, nonce| Command { client, nonce, request: request.clone() };
+        let commands = |client| (1..=20).map(move |nonce| (client, nonce));
+        let mut replica = Replica::new(Incarnation(1), 0..40, Long);
+        for (height, client) in (1..).zip(0..15) {
+            let commands = commands(client).map(|(client, nonce)| asked(client, nonce)).collect();
+            assert!(
+                replica.execute(&Block { height, commands }).iter().all(|(_, o)| matches!(o, Outcome::Done { .. }))
+            );
+            assert_eq!(known(&replica, client), (5..=20).collect::<Vec<_>>(), "16 MiB");
+        }
+        let again = replica.execute(&Block { height: 16, commands: vec![asked(3, 4), asked(3, 5)] });
+        assert!(
+            again[0].1 == Outcome::TooOld && matches!(again[1].1, Outcome::Done { .. }),
+            "neither is executed again"
+        );
+        // What one asks for that has little is at the cost of those who have most.
+        let few = (30..40).flat_map(|client| (1..=4).map(move |nonce| asked(client, nonce))).collect();
+        replica.execute(&Block { height: 17, commands: few });
+        assert!((30..40).all(|client| known(&replica, client) == [1, 2, 3, 4]));
+        let all: Vec<usize> = (0..40).map(|client| known(&replica, client).len()).collect();
+        assert_eq!((all.iter().sum::<usize>(), all.iter().take(15).min()), (256, Some(&14)));
+        // A state that was taken over goes on alike.
+        let windows = |replica: &Replica<Long>| replica.windows().map(|(id, window)| (id, window.clone())).collect();
+        let taken = |of: &BTreeMap<u64, Window>| {
+            let window = |(id, window): (&u64, &Window)| (*id, Window::new(window.floor, window.replies.clone()));
+            of.iter().map(window).collect::<BTreeMap<u64, Window>>()
+        };
+        let mut other = Replica::restored(Incarnation(1), 17, taken(&windows(&replica)), Long);
+        assert_eq!(other, replica);
+        let last = Block { height: 18, commands: vec![asked(20, 1), asked(3, 21)] };
+        assert_eq!((other.execute(&last), &other), (replica.execute(&last), &replica));
     }
 
     #[test]

@@ -96,7 +96,8 @@ struct Waiter {
 }
 
 struct State<S> {
-    replica: Replica<S>,
+    /// Shared with whoever writes a snapshot of it; nothing is executed meanwhile.
+    replica: Arc<Replica<S>>,
     /// What it says to fast reads.
     sketcher: ReplicaSketcher,
     /// At most as many as the pool holds: one of each command.
@@ -138,6 +139,8 @@ pub struct Seat<S> {
     /// Up to here it may have executed before, and does not say yet what it holds.
     floor: u64,
     shelf: Shelf,
+    /// Held by whoever executes.
+    turn: Mutex<()>,
     state: Mutex<State<S>>,
     sin: Option<Sin>,
     /// What it might have said, should that be its sin.
@@ -177,9 +180,10 @@ impl<S: Durable> Seat<S> {
         let kept = kept.map(attest).map(|(word, snapshot)| (snapshot, word));
         let pool = Arc::new(Pool::default());
         pool.executed(replica.height(), []);
+        let (turn, replica) = (Mutex::default(), Arc::new(replica));
         let state = Mutex::new(State { replica, sketcher, waiting: BTreeMap::new(), kept });
         let (votes, past, done) = (start.votes(), Mutex::default(), AtomicU64::new(0));
-        Ok(Seat { membership, pool, secrets, votes, floor, shelf, state, sin, past, done })
+        Ok(Seat { membership, pool, secrets, votes, floor, shelf, turn, state, sin, past, done })
     }
 
     /// The height up to which it has executed.
@@ -246,8 +250,9 @@ impl<S: Durable> Seat<S> {
     }
 
     /// Executes a block and answers who waits. One at a time. Blocks that were executed before, or do not follow, are ignored. Nothing is
-    /// executed after a snapshot that could not be kept.
+    /// executed after a snapshot that could not be kept, nor before it is; whoever asks meanwhile is answered.
     pub fn execute(&self, block: &Block) -> io::Result<()> {
+        let _turn = self.turn.lock();
         let mut guard = self.state.lock();
         if !guard.is_kept() {
             return Err(io::Error::other("the snapshot that was due is not kept"));
@@ -258,12 +263,12 @@ impl<S: Durable> Seat<S> {
         let outcomes = match S::SLOW && !block.commands.is_empty() {
             true => {
                 // By a copy, so that nobody waits for it. Nothing else changes what is executed, and nothing else executes.
-                let mut copy = guard.replica.clone();
+                let mut copy = Replica::clone(&guard.replica);
                 let outcomes = MutexGuard::unlocked(&mut guard, || copy.execute(block));
-                guard.replica = copy;
+                guard.replica = Arc::new(copy);
                 outcomes
             }
-            false => guard.replica.execute(block),
+            false => Arc::make_mut(&mut guard.replica).execute(block),
         };
         self.done.fetch_add(outcomes.len() as u64, Relaxed);
         let state = &mut *guard;
@@ -277,10 +282,14 @@ impl<S: Durable> Seat<S> {
         }
         self.pool.executed(block.height, outcomes.iter().map(|(command, _)| (command.client, command.nonce)));
         if block.height.is_multiple_of(EVERY) {
-            let snapshot = Snapshot::of(&state.replica);
+            let replica = Arc::clone(&state.replica);
+            drop(guard);
+            let snapshot = Snapshot::of(&replica);
             self.shelf.keep(&snapshot)?;
             let word = Attestation::new(&self.membership, &self.secrets.secret, &snapshot);
-            state.kept = Some((snapshot, word));
+            // Before the next block: what is not shared is not copied.
+            drop(replica);
+            self.state.lock().kept = Some((snapshot, word));
         }
         Ok(())
     }

@@ -298,3 +298,64 @@ fn nothing_is_executed_after_a_snapshot_that_could_not_be_kept() {
     assert!(desk.seat.execute(&block(EVERY)).is_err() && desk.seat.execute(&block(EVERY + 1)).is_err());
     assert_eq!(desk.seat.height(), EVERY);
 }
+
+/// One value; its state is written as long as somebody wants.
+#[derive(Clone, Debug)]
+struct Gated {
+    saves: std::sync::mpsc::SyncSender<()>,
+    gate: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
+}
+
+impl tidings_sketch::replica::Service for Gated {
+    fn execute(&mut self, _: Sigma, _: &Bytes) -> Bytes {
+        Bytes::from_static(b"value")
+    }
+}
+
+impl Reads for Gated {
+    fn is_read(&self, _: &Bytes) -> bool {
+        true
+    }
+
+    fn read(&self, _: &Bytes) -> Bytes {
+        Bytes::from_static(b"value")
+    }
+}
+
+impl Durable for Gated {
+    fn save(&self, _: &mut BytesMut) {
+        self.saves.send(()).unwrap();
+        // Not for ever, should nobody be answered meanwhile.
+        let _ = self.gate.lock().recv_timeout(std::time::Duration::from_secs(10));
+    }
+
+    fn load(&self, _: &mut Reader) -> Result<Gated, Malformed> {
+        Ok(self.clone())
+    }
+}
+
+#[test]
+fn who_asks_while_a_snapshot_is_taken_is_answered() {
+    let (mut desk, directory) = (desk(), tempfile::tempdir().unwrap());
+    let ((saves, saving), (opens, gate)) = (std::sync::mpsc::sync_channel(1), std::sync::mpsc::channel());
+    let service = Gated { saves, gate: Arc::new(Mutex::new(gate)) };
+    let (membership, secrets) = (Arc::new(desk.founded.membership.clone()), desk.founded.replicas[0].clone());
+    let shelf = Shelf::open(directory.path()).unwrap();
+    let seat = Seat::open(membership, secrets, Start::Born, shelf, service, None).unwrap();
+    let signed = |purpose, nonce| desk.signed(purpose, nonce, &get());
+    let (read, fast, order) = (signed(Purpose::Read, 1), signed(Purpose::Fast, 2), signed(Purpose::Order, 3));
+    std::thread::scope(|scope| {
+        let executes = || (1..=EVERY).try_for_each(|height| seat.execute(&Block { height, commands: Vec::new() }));
+        let executing = scope.spawn(executes);
+        saving.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+        seat.ask(Question::Ask { purpose: Purpose::Read, whole: true, signed: read }, &desk.sink);
+        seat.ask(Question::Fast { execute: true, signed: fast }, &desk.sink);
+        seat.ask(Question::Ask { purpose: Purpose::Order, whole: true, signed: order }, &desk.sink);
+        assert_eq!((seat.height(), seat.pool.len(), seat.waiting()), (EVERY, 1, 1));
+        assert!(seat.snapshot().is_none(), "it is being taken");
+        opens.send(()).unwrap();
+        executing.join().unwrap().unwrap();
+    });
+    assert!(std::iter::from_fn(|| desk.answers.try_next()).count() == 2 && seat.snapshot().is_some());
+    seat.execute(&Block { height: EVERY + 1, commands: Vec::new() }).unwrap();
+}

@@ -105,6 +105,30 @@ async fn a_liar_does_not_keep_a_group_from_its_next_life() {
     assert_eq!(Membership::parse(&read("group.toml")).unwrap().life(), Incarnation(2));
 }
 
+/// Whether replicas or clients would come there.
+#[cfg(feature = "bft")]
+#[test]
+fn an_address_in_use_is_told_with_what_to_do() {
+    let at = tempdir().unwrap();
+    let dir = at.path().join("town").display().to_string();
+    let addresses = addresses();
+    let mut args = vec!["bft", "keygen", &dir];
+    addresses.iter().for_each(|pair| args.extend(["--replica", pair]));
+    assert_eq!(run(&args).code, 0);
+    let (group, data) = (format!("{dir}/group.toml"), format!("{dir}/replica-0"));
+    for address in addresses[0].split(',') {
+        let _taken = std::net::TcpListener::bind(address).unwrap();
+        let said = run(&["bft", "run", "--group", &group, "--data", &data]);
+        said.failed(4, &format!("cannot listen on {address}"));
+        assert!(
+            said.err.contains("bft.cannot_listen") && said.err.contains("Does this replica run already?"),
+            "{said:?}"
+        );
+    }
+    let mark = fs::read_to_string(format!("{data}/mark")).unwrap();
+    assert!(mark.starts_with("unborn "), "it has not begun: {mark}");
+}
+
 /// Four processes; one is killed, and comes back.
 #[cfg(feature = "bft")]
 #[test]

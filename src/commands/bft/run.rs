@@ -4,7 +4,8 @@ use crate::cli::bft::Run;
 use crate::commands::signals::Signals;
 use crate::commands::{probe, runtime};
 use crate::output::{self, broken};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tidings_base::{Class, Error};
@@ -27,7 +28,12 @@ pub fn run(args: Run) -> Result<(), Error> {
     let secrets = ReplicaSecrets::parse(&super::text(&args.data.join("secret.toml"))?)?;
     let me = membership.replica(&secrets.secret.public());
     let me = me.ok_or_else(|| output::usage("the secret is of no replica of this group"))?;
-    let address = membership.replicas()[usize::from(me.0)].clients;
+    let member = &membership.replicas()[usize::from(me.0)];
+    let address = member.clients;
+    // The engine would find out too late, and say it badly.
+    for listened in [member.peers, address] {
+        TcpListener::bind(listened).map_err(|error| cannot_listen(listened, &error))?;
+    }
     #[cfg(feature = "bft-sins")]
     let sin = args.sin;
     #[cfg(not(feature = "bft-sins"))]
@@ -79,10 +85,7 @@ async fn once<S: Durable>(serving: Serving, empty: S, takes_over: bool, signals:
         _ = signals.next() => return Ok(()),
     };
     let door = Server::start(address, replica.seat.clone()).await;
-    let door = door.map_err(|error| {
-        Error::new("bft.cannot_listen", Class::Refused, format!("cannot listen on {address}: {error}"))
-            .hint("Is this replica running already? Its address for clients is in group.toml.")
-    })?;
+    let door = door.map_err(|error| cannot_listen(address, &error))?;
     output::line(format_args!("replica {} serves clients on {}", me.0, door.address()));
     tokio::select! {
         _ = signals.next() => {}
@@ -91,4 +94,15 @@ async fn once<S: Durable>(serving: Serving, empty: S, takes_over: bool, signals:
     drop(door);
     replica.stop().await;
     Ok(())
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> Error {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "Does this replica run already? If another program listens there, give the replica another address in everybody's \
+             group.toml: addresses may change while a group lives."
+        }
+        _ => "The replica's addresses in group.toml must be of this machine.",
+    };
+    Error::new("bft.cannot_listen", Class::Refused, format!("cannot listen on {address}: {error}")).hint(hint)
 }

@@ -8,7 +8,7 @@
 //!   replicas. [`chain`]: simplex and marshal over them. [`delivery`]: from the order to the seat.
 //! - [`passing`]: commands that others may not have. [`takeover`], [`provider`], [`message`]: a state for a replica that has
 //!   lost its own.
-//! - [`replica`]: all of it in one process of its own runtime.
+//! - [`replica`]: all of it in one process of its own runtime. [`steady`]: the clock it runs by.
 //!
 //! One epoch lasts for a life of the group: another life has another membership file, and another order.
 
@@ -20,6 +20,7 @@ pub mod passing;
 pub mod proposer;
 pub mod provider;
 pub mod replica;
+pub mod steady;
 pub mod takeover;
 pub mod wires;
 

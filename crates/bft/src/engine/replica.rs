@@ -5,6 +5,7 @@ use super::delivery::{Delivery, Ended, FEWEST_KEPT, Outlet};
 use super::passing::pass_on;
 use super::proposer::Proposer;
 use super::provider::provide;
+use super::steady::{By, Time};
 use super::takeover::Taker;
 use super::wires::{self, Wire};
 use super::{Identity, Runtime};
@@ -128,6 +129,7 @@ fn work<S: Durable>(
         .with_tcp_nodelay(Some(true))
         .with_storage_directory(mark::journal(&options.directory));
     Runner::new(config).start(|context| async move {
+        let context = By::new(context, Time::steady());
         tokio::select! {
             biased;
             _ = stopped => Ok(()),
@@ -147,7 +149,7 @@ async fn run<E: Runtime, S: Durable>(
     let me = options.membership.replica(&options.secrets.secret.public());
     let member = me.and_then(|me| options.membership.replicas().get(usize::from(me.0)));
     let listen = member.ok_or_else(|| failed("the secret is of no replica".into()))?.peers;
-    let mut wires = wires::open(&context, &identity, listen)?;
+    let mut wires = wires::open(&context, &identity, listen, Time::of_day())?;
     let shelf = Shelf::open(&options.directory).map_err(|error| failed(error.to_string()))?;
     let beginning = begin(&context, &identity, &shelf, options.takes_over, &mut wires.snapshots).await?;
 

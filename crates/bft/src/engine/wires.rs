@@ -1,6 +1,7 @@
 //! Authenticated, encrypted connections from each replica to each, and the channels over them.
 
 use super::batch::Batch;
+use super::steady::{Dated, Time};
 use super::{Digest, Identity, Runtime, Scheme, engine_key};
 use commonware_consensus::marshal::{self, standard::Standard};
 use commonware_consensus::simplex;
@@ -57,11 +58,11 @@ pub struct Lines<E: Runtime> {
     pub peers: lookup::Oracle<PublicKey>,
 }
 
-/// Listens at an address, and connects to all replicas of the group.
-pub fn open<E: Runtime>(context: &E, identity: &Identity, listen: SocketAddr) -> Result<Wires<E>, Error> {
+/// Listens at an address, and connects to all replicas of the group. Whose time of day is not about theirs is not connected.
+pub fn open<E: Runtime>(context: &E, identity: &Identity, listen: SocketAddr, day: Time) -> Result<Wires<E>, Error> {
     let membership = &identity.group;
     let size = NonZeroUsize::new(membership.replicas().len()).unwrap_or(NZUsize!(1));
-    let (mut network, mut peers) = Network::new(context.child("network"), config(identity, listen, size));
+    let (mut network, mut peers) = Network::new(context.child("network"), config(identity, listen, size, day));
     let addresses = membership
         .replicas()
         .iter()
@@ -80,9 +81,9 @@ pub fn open<E: Runtime>(context: &E, identity: &Identity, listen: SocketAddr) ->
     Ok(Wires { order, commands, snapshots, ended: network.start() })
 }
 
-type Handshake = Cups<Sake<commonware_cryptography::ed25519::PrivateKey>, ChaCha20Poly1305>;
+type Handshake = Cups<Dated<Sake<commonware_cryptography::ed25519::PrivateKey>>, ChaCha20Poly1305>;
 
-fn config(identity: &Identity, listen: SocketAddr, size: NonZeroUsize) -> Config<Handshake> {
+fn config(identity: &Identity, listen: SocketAddr, size: NonZeroUsize, day: Time) -> Config<Handshake> {
     let replicas = size.get() as u32;
     let longest = [
         LONGEST_MESSAGE,
@@ -97,7 +98,7 @@ fn config(identity: &Identity, listen: SocketAddr, size: NonZeroUsize) -> Config
         version: sake::Version::V1,
     };
     Config {
-        handshake: Cups::new(sake, cups::Version::V1),
+        handshake: Cups::new(Dated::new(sake, day), cups::Version::V1),
         namespace: identity.namespace.clone(),
         listen,
         allow_private_ips: true,

@@ -13,6 +13,7 @@ use tidings_bft::command::{Name, Signed};
 use tidings_bft::engine::chain::{self, Beginning, PATIENCE};
 use tidings_bft::engine::delivery::{Delivered, Outlet};
 use tidings_bft::engine::proposer::Proposer;
+use tidings_bft::engine::steady::Time;
 use tidings_bft::engine::{Identity, wires};
 use tidings_bft::keys::Purpose;
 use tidings_bft::membership::{Founded, Membership, found};
@@ -79,7 +80,11 @@ impl Group {
         let listen = address(7_000 + number + 200 * starts);
         let context = self.context.child("replica").with_attribute("number", number);
         let task = context.spawn(move |context| async move {
-            let wires = wires::open(&context, &identity, listen).unwrap();
+            let day = Time::of({
+                let context = context.child("day");
+                move || context.current()
+            });
+            let wires = wires::open(&context, &identity, listen, day).unwrap();
             let order = chain::start(&context, &identity, Beginning::Genesis, wires.order, proposer, outlet);
             let chain = order.await.unwrap();
             let _kept = (wires.commands, wires.snapshots);

@@ -37,6 +37,8 @@ pub mod kv;
 mod lines;
 pub mod mark;
 pub mod membership;
+#[doc(hidden)]
+pub mod mutant;
 pub mod pool;
 pub mod seat;
 pub mod server;

@@ -10,6 +10,7 @@ use super::{Digest, Scheme};
 use crate::command::{Name, Signed};
 use crate::keys::Purpose;
 use crate::membership::Membership;
+use crate::mutant::Mutant;
 use crate::pool::Pool;
 use crate::snapshot::EVERY;
 use commonware_consensus::Application;
@@ -33,12 +34,19 @@ pub struct Proposer {
     membership: Arc<Membership>,
     pool: Arc<Pool>,
     patience: Duration,
+    mutant: Option<Mutant>,
 }
 
 impl Proposer {
     /// One that waits so long for a command before it proposes an empty batch: less than a leader is given.
     pub fn new(membership: Arc<Membership>, pool: Arc<Pool>, patience: Duration) -> Proposer {
-        Proposer { membership, pool, patience }
+        Proposer { membership, pool, patience, mutant: None }
+    }
+
+    /// The same without a rule, for tests.
+    #[doc(hidden)]
+    pub fn without(self, mutant: Option<Mutant>) -> Proposer {
+        Proposer { mutant, ..self }
     }
 
     /// Whether a replica may vote for it (rule G).
@@ -47,7 +55,10 @@ impl Proposer {
             return false;
         }
         let signed: BTreeMap<Name, &Signed> = batch.commands().iter().map(|signed| (signed.name(), signed)).collect();
-        let is_signed = |signed: &Signed| self.pool.holds(signed) || signed.verify(&self.membership, Purpose::Order);
+        let is_signed = |signed: &Signed| {
+            let ignored = self.mutant == Some(Mutant::SignatureIgnored);
+            self.pool.holds(signed) || signed.verify(&self.membership, Purpose::Order) || ignored
+        };
         let known = |command: &tidings_sketch::replica::Command| {
             signed.get(&(command.client, command.nonce)).is_some_and(|signed| is_signed(signed))
         };
@@ -137,7 +148,9 @@ mod tests {
         assert!(proposer.acceptable(&Batch::after(&genesis, vec![signed(1), signed(2)])));
         assert!(proposer.acceptable(&Batch::after(&genesis, Vec::new())));
         assert!(!proposer.acceptable(&Batch::after(&genesis, vec![signed(1), signed(1)])));
-        assert!(!proposer.acceptable(&Batch::after(&genesis, vec![signed(2), forged])));
+        let forged = Batch::after(&genesis, vec![signed(2), forged]);
+        assert!(!proposer.acceptable(&forged));
+        assert!(proposer.without(Some(Mutant::SignatureIgnored)).acceptable(&forged), "the rule is what keeps it out");
     }
 
     /// So many empty batches, one after the other, with the genesis before them.

@@ -4,6 +4,7 @@ use super::batch::Batch;
 use super::message::Message;
 use super::wires::Wire;
 use super::{Finalization, Identity, Runtime, Scheme, engine_key, file_key};
+use crate::mutant::Mutant;
 use crate::snapshot::{LONGEST, Snapshot, Tally};
 use bytes::{Buf, Bytes, BytesMut};
 use commonware_codec::{Decode, DecodeExt};
@@ -57,12 +58,19 @@ pub struct Taker<'a, E, A> {
     identity: &'a Identity,
     scheme: &'a Scheme,
     wire: &'a mut A,
+    mutant: Option<Mutant>,
 }
 
 impl<'a, E: Runtime, A: Asks> Taker<'a, E, A> {
     /// One who asks over this wire.
     pub fn new(context: E, identity: &'a Identity, scheme: &'a Scheme, wire: &'a mut A) -> Taker<'a, E, A> {
-        Taker { context, identity, scheme, wire }
+        Taker { context, identity, scheme, wire, mutant: None }
+    }
+
+    /// The same without a rule, for tests.
+    #[doc(hidden)]
+    pub fn without(self, mutant: Option<Mutant>) -> Taker<'a, E, A> {
+        Taker { mutant, ..self }
     }
 
     /// Asks until a state is taken over, or f + 1 replicas have none yet: then the order is short, and is had from its
@@ -93,7 +101,7 @@ impl<'a, E: Runtime, A: Asks> Taker<'a, E, A> {
     #[allow(clippy::option_option)]
     async fn words(&mut self) -> Option<Option<(u64, [u8; 32], Vec<PublicKey>)>> {
         let group = self.identity.group.clone();
-        let (mut tally, mut without) = (Tally::default(), BTreeSet::new());
+        let (mut tally, mut without) = (Tally::default().without(self.mutant), BTreeSet::new());
         self.send(Recipients::All, &Message::AskWord);
         let agreed = self
             .answer(|peer, message| {
@@ -241,6 +249,8 @@ mod tests {
         Part,
         /// This, for where to go on.
         Floor(Bytes, Bytes),
+        /// Another state, further on, with the true word for where to go on.
+        State(Snapshot),
     }
 
     /// Three replicas that are asked; the first one may lie.
@@ -255,16 +265,25 @@ mod tests {
     }
 
     impl Three {
+        /// The state that this one gives its word for.
+        fn state(&self, number: usize) -> &Snapshot {
+            match &self.lie {
+                Lie::State(state) if number == 0 => state,
+                _ => &self.snapshot,
+            }
+        }
+
         fn answer(&mut self, number: usize, message: &Message) -> Message {
             let lies = number == 0;
             match *message {
                 Message::AskPart { height, offset } => {
-                    let end = self.snapshot.bytes.len().min(offset as usize + LONGEST_PART);
-                    let mut bytes = self.snapshot.bytes[offset as usize..end].to_vec();
+                    let state = self.state(number);
+                    let end = state.bytes.len().min(offset as usize + LONGEST_PART);
+                    let mut bytes = state.bytes[offset as usize..end].to_vec();
                     if lies && self.lie == Lie::Part {
                         bytes[0] ^= 1;
                     }
-                    Message::Part { height, offset, total: self.snapshot.bytes.len() as u64, bytes: bytes.into() }
+                    Message::Part { height, offset, total: state.bytes.len() as u64, bytes: bytes.into() }
                 }
                 Message::AskFloor { height } => {
                     self.asked.push(number);
@@ -276,7 +295,7 @@ mod tests {
                 }
                 _ => {
                     let secret = &self.founded.replicas[number].secret;
-                    Message::Word(Some(Attestation::new(&self.founded.membership, secret, &self.snapshot)))
+                    Message::Word(Some(Attestation::new(&self.founded.membership, secret, self.state(number))))
                 }
             }
         }
@@ -302,8 +321,11 @@ mod tests {
         }
     }
 
-    /// Takes over from three of which the first one lies: what is taken is the truth. Says who was asked where to go on.
-    fn taken(lie: impl FnOnce(&Founded, &[Digested<Batch>]) -> Lie) -> Vec<usize> {
+    /// Takes over from three of which the first one lies: whether what is taken is the truth, and who was asked where to go on.
+    fn taken_without(
+        mutant: Option<Mutant>,
+        lie: impl FnOnce(&Founded, &[Digested<Batch>]) -> Lie,
+    ) -> (bool, Vec<usize>) {
         let founded = group("one");
         let all = chain(&founded, EVERY + 2);
         let floor = (word(&founded, &all[EVERY as usize]), all[EVERY as usize].inner().clone());
@@ -312,10 +334,25 @@ mod tests {
         let (me, answers, asked) = (identity(&founded, 3), VecDeque::new(), Vec::new());
         let mut three = Three { founded, snapshot, floor, lie, answers, asked };
         let scheme = me.scheme().unwrap();
-        let taken = deterministic::Runner::default()
-            .start(|context| async { Taker::new(context, &me, &scheme, &mut three).take().await.unwrap() });
-        assert!(taken.snapshot == three.snapshot && taken.floor == three.floor.0, "it is not what was agreed on");
-        three.asked
+        let taken = deterministic::Runner::default().start(|context| async {
+            let taker = Taker::new(context, &me, &scheme, &mut three).without(mutant);
+            taker.take().await.unwrap()
+        });
+        (taken.snapshot == three.snapshot && taken.floor == three.floor.0, three.asked)
+    }
+
+    fn taken(lie: impl FnOnce(&Founded, &[Digested<Batch>]) -> Lie) -> Vec<usize> {
+        let (is_true, asked) = taken_without(None, lie);
+        assert!(is_true, "it is not what was agreed on");
+        asked
+    }
+
+    #[test]
+    fn one_replicas_word_for_a_state_is_not_enough() {
+        let made_up = || Lie::State(Snapshot::from_bytes(2 * EVERY, Bytes::from_static(b"made up")));
+        assert_eq!(taken(|_, _| made_up()), [1]);
+        let (is_true, _) = taken_without(Some(Mutant::OneWordEnough), |_, _| made_up());
+        assert!(!is_true, "the rule is what keeps it out");
     }
 
     #[test]

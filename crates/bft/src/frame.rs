@@ -17,6 +17,9 @@ pub const LONGEST_QUESTION: usize = LONGEST_REQUEST + OVERHEAD + 8;
 /// The longest frame that a replica sends.
 pub const LONGEST_ANSWER: usize = LONGEST_RESULT + 256;
 
+/// Frames that wait are written together, up to about so many bytes: a system call for each costs more than the frame.
+pub(crate) const TOGETHER: usize = 64 << 10;
+
 /// What a client says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {

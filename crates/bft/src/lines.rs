@@ -1,6 +1,6 @@
 //! Lines from a client to every replica: connections that are made again, frames in and out.
 
-use crate::frame::{LONGEST_ANSWER, framed, next_frame};
+use crate::frame::{LONGEST_ANSWER, TOGETHER, framed, next_frame};
 use crate::greeting::{Challenge, GREETS, LONGEST_GREETING};
 use crate::membership::{ClientSecrets, Membership};
 use bytes::Bytes;
@@ -123,8 +123,14 @@ async fn talk(
     heard: &impl Fn(Bytes),
 ) {
     let speaking = async {
-        while let Some(question) = questions.recv().await {
-            if write.write_all(&question).await.is_err() {
+        while let Some(first) = questions.recv().await {
+            let mut together = first.to_vec();
+            while together.len() < TOGETHER
+                && let Ok(next) = questions.try_recv()
+            {
+                together.extend_from_slice(&next);
+            }
+            if write.write_all(&together).await.is_err() {
                 return;
             }
         }

@@ -4,7 +4,7 @@
 //! that. Strangers take each other's place when they are many, and so do the connections of one client: nobody keeps others out by
 //! being there, however long it is silent. What waited on a connection that has ended goes with it.
 
-use crate::frame::{LONGEST_QUESTION, Question, framed, next_frame};
+use crate::frame::{LONGEST_QUESTION, Question, TOGETHER, framed, next_frame};
 use crate::greeting::{Challenge, Hello, LONGEST_GREETING};
 use crate::seat::{Durable, Seat};
 use crate::sink::{self, Answers, Room, Sink};
@@ -226,10 +226,17 @@ async fn listen<S: Durable>(mut read: BufReader<OwnedReadHalf>, client: u64, doo
     }
 }
 
-/// Writes what is answered, until the client is gone or takes too long.
+/// Writes what is answered, until the client is gone or takes too long. What waits goes together: a block answers many.
 async fn answer(mut stream: OwnedWriteHalf, mut answers: Answers, takes: Duration) {
-    while let Some((answer, _held)) = answers.next().await {
-        if !matches!(tokio::time::timeout(takes, stream.write_all(&answer)).await, Ok(Ok(()))) {
+    while let Some((first, held)) = answers.next().await {
+        let (mut together, mut all_held) = (first.to_vec(), vec![held]);
+        while together.len() < TOGETHER
+            && let Some((next, held)) = answers.try_next()
+        {
+            together.extend_from_slice(&next);
+            all_held.push(held);
+        }
+        if !matches!(tokio::time::timeout(takes, stream.write_all(&together)).await, Ok(Ok(()))) {
             return;
         }
     }

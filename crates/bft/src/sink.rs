@@ -72,8 +72,8 @@ impl Answers {
     }
 
     /// The next one, if it is there.
-    pub fn try_next(&mut self) -> Option<Bytes> {
-        self.0.try_recv().ok().map(|(answer, _)| answer)
+    pub fn try_next(&mut self) -> Option<(Bytes, Held)> {
+        self.0.try_recv().ok()
     }
 }
 

@@ -39,7 +39,7 @@ impl Desk {
     fn word(&mut self, nonce: u64) -> Option<Word> {
         let signed = self.signed(Purpose::Fast, nonce, &get());
         self.seat.ask(Question::Fast { execute: true, signed }, &self.sink);
-        let frame = self.answers.try_next()?;
+        let (frame, _) = self.answers.try_next()?;
         match Answer::read(frame.slice(4..), &self.founded.replicas[0].macs[&1]) {
             Ok(Some(Answer::Word(word))) => Some(word),
             other => panic!("{other:?}"),
@@ -62,7 +62,7 @@ impl Desk {
 
     /// What was answered last, as the client of key one sees it.
     fn answer(&mut self) -> Option<Reply> {
-        let frame = self.answers.try_next()?;
+        let (frame, _) = self.answers.try_next()?;
         let key: MacKey = self.founded.replicas[0].macs[&1];
         match Answer::read(frame.slice(4..), &key) {
             Ok(Some(Answer::Reply(reply))) => Some(reply),
@@ -121,8 +121,12 @@ fn what_is_not_signed_is_neither_ordered_nor_answered() {
     desk.ask(&signed, Purpose::Order);
     let forged = Signed { command: Command { nonce: 2, ..signed.command.clone() }, ..signed };
     desk.ask(&forged, Purpose::Read);
-    desk.seat.passed_on(forged);
+    desk.seat.passed_on(forged.clone());
     assert_eq!((desk.answer(), desk.seat.pool.len()), (None, 0));
+    // Without the rule it is: that is what keeps it out.
+    desk.seat = desk.seat.without(Some(Mutant::SignatureIgnored));
+    desk.seat.passed_on(forged);
+    assert_eq!(desk.seat.pool.len(), 1);
 }
 
 #[test]
@@ -206,7 +210,7 @@ fn a_sleeper_is_honest_for_a_while_and_a_boaster_in_all_but_its_height() {
     let seat = Seat::open(membership, secrets, Start::Born, shelf, KeyValue::default(), Some(Sin::Boaster)).unwrap();
     let mut desk = Desk { seat, ..desk };
     desk.seat.ask(Question::Status { client: 1, nonce: 1 }, &desk.sink);
-    let frame = desk.answers.try_next().unwrap();
+    let (frame, _) = desk.answers.try_next().unwrap();
     let said = Answer::read(frame.slice(4..), &desk.founded.replicas[0].macs[&1]);
     assert!(matches!(said, Ok(Some(Answer::Status(Status { height: EVERY, snapshot: 0, .. })))), "{said:?}");
 }

@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 use std::fmt;
 
 /// The steps that one evaluation may take unless told otherwise: an operation is one, and one more for each 16 bytes it
-/// looks at, or for each field that stands before the one it looks for.
+/// looks at, or for each field that stands before the one it looks for. A pattern looks at each byte once for each part of it.
 pub const STEPS: u32 = 200_000;
 pub(crate) const BYTES_A_STEP: usize = 16;
 
@@ -251,10 +251,14 @@ impl<'a> Machine<'a, '_> {
             Op::Arith(operator) => self.pop_two()?.and_then(|(left, right)| arith(*operator, left, right)),
             Op::List(length) => self.list(*length as usize)?,
             Op::Call(builtin) => self.call(*builtin)?,
-            Op::Matches(pattern) => self.pop_one()?.and_then(|value| match value {
-                Val::Str(text) => Ok(Val::Bool(program.patterns[*pattern as usize].is_match(&text))),
-                _ => Err(Fault::WrongKind),
-            }),
+            Op::Matches(pattern) => match self.pop() {
+                Ok(Val::Str(text)) => {
+                    let pattern = &program.patterns[*pattern as usize];
+                    self.spend(pattern.steps(text.len()))?;
+                    Ok(Val::Bool(pattern.is_match(&text)))
+                }
+                other => other.and(Err(Fault::WrongKind)),
+            },
             Op::Udf(function) => self.udf(*function as usize)?,
             Op::Now => self.scope.now.map(Val::Time).ok_or(Fault::Missing),
             Op::And(end) | Op::Or(end) => {

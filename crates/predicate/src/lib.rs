@@ -31,6 +31,7 @@ mod lexer;
 pub mod mix;
 mod packed;
 mod parser;
+mod pattern;
 mod place;
 mod predicate;
 pub mod query;

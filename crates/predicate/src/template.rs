@@ -4,14 +4,12 @@ use crate::access::{self, Plan, Side};
 use crate::ast::{Arith, Builtin, Code, Compare, Expr, Node, Root};
 use crate::eval::{self, Fault, STEPS, Scope, Stack};
 use crate::packed::{self, Packed, Val};
+use crate::pattern::Pattern;
 use crate::refusal::{Refusal, Wrong};
 use crate::udf::Udf;
 use crate::value::Value;
-use regex::{Regex, RegexBuilder};
 use std::sync::Arc;
 
-/// The memory that one compiled pattern may take, in bytes.
-const MAX_PATTERN: usize = 256 * 1024;
 /// Different patterns of one predicate: each may take that memory.
 const MAX_PATTERNS: usize = 16;
 /// Different paths, fields and functions of one predicate: they are looked for one after the other.
@@ -74,7 +72,7 @@ pub(crate) struct Program<'a> {
     pub ops: &'a [Op],
     pub paths: &'a [Path],
     pub names: &'a [Box<str>],
-    pub patterns: &'a [Regex],
+    pub patterns: &'a [Pattern],
     pub udfs: &'a [Arc<Udf>],
     pub constants: Constants<'a>,
 }
@@ -85,7 +83,7 @@ pub(crate) struct Template {
     pub ops: Box<[Op]>,
     pub paths: Box<[Path]>,
     pub names: Box<[Box<str>]>,
-    pub patterns: Box<[Regex]>,
+    pub patterns: Box<[Pattern]>,
     pub udfs: Box<[Arc<Udf>]>,
     /// How many constants each text of this shape has.
     slots: usize,
@@ -144,7 +142,7 @@ struct Draft {
     ops: Vec<Op>,
     paths: Vec<Path>,
     names: Vec<Box<str>>,
-    patterns: Vec<Regex>,
+    patterns: Vec<Pattern>,
     udfs: Vec<Arc<Udf>>,
     starts: Vec<u8>,
     values: Vec<u8>,
@@ -207,7 +205,7 @@ fn number<T>(
     among: &mut Vec<T>,
     most: usize,
     same: impl Fn(&T) -> bool,
-    of: impl FnOnce() -> T,
+    of: impl FnOnce() -> Result<T, Refusal>,
 ) -> Result<u32, Refusal> {
     let found = among.iter().position(same);
     if found.is_none() {
@@ -217,7 +215,7 @@ fn number<T>(
                 format!("a predicate has at most {MAX_NAMES} different names and {MAX_PATTERNS} different patterns"),
             ));
         }
-        among.push(of());
+        among.push(of()?);
     }
     Ok(found.unwrap_or(among.len() - 1) as u32)
 }
@@ -270,11 +268,11 @@ impl Compiler<'_> {
     }
 
     fn path(&mut self, path: Path) -> Result<u32, Refusal> {
-        number(&mut self.draft.paths, MAX_NAMES, |other| *other == path, || path.clone())
+        number(&mut self.draft.paths, MAX_NAMES, |other| *other == path, || Ok(path.clone()))
     }
 
     fn name(&mut self, name: &str) -> Result<u32, Refusal> {
-        number(&mut self.draft.names, MAX_NAMES, |other| **other == *name, || name.into())
+        number(&mut self.draft.names, MAX_NAMES, |other| **other == *name, || Ok(name.into()))
     }
 
     fn emit_node(&mut self, expr: &mut Expr) -> Result<(), Refusal> {
@@ -341,7 +339,7 @@ impl Compiler<'_> {
             }
             Node::Udf(udf, arguments) => {
                 let same = |other: &Arc<Udf>| other.name == udf.name;
-                let function = number(&mut self.draft.udfs, MAX_NAMES, same, || udf.clone())?;
+                let function = number(&mut self.draft.udfs, MAX_NAMES, same, || Ok(udf.clone()))?;
                 self.emit_all(arguments, Op::Udf(function))?;
             }
             Node::Now => self.push(Op::Now),
@@ -392,17 +390,9 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    fn pattern(&mut self, pattern: &str, at: usize) -> Result<u32, Refusal> {
-        let regex = RegexBuilder::new(pattern).size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN).build();
-        let regex = regex.map_err(|error| {
-            let (wrong, why) = match error {
-                regex::Error::CompiledTooBig(_) => (Wrong::TooLarge, "it is too large".to_owned()),
-                // The last line says what is wrong; those before it show the pattern, as the refusal does.
-                other => (Wrong::Syntax, other.to_string().lines().last().unwrap_or_default().to_owned()),
-            };
-            Refusal::new(wrong, format!("this pattern cannot be used: {why}")).at(self.text, at)
-        })?;
-        number(&mut self.draft.patterns, MAX_PATTERNS, |other| other.as_str() == pattern, || regex)
+    fn pattern(&mut self, text: &str, at: usize) -> Result<u32, Refusal> {
+        let make = || Pattern::compile(text).map_err(|refusal| refusal.at(self.text, at));
+        number(&mut self.draft.patterns, MAX_PATTERNS, |other| other.as_str() == text, make)
     }
 }
 

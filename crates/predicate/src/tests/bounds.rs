@@ -2,7 +2,7 @@
 
 use super::texts::{data, text};
 use super::{dialect, packed, predicate};
-use crate::{BadData, Fault, Key, MAX_TEXT, MAX_VALUE_DEPTH, Packed, Predicate, Scope, Value, Wrong};
+use crate::{BadData, Fault, Key, MAX_TEXT, MAX_VALUE_DEPTH, Packed, Predicate, STEPS, Scope, Value, Wrong};
 use proptest::prelude::*;
 
 fn wrong(text: &str) -> Wrong {
@@ -63,6 +63,26 @@ fn an_evaluation_ends_when_its_steps_are_spent() {
     );
     let mut steps = 2;
     assert_eq!(predicate("s == 'x'").evaluate(&scope, &mut steps), Err(Fault::TooSlow));
+}
+
+#[test]
+fn a_pattern_costs_as_much_as_it_may_take() {
+    let key = Key::from("k");
+    // No table of its states fits: each byte is held against all of its program.
+    let large = "s.matches('a[ab]{3000}[cd]')";
+    for (length, text, wanted) in [
+        (1 << 20, large, Err(Fault::TooSlow)),
+        (1_000, large, Ok(false)),
+        (1 << 20, "s.matches('^a+c')", Ok(false)),
+        (1 << 20, "s.matches('^a[ab]+b$')", Ok(true)),
+    ] {
+        let this = packed([("s", "ab".repeat(length / 2).as_str().into())]);
+        assert_eq!(
+            predicate(text).evaluate(&Scope::record(&key, &this), &mut STEPS.clone()),
+            wanted,
+            "{text} {length}"
+        );
+    }
 }
 
 #[test]

@@ -69,6 +69,14 @@ pub(crate) enum Test {
     Near(Code, Code),
 }
 
+impl Plan {
+    /// The bytes that it holds in memory, about.
+    pub(crate) fn weight(&self) -> usize {
+        let parts = |of: &Alternative| of.fixed.len() * size_of::<(Code, bool)>() + of.atoms.len() * size_of::<Atom>();
+        self.alternatives.iter().map(|of| size_of::<Alternative>() + parts(of)).sum()
+    }
+}
+
 impl Alternative {
     fn unknown() -> Alternative {
         Alternative { more: true, ..Alternative::default() }

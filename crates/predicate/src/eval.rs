@@ -75,8 +75,9 @@ impl Meter {
         self.0.get()
     }
 
-    fn add(&self, steps: u32) {
-        self.0.set(self.0.get() + u64::from(steps));
+    /// Counts steps that something else takes: to compile what is evaluated then.
+    pub fn add(&self, steps: u64) {
+        self.0.set(self.0.get() + steps);
     }
 }
 
@@ -180,7 +181,7 @@ pub(crate) fn run<'a>(
     let before = *steps;
     let value = Machine { program, scope, steps: &mut *steps, stack: &mut stack.0 }.run(code);
     if let Some(meter) = scope.meter {
-        meter.add(before - *steps);
+        meter.add(u64::from(before - *steps));
     }
     value
 }

@@ -42,6 +42,11 @@ impl Pattern {
         bytes.saturating_mul(self.parts) / BYTES_A_STEP
     }
 
+    /// The bytes that it may hold in memory once it has been looked for: its program is the least of it.
+    pub(crate) fn weight(&self) -> usize {
+        2 * MAX_PATTERN
+    }
+
     pub(crate) fn is_match(&self, text: &str) -> bool {
         self.regex.is_match(text)
     }

@@ -86,6 +86,11 @@ impl Predicate {
         Ok(Predicate(expression))
     }
 
+    /// The bytes that it holds in memory, about, with what others of its shape may have in common with it.
+    pub fn weight(&self) -> usize {
+        size_of::<Predicate>() + self.0.constants.len() + self.0.template.weight()
+    }
+
     /// Refuses what cannot be watched (R9): the time, look-ups, functions that are not pure.
     pub fn check_live(&self) -> Result<(), Refusal> {
         self.0.check_live()

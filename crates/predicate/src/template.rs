@@ -98,6 +98,19 @@ pub(crate) struct Template {
 }
 
 impl Template {
+    /// The bytes that it holds in memory, about.
+    pub(crate) fn weight(&self) -> usize {
+        let text = |text: &str| size_of::<Box<str>>() + text.len();
+        let path = |path: &Path| match path {
+            Path::Key => 0,
+            Path::Field(_, fields) => fields.iter().map(|field| text(field)).sum(),
+        };
+        let names = self.names.iter().map(|name| text(name)).chain(self.paths.iter().map(path)).sum::<usize>();
+        let listed = size_of_val(&*self.ops) + size_of_val(&*self.paths) + size_of_val(&*self.udfs) + self.shape.len();
+        let patterns = self.patterns.iter().map(Pattern::weight).sum::<usize>();
+        size_of::<Template>() + names + listed + patterns + self.by_record.weight() + self.by_reader.weight()
+    }
+
     pub(crate) fn whole(&self) -> Code {
         (0, self.ops.len() as u32)
     }

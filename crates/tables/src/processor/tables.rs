@@ -19,8 +19,11 @@ use tidings_predicate::{Dialect, Functions, Key, Meter, Packed, Predicate, Scope
 /// Of what the index has little of, readers of whom nothing is known take one part in so many: less than those who are away, whose
 /// place they could take otherwise.
 const STRANGERS: usize = 4;
-/// Writers' predicates that are kept compiled: the most recently used.
+/// Writers' predicates that are kept compiled: the most recently used, and what they hold in memory.
 const COMPILED: usize = 4_096;
+const COMPILED_BYTES: usize = 64 << 20;
+/// What takes one step to be compiled: a byte of the text, and so many bytes of what becomes of it.
+const COMPILED_A_STEP: usize = 16;
 
 /// A table that partitions here belong to.
 #[derive(Debug)]
@@ -167,7 +170,7 @@ impl Table {
     /// Appends the queries that an image of a record is for.
     pub fn matches(&mut self, key: &Key, image: Option<&Record>, writers: &mut Writers, into: &mut BTreeSet<QueryId>) {
         let Some((record, columns)) = image.and_then(|image| Some((image, image.columns.as_ref()?))) else { return };
-        let writer = match writers.of(record) {
+        let writer = match writers.of(record, None) {
             Writer::Nobody => return,
             Writer::Everybody => None,
             Writer::Whom(predicate) => Some(predicate),
@@ -190,26 +193,50 @@ pub(super) enum Writer<'a> {
 #[derive(Debug)]
 pub(super) struct Writers {
     dialect: Dialect,
-    compiled: BoundedMap<Arc<str>, Option<Predicate>>,
+    compiled: BoundedMap<Arc<str>, Compiled>,
+    bytes: usize,
+    most: usize,
+}
+
+/// A writer's predicate, if it can be read, and what it and its text hold in memory.
+#[derive(Debug)]
+struct Compiled {
+    predicate: Option<Predicate>,
+    bytes: usize,
 }
 
 impl Writers {
     pub fn new(functions: &Functions) -> Writers {
         let dialect = Dialect { functions: functions.clone(), ..Dialect::default() };
-        Writers { dialect, compiled: BoundedMap::new(COMPILED) }
+        Writers { dialect, compiled: BoundedMap::new(COMPILED), bytes: 0, most: COMPILED_BYTES }
     }
 
-    pub fn of(&mut self, record: &Record) -> Writer<'_> {
+    /// Whom a record is shown to; the steps that it takes to find out are counted.
+    pub fn of(&mut self, record: &Record, meter: Option<&Meter>) -> Writer<'_> {
         if record.predicate.is_empty() {
             return Writer::Everybody;
         }
         if self.compiled.get(&record.predicate).is_none() {
-            let compiled = Predicate::compile(&record.predicate, &self.dialect).ok();
-            self.compiled.insert(record.predicate.clone(), compiled);
+            self.compile(&record.predicate, meter);
         }
-        match self.compiled.get(&record.predicate) {
+        match self.compiled.get(&record.predicate).map(|compiled| &compiled.predicate) {
             Some(Some(predicate)) => Writer::Whom(predicate),
             _ => Writer::Nobody,
+        }
+    }
+
+    fn compile(&mut self, text: &Arc<str>, meter: Option<&Meter>) {
+        let predicate = Predicate::compile(text, &self.dialect).ok();
+        let weight = predicate.as_ref().map_or(0, Predicate::weight);
+        if let Some(meter) = meter {
+            meter.add((text.len() + weight / COMPILED_A_STEP) as u64);
+        }
+        let bytes = text.len() + weight;
+        self.bytes += bytes;
+        let mut gone = self.compiled.insert(text.clone(), Compiled { predicate, bytes });
+        while self.bytes > self.most && self.compiled.len() > 1 || gone.is_some() {
+            self.bytes -= gone.or_else(|| self.compiled.pop_oldest()).map_or(0, |(_, old)| old.bytes);
+            gone = None;
         }
     }
 
@@ -223,7 +250,7 @@ impl Writers {
         if let Some(meter) = to.meter {
             scope = scope.metered(meter);
         }
-        let writer = match self.of(record) {
+        let writer = match self.of(record, to.meter) {
             Writer::Nobody => return Ok(false),
             Writer::Everybody => None,
             Writer::Whom(predicate) => Some(predicate),
@@ -251,5 +278,44 @@ impl<'a> To<'a> {
     /// The reader of a live query.
     pub fn live(query: &'a Query, reader: &'a Reader) -> To<'a> {
         To { data: &reader.data, claims: &reader.claims, query: Some(query), now: None, meter: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::Position;
+
+    fn audience(text: &str) -> Record {
+        let (writer, columns) = ("ann".to_owned(), Some(Packed::empty()));
+        Record { version: Position::ZERO, time: Wall(0), writer, predicate: text.into(), op: None, columns }
+    }
+
+    #[test]
+    fn what_is_compiled_is_bounded_by_what_it_holds() {
+        let mut writers = Writers::new(&Functions::default());
+        let text = |number: usize| {
+            let patterns = (0..16).map(|pattern| format!("user.sub.matches('{number}x{pattern}')"));
+            patterns.collect::<Vec<_>>().join(" || ")
+        };
+        for number in 0..30 {
+            assert!(matches!(writers.of(&audience(&text(number)), None), Writer::Whom(_)));
+            assert!(writers.bytes <= COMPILED_BYTES);
+        }
+        let kept = writers.compiled.len();
+        assert!((2..30).contains(&kept) && writers.compiled.get(text(29).as_str()).is_some(), "{kept}");
+        let all = std::iter::from_fn(|| writers.compiled.pop_oldest());
+        assert_eq!(all.map(|(_, compiled)| compiled.bytes).sum::<usize>(), writers.bytes);
+    }
+
+    #[test]
+    fn compiling_takes_steps_once() {
+        let (mut writers, meter) = (Writers::new(&Functions::default()), Meter::default());
+        let record = audience(&vec!["user.sub == 'ann'"; 1_000].join(" || "));
+        writers.of(&record, Some(&meter));
+        let once = meter.steps();
+        assert!(once >= record.predicate.len() as u64, "{once}");
+        writers.of(&record, Some(&meter));
+        assert_eq!(meter.steps(), once);
     }
 }

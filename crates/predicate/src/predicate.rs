@@ -114,23 +114,19 @@ impl Predicate {
 
     /// The same for whoever has written it, and is told if it took too long.
     pub fn holds_in_time(&self, scope: &Scope<'_>) -> Result<bool, TooSlow> {
-        holds_in_time(&self.0.template, &self.0.constants, scope, &mut Stack::default())
-    }
-
-    /// Whether it holds, for one of many evaluations over the same data.
-    pub(crate) fn holds_with<'a>(&'a self, scope: &Scope<'a>, stack: &mut Stack<'a>) -> bool {
-        holds_in_time(&self.0.template, &self.0.constants, scope, stack) == Ok(true)
+        holds(&self.0.template, &self.0.constants, scope, &mut STEPS.clone(), &mut Stack::default())
     }
 }
 
-/// Whether a text of this template holds with these constants.
-pub(crate) fn holds_in_time<'a>(
+/// Whether a text of this template holds with these constants, within `steps`, which are counted down.
+pub(crate) fn holds<'a>(
     template: &'a Template,
     constants: &'a [u8],
     scope: &Scope<'a>,
+    steps: &mut u32,
     stack: &mut Stack<'a>,
 ) -> Result<bool, TooSlow> {
-    match template.value(template.whole(), constants, scope, &mut STEPS.clone(), stack) {
+    match template.value(template.whole(), constants, scope, steps, stack) {
         Err(Fault::TooSlow) => Err(TooSlow),
         value => Ok(matches!(value, Ok(Val::Bool(true)))),
     }

@@ -3,14 +3,27 @@
 use super::mirror::wanted;
 use super::scheme::Bound;
 use super::{Index, SubscriptionId, VACANT, Work, split};
-use crate::eval::{Scope, Stack};
+use crate::eval::{STEPS, Scope, Stack, TooSlow};
 use crate::packed;
-use crate::predicate::{Predicate, holds_in_time};
+use crate::predicate::{Predicate, holds};
+use crate::template::Template;
+use std::collections::BTreeSet;
 
 impl Index {
     /// Appends the subscriptions that a record is for, in order: their predicate holds for it, and its writer's predicate,
     /// if it has one, for them. Among them are those whose predicate takes more steps than it may.
     pub fn matches(&mut self, record: &Scope<'_>, writer: Option<&Predicate>, out: &mut Vec<SubscriptionId>) -> Work {
+        self.matches_within(record, writer, u64::MAX, out)
+    }
+
+    /// The same within so many steps, and a few for each candidate: beyond them candidates are taken for what they may be.
+    pub fn matches_within(
+        &mut self,
+        record: &Scope<'_>,
+        writer: Option<&Predicate>,
+        left: u64,
+        out: &mut Vec<SubscriptionId>,
+    ) -> Work {
         // What holds now and not later cannot be watched (R9): a writer's predicate that asks the time shows nothing here.
         let record = &Scope { now: None, joined: None, ..*record };
         let mut work = Work::default();
@@ -40,12 +53,14 @@ impl Index {
         candidates.dedup();
         self.touch(&candidates);
         let start = out.len();
+        let all = candidates.len() + always.map_or(0, BTreeSet::len);
+        let mut left = left.saturating_add((all as u64).saturating_mul(self.limits.candidate_steps));
         let mut stack = Stack::default();
         for (slot, sure) in
             candidates.iter().map(|slot| (slot, false)).chain(always.into_iter().flatten().map(|slot| (slot, true)))
         {
             work.candidates += 1;
-            let (holds, evaluated) = self.is_for(*slot, sure, record, writer, &mut stack);
+            let (holds, evaluated) = self.is_for(*slot, sure, record, writer, (&mut stack, &mut left));
             work.evaluated += evaluated;
             if holds {
                 out.push(SubscriptionId { slot: *slot, generation: self.slots[*slot as usize].generation });
@@ -92,19 +107,22 @@ impl Index {
         sure: bool,
         record: &Scope<'a>,
         writer: Option<&'a Predicate>,
-        stack: &mut Stack<'a>,
+        (stack, left): (&mut Stack<'a>, &mut u64),
     ) -> (bool, usize) {
         let slot = &self.slots[slot as usize];
         let Some(shared) = self.templates.get(slot.template as usize).and_then(Option::as_ref) else {
             return (false, 0);
         };
         let (constants, reader) = split(&slot.data);
-        let scope = Scope { key: record.key, this: record.this, ..reader };
+        let scope = Scope { key: record.key, this: record.this, meter: record.meter, ..reader };
         // Whose predicate takes too long to say is to hear that, if it may see the record: when the record is sent.
-        if !sure && holds_in_time(&shared.template, constants, &scope, stack) == Ok(false) {
+        if !sure && said(&shared.template, constants, &scope, stack, left) == Said::No {
             return (false, 1);
         }
-        let shown = writer.is_none_or(|writer| writer.holds_with(&scope, stack));
+        let shown = writer.is_none_or(|writer| {
+            let said = said(&writer.0.template, &writer.0.constants, &scope, stack, left);
+            matches!(said, Said::Yes | Said::Unknown)
+        });
         (shown, usize::from(!sure) + usize::from(writer.is_some()))
     }
 
@@ -133,5 +151,36 @@ impl Index {
             }
         }
         Some(found)
+    }
+}
+
+/// What an evaluation says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Yes,
+    No,
+    /// It takes more steps than one may.
+    TooSlow,
+    /// There were not enough steps left.
+    Unknown,
+}
+
+/// Whether a text of this template holds with these constants; its steps are taken from those that are left.
+fn said<'a>(
+    template: &'a Template,
+    constants: &'a [u8],
+    scope: &Scope<'a>,
+    stack: &mut Stack<'a>,
+    left: &mut u64,
+) -> Said {
+    let most = u32::try_from(*left).unwrap_or(u32::MAX).min(STEPS);
+    let mut steps = most;
+    let held = holds(template, constants, scope, &mut steps, stack);
+    *left -= u64::from(most - steps);
+    match held {
+        Ok(true) => Said::Yes,
+        Ok(false) => Said::No,
+        Err(TooSlow) if most < STEPS => Said::Unknown,
+        Err(TooSlow) => Said::TooSlow,
     }
 }

@@ -49,6 +49,8 @@ pub struct Limits {
     pub mirrors: usize,
     /// Candidates of one record from which on the mirror is asked for fewer.
     pub many: usize,
+    /// Steps that there always are to evaluate a candidate, taken together.
+    pub candidate_steps: u64,
 }
 
 impl Default for Limits {
@@ -67,6 +69,8 @@ impl Default for Limits {
             reader_data: 16 * 1024,
             mirrors: 16,
             many: 1_024,
+            // Whoever compares a few columns needs no more; a microsecond or two, beside a tenth of it to find one.
+            candidate_steps: 64,
         }
     }
 }
@@ -448,7 +452,10 @@ impl Index {
             }
             match route {
                 Some((number, recipe)) => {
-                    if let Some(scheme) = &self.schemes[*number as usize] {
+                    let asks_more = alternative.more || alternative.atoms.len() > recipe.atoms();
+                    if asks_more && recipe.is_vacuous(&bound) {
+                        posts.insert(Post::Scan);
+                    } else if let Some(scheme) = &self.schemes[*number as usize] {
                         scheme.posts(*number, recipe, &bound, self.seed, &mut posts);
                     }
                 }

@@ -5,7 +5,7 @@
 //! whose size follows theirs; a record then asks once for each size in use.
 
 use super::postings::Postings;
-use super::token::{hash, hash_text, lane, members, mix, scale};
+use super::token::{ends, hash, hash_text, lane, members, mix, scale};
 use crate::access::{Alternative, Test};
 use crate::ast::Code;
 use crate::eval::{Fault, STEPS, Scope, Stack};
@@ -22,6 +22,8 @@ pub(crate) const MAX_TOKENS: usize = 1_024;
 const MAX_PREFIX: usize = 32;
 /// Intervals of up to four times the size share one size of cells: fewer questions, a few more candidates.
 const BITS_A_LEVEL: u32 = 2;
+/// Metres from any place on Earth to the one that is farthest away, and less.
+const HALF_ROUND: f64 = 20_000_000.0;
 /// Sizes of cells: of places, intervals and prefixes.
 const LEVELS: usize = (u128::BITS / BITS_A_LEVEL) as usize + 1;
 
@@ -57,7 +59,45 @@ impl Shape {
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     equals: Vec<Test>,
-    further: Option<(Code, Code)>,
+    further: Option<(Further, Code, Code)>,
+}
+
+impl Recipe {
+    /// How many atoms of its alternative it looks at.
+    pub(crate) fn atoms(&self) -> usize {
+        self.equals.len()
+            + match self.further {
+                None => 0,
+                Some((Further::Between, ..)) => 2,
+                Some(_) => 1,
+            }
+    }
+
+    /// Whether all that it asks for is a bound that leaves out nothing, such as `key >= ''`: what else its subscription asks for
+    /// would be evaluated for every record that has the column.
+    pub(crate) fn is_vacuous(&self, bound: &Bound<'_>) -> bool {
+        let Some((further, first, second)) = self.further.filter(|_| self.equals.is_empty()) else { return false };
+        let Ok(value) = bound.value(first) else { return false };
+        let from = |value: &Val<'_>| lane(value).is_some_and(|(line, at)| at <= ends(line)[0]);
+        let to = |value: &Val<'_>| lane(value).is_some_and(|(line, at)| at >= ends(line)[1]);
+        match further {
+            Further::Member => false,
+            Further::AtLeast => from(&value),
+            Further::AtMost => to(&value),
+            Further::Between => from(&value) && bound.value(second).is_ok_and(|value| to(&value)),
+            Further::Prefix => matches!(value, Val::Str(prefix) if prefix.is_empty()),
+            Further::Near => metres(bound, second).is_some_and(|metres| metres >= HALF_ROUND),
+        }
+    }
+}
+
+/// The radius of a circle.
+fn metres(bound: &Bound<'_>, radius: Code) -> Option<f64> {
+    match bound.value(radius).ok()? {
+        Val::Int(metres) => Some(metres as f64),
+        Val::Float(metres) if !metres.is_nan() => Some(metres),
+        _ => None,
+    }
 }
 
 /// The most selective way to find an alternative's candidates, if there is one.
@@ -81,7 +121,7 @@ pub(crate) fn choose(alternative: &Alternative, template: &Template) -> Option<(
     };
     let recipe = Recipe {
         equals: equals.into_iter().map(|(_, test)| test).collect(),
-        further: further.map(|(_, _, codes)| codes),
+        further: further.map(|(further, _, (first, second))| (further, first, second)),
     };
     Some((shape, recipe))
 }
@@ -183,15 +223,14 @@ impl Scheme {
             }
             groups = groups.iter().flat_map(|group| values.iter().map(|value| mix(*group, *value))).collect();
         }
-        let further = self.shape.further.as_ref().map(|(further, _)| *further).zip(recipe.further);
         for group in groups {
-            match further {
+            match recipe.further {
                 None => {
                     out.insert(Post::Token { scheme: number, level: 0, token: group });
                 }
-                Some((further, codes)) => {
+                Some((further, first, second)) => {
                     // What is not a value that the atom can be true with stands nowhere.
-                    let _ = self.further_posts(number, group, further, codes, bound, seed, out);
+                    let _ = self.further_posts(number, group, further, (first, second), bound, seed, out);
                 }
             }
         }
@@ -214,12 +253,7 @@ impl Scheme {
         };
         match further {
             Further::Near => {
-                let radius = match bound.value(second).ok()? {
-                    Val::Int(metres) => metres as f64,
-                    Val::Float(metres) if !metres.is_nan() => metres,
-                    _ => return None,
-                };
-                for cell in place::cover(Place::of(&value).ok()?, radius) {
+                for cell in place::cover(Place::of(&value).ok()?, metres(bound, second)?) {
                     token(cell.level as u8, place_number(cell));
                 }
             }

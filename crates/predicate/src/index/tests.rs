@@ -3,7 +3,7 @@
 use super::{Index, Limits, SubscriptionId, Work};
 use crate::tests::texts::{key, packed_columns, text};
 use crate::tests::{packed, predicate};
-use crate::{Key, Packed, Predicate, Scope, Value, Wrong};
+use crate::{Key, Meter, Packed, Predicate, Scope, Value, Wrong};
 use proptest::prelude::*;
 
 /// What can happen to an index.
@@ -293,6 +293,60 @@ fn what_is_evaluated_for_every_record_is_bounded_by_its_length_too() {
     for _ in 0..2 {
         index.subscribe(&predicate(&longest), &nobody(), &nobody()).expect("room");
     }
+}
+
+#[test]
+fn a_bound_that_leaves_out_nothing_finds_nothing() {
+    let limits = Limits { scanned: 0, ..Limits::default() };
+    let most = "\u{10ffff}";
+    for bound in [
+        "key >= ''",
+        "key >= reader.none",
+        "key.startsWith('')",
+        &format!("key <= '{most}'"),
+        &format!("key > '' && key < '{most}{most}'"),
+        "n >= -9223372036854775808",
+        "n < 1e300",
+        "yes >= false",
+        "yes <= true",
+        "distance(loc, [0, 0]) < 30000000",
+    ] {
+        let mut index = Index::new(limits, 1);
+        let reader = packed([("none", "".into())]);
+        let mut subscribe = |text: &str| index.subscribe(&predicate(text), &reader, &nobody()).map(drop);
+        let residual = format!("{bound} && this.x.contains('a')");
+        assert_eq!(subscribe(&residual).expect_err(bound).wrong, Wrong::Full, "{bound}");
+        // Found by something else, or with nothing left to be evaluated, it is taken.
+        subscribe(&format!("{residual} && team == 'a'")).expect(bound);
+        subscribe(bound).expect(bound);
+        assert!(index.scanned() == 0);
+    }
+    let mut index = Index::new(limits, 1);
+    for bound in ["key >= 'a'", "key.startsWith('a')", "n >= 0", "distance(loc, [0, 0]) < 1000", "yes >= true"] {
+        let residual = format!("{bound} && this.x.contains('a')");
+        index.subscribe(&predicate(&residual), &nobody(), &nobody()).expect(bound);
+    }
+}
+
+#[test]
+fn what_is_evaluated_beside_an_equality_is_bounded() {
+    let mut both = Both::new(Limits::default());
+    for number in 0..200 {
+        both.subscribe(&format!("team == 'a' && (text.contains('{number}y') || n == {number})"), nobody(), nobody());
+    }
+    for number in 0..200 {
+        both.subscribe(&format!("team == 'a' && n == {number}"), nobody(), nobody());
+    }
+    let record = packed([("team", "a".into()), ("n", 7.into()), ("text", "x".repeat(100_000).as_str().into())]);
+    let (key, mut found, mut some) = (Key::from("k"), Vec::new(), Vec::new());
+    both.check(&key, &record, None);
+    let (meter, scope) = (Meter::default(), Scope::record(&key, &record));
+    both.index.matches(&scope, None, &mut found);
+    assert_eq!(found.len(), 2);
+    both.index.matches_within(&scope.metered(&meter), None, 20_000, &mut some);
+    assert!(meter.steps() < 50_000, "{}", meter.steps());
+    // What was evaluated is known, and of the others none is left out.
+    assert!(found.iter().all(|id| some.contains(id)) && (150..300).contains(&some.len()), "{}", some.len());
 }
 
 #[test]

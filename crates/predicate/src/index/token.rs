@@ -75,6 +75,18 @@ pub(crate) fn lane(value: &Val<'_>) -> Option<(u8, u64)> {
     }
 }
 
+/// Where a line begins and ends: a bound there, or beyond, leaves out nothing that there is.
+pub(crate) fn ends(line: u8) -> [u64; 2] {
+    let of = |value: &Val<'_>| lane(value).map_or(0, |(_, at)| at);
+    match line {
+        0 => [0, 1],
+        1 => [of(&Val::Int(i64::MIN)), of(&Val::Int(i64::MAX))],
+        2 => [0, of(&Val::Str("\u{10ffff}".into()))],
+        3 => [0, of(&Val::Bytes([0xff].as_slice().into()))],
+        _ => [0, u64::MAX],
+    }
+}
+
 /// The same on a line along which numbers keep their distances, so that intervals of one width are of one size.
 pub(crate) fn scale(value: &Val<'_>) -> Option<(u8, i128)> {
     let (line, at) = lane(value)?;

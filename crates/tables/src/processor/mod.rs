@@ -352,6 +352,8 @@ enum Timer {
     Deciding(PartitionId),
     /// Queries that are read again are told so.
     Dirty(PartitionId),
+    /// Queries are sent what there was no time for.
+    Late(PartitionId),
     /// Owners that say nothing to copies are asked again.
     Silence,
     /// A read at a copy goes on.
@@ -477,7 +479,7 @@ impl Processor {
     fn lose(&mut self, id: PartitionId, out: &mut Outbox<Output>) {
         let Some(mut partition) = self.partitions.remove(&id) else { return };
         self.shared.steps.retain(|_, step| step.partition() != Some(id));
-        let timers = [Timer::Retry, Timer::Progress, Timer::Waited, Timer::Deciding, Timer::Dirty];
+        let timers = [Timer::Retry, Timer::Progress, Timer::Waited, Timer::Deciding, Timer::Dirty, Timer::Late];
         for timer in timers.map(|timer| timer(id)) {
             self.shared.timers.cancel(&timer);
         }
@@ -519,7 +521,7 @@ impl Processor {
             Step::Row(partition, row) => self.loaded(now, partition, row, result, out),
             Step::Committing(partition, position) => self.committed(now, partition, position, result, out),
             Step::Reading(request) => self.page(now, request, result, out),
-            Step::Catching(partition, query) => self.caught(partition, query, id, result, out),
+            Step::Catching(partition, query) => self.caught(now, partition, query, (id, result), out),
             Step::Sweeping(partition) => self.swept(now, partition, result, out),
             Step::Counting(partition) => self.counted(now, partition, result, out),
             Step::Collecting(partition) => self.collected(now, partition, result),
@@ -562,7 +564,7 @@ impl Machine for Processor {
             Input::Install(install) => self.install(now, *install, out),
             Input::Update { query, partition, reader } => self.update(now, query, partition, *reader, out),
             Input::Remove { query, partition, over, netid } => self.removed(now, query, partition, over, netid, out),
-            Input::Taken { query, partition, frames } => self.taken(query, partition, frames, out),
+            Input::Taken { query, partition, frames } => self.taken(now, query, partition, frames, out),
             Input::GatewayGone(gateway) => self.gateway_gone(now, gateway),
             Input::Relisted(table) => self.relisted(table),
             Input::Published { partition, number, done } => self.published(partition, number, done, out),
@@ -580,6 +582,7 @@ impl Machine for Processor {
                 Timer::Waited(partition) => self.waited(now, partition, out),
                 Timer::Deciding(partition) => self.pump(now, partition, out),
                 Timer::Dirty(partition) => self.tell_dirty(partition, out),
+                Timer::Late(partition) => self.flow_late(now, partition, out),
                 Timer::Silence => self.silence(now, out),
                 Timer::Copied(request) => self.copied(now, request, out),
             }

@@ -66,6 +66,8 @@ pub(super) struct Partition {
     pub feeds: BTreeMap<QueryId, Feed>,
     /// Queries that have something to be sent.
     pub busy: BTreeSet<QueryId>,
+    /// Those of them that there was no time for, in turn.
+    pub late: VecDeque<QueryId>,
     pub gateways: BTreeMap<GatewayId, Told>,
     /// R3: clients that are away, and what Notify is still to tell.
     pub away: Away,
@@ -105,6 +107,7 @@ impl Partition {
             log: Log::default(),
             feeds: BTreeMap::new(),
             busy: BTreeSet::new(),
+            late: VecDeque::new(),
             gateways: BTreeMap::new(),
             away: Away::default(),
             expired: Vec::new(),

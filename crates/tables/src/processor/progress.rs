@@ -8,6 +8,7 @@ use crate::names::{GatewayId, PartitionId, Position, QueryId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{Mono, Now, Outbox};
+use tidings_predicate::Meter;
 
 /// What one gateway was told of a partition.
 #[derive(Debug, Default)]
@@ -107,8 +108,9 @@ impl Processor {
         self.grow(now, id, out);
         // What the store did not answer is asked again.
         let busy = self.partitions.get(&id).map(|partition| partition.busy.clone()).unwrap_or_default();
+        let meter = Meter::default();
         for query in busy {
-            self.flow(id, query, out);
+            self.flow(now, id, query, &meter, out);
         }
         self.collect_on(now, id, out);
         self.tell_away(now, id, out);

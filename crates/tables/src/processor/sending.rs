@@ -40,6 +40,8 @@ pub(super) struct Feed {
     /// Whether it is only told that it should be read again, and whether it is to be told.
     pub rereads: bool,
     pub dirty: bool,
+    /// Whether it waits for time: it is among its partition's late ones.
+    pub late: bool,
 }
 
 /// How a query gets from what it has heard to `at`.
@@ -82,12 +84,13 @@ impl Feed {
     }
 }
 
-/// Sends a query what it has to hear and there is room for; whether the query goes on.
+/// Sends a query what it has to hear and there is room and time for; whether the query goes on.
 pub(super) fn send(
     shared: &mut Shared,
     partition: &mut Partition,
     id: QueryId,
     subscription: &Subscription,
+    meter: &Meter,
     out: &mut Outbox<Output>,
 ) -> bool {
     let Some(mut feed) = partition.feeds.remove(&id) else { return true };
@@ -108,7 +111,13 @@ pub(super) fn send(
                 break;
             }
             None if feed.queue.is_empty() => break,
-            None => match changes(shared, partition, &mut feed, subscription) {
+            None if meter.steps() >= shared.options.steps => {
+                if !std::mem::replace(&mut feed.late, true) {
+                    partition.late.push_back(id);
+                }
+                break;
+            }
+            None => match changes(shared, partition, &mut feed, subscription, meter) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => continue,
                 Err(refusal) => {
@@ -221,15 +230,16 @@ pub(super) fn weight_of_change(change: &Change) -> usize {
     }
 }
 
-/// Changes of the queue as this reader sees them now; none if it sees none.
+/// Changes of the queue as this reader sees them now, as many as there is time for; none if it sees none.
 fn changes(
     shared: &mut Shared,
     partition: &Partition,
     feed: &mut Feed,
     subscription: &Subscription,
+    meter: &Meter,
 ) -> Result<Option<Frame>, Refusal> {
-    let (mut changes, mut size, mut last, meter) = (Vec::new(), 0, feed.sent, Meter::default());
-    while size < shared.options.page_bytes {
+    let (mut changes, mut size, mut last) = (Vec::new(), 0, feed.sent);
+    while size < shared.options.page_bytes && meter.steps() < shared.options.steps {
         let Some(position) = feed.queue.pop_front() else { break };
         // What the log has let go cannot be told any more.
         let change = partition.log.find(position).ok_or(Refusal::Ended)?;
@@ -241,7 +251,7 @@ fn changes(
             &change.key,
             change.before.as_ref().map(|before| (before, &subscription.reader)),
             Some(&change.after),
-            (unchecked, &meter),
+            (unchecked, meter),
         )?;
         if let Some(told) = told.filter(|told| !(shared.is(Mutant::NoLeave) && matches!(told, Change::Leave { .. }))) {
             size += weight_of_change(&told);

@@ -167,16 +167,25 @@ impl Table {
         }
     }
 
-    /// Appends the queries that an image of a record is for.
-    pub fn matches(&mut self, key: &Key, image: Option<&Record>, writers: &mut Writers, into: &mut BTreeSet<QueryId>) {
+    /// Appends the queries that an image of a record is for. Of those whose predicates cannot be evaluated within so many steps
+    /// it appends all: they are looked at again when they are sent something.
+    pub fn matches(
+        &mut self,
+        key: &Key,
+        image: Option<&Record>,
+        writers: &mut Writers,
+        (meter, most): (&Meter, u64),
+        into: &mut BTreeSet<QueryId>,
+    ) {
         let Some((record, columns)) = image.and_then(|image| Some((image, image.columns.as_ref()?))) else { return };
-        let writer = match writers.of(record, None) {
+        let writer = match writers.of(record, Some(meter)) {
             Writer::Nobody => return,
             Writer::Everybody => None,
             Writer::Whom(predicate) => Some(predicate),
         };
         let mut found = Vec::new();
-        self.index.matches(&Scope::record(key, columns), writer, &mut found);
+        let (scope, left) = (Scope::record(key, columns).metered(meter), most.saturating_sub(meter.steps()));
+        self.index.matches_within(&scope, writer, left, &mut found);
         into.extend(found.iter().filter_map(|id| self.by_index.get(id)));
     }
 }

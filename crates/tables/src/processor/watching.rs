@@ -88,6 +88,7 @@ impl Processor {
             catching: None,
             rereads,
             dirty: rereads,
+            late: false,
         };
         let (start, _) = rows::records(partition.owned.entry.start.as_ref(), None);
         let at = partition.position;
@@ -141,22 +142,40 @@ impl Processor {
             self.shared.timers.set(Timer::Dirty(id), now.mono);
             return Ok(());
         }
-        self.flow(id, query, out);
+        self.flow(now, id, query, &Meter::default(), out);
         Ok(())
     }
 
-    /// Sends what can be sent; a query that cannot go on has ended.
-    pub(super) fn flow(&mut self, id: PartitionId, query: QueryId, out: &mut Outbox<Output>) {
+    /// Sends what can be sent while there is time; a query that cannot go on has ended.
+    pub(super) fn flow(&mut self, now: Now, id: PartitionId, query: QueryId, meter: &Meter, out: &mut Outbox<Output>) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let Some(subscription) = self.tables.get(&id.table).and_then(|table| table.queries.get(&query)) else { return };
         let Some(installation) = partition.feeds.get(&query).map(|feed| feed.installation) else { return };
-        if !send(&mut self.shared, partition, query, subscription, out) {
+        if !send(&mut self.shared, partition, query, subscription, meter, out) {
             partition.busy.remove(&query);
             partition.note_ended(query, installation);
             partition.left(query);
             // R3: its client may have gone before it hears that.
             self.forsake(id, query);
             self.remove(query, id);
+        } else if !partition.late.is_empty() {
+            self.shared.timers.set(Timer::Late(id), now.mono);
+        }
+    }
+
+    /// Queries go on that there was no time for, one after the other.
+    pub(super) fn flow_late(&mut self, now: Now, id: PartitionId, out: &mut Outbox<Output>) {
+        let meter = Meter::default();
+        while meter.steps() < self.shared.options.steps {
+            let Some(partition) = self.partitions.get_mut(&id) else { return };
+            let Some(query) = partition.late.pop_front() else { return };
+            if let Some(feed) = partition.feeds.get_mut(&query) {
+                feed.late = false;
+            }
+            self.flow(now, id, query, &meter, out);
+        }
+        if self.partitions.get(&id).is_some_and(|partition| !partition.late.is_empty()) {
+            self.shared.timers.set(Timer::Late(id), now.mono);
         }
     }
 
@@ -184,13 +203,13 @@ impl Processor {
         });
     }
 
-    pub(super) fn taken(&mut self, query: QueryId, id: PartitionId, frames: u32, out: &mut Outbox<Output>) {
+    pub(super) fn taken(&mut self, now: Now, query: QueryId, id: PartitionId, frames: u32, out: &mut Outbox<Output>) {
         let feed = self.partitions.get_mut(&id).and_then(|partition| partition.feeds.get_mut(&query));
         if let Some(feed) = feed {
             feed.room = feed.room.saturating_add(frames).min(feed.window);
             match feed.dirty {
                 true => self.tell_dirty(id, out),
-                false => self.flow(id, query, out),
+                false => self.flow(now, id, query, &Meter::default(), out),
             }
         }
     }
@@ -267,7 +286,7 @@ impl Processor {
             false => Catching::new(at, None, Some(start)),
         });
         partition.busy.insert(query);
-        self.flow(id, query, out);
+        self.flow(now, id, query, &Meter::default(), out);
     }
 
     /// Tells a query that it is over here.
@@ -287,10 +306,10 @@ impl Processor {
     /// A page of a snapshot or difference has come.
     pub(super) fn caught(
         &mut self,
+        now: Now,
         id: PartitionId,
         query: QueryId,
-        scan: StoreId,
-        result: StoreResult,
+        (scan, result): (StoreId, StoreResult),
         out: &mut Outbox<Output>,
     ) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
@@ -327,14 +346,14 @@ impl Processor {
             feed.catching = Some(Catching::new(partition.position, None, Some(start)));
         }
         partition.feeds.insert(query, feed);
-        self.flow(id, query, out);
+        self.flow(now, id, query, &Meter::default(), out);
     }
 
     /// Records changed: whom that concerns is found by the index, before and after.
     pub(super) fn changed(&mut self, now: Now, id: PartitionId, changes: Vec<Changed>, out: &mut Outbox<Output>) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let Some(table) = self.tables.get_mut(&id.table) else { return };
-        let mut concerned = BTreeSet::new();
+        let (mut concerned, meter) = (BTreeSet::new(), Meter::default());
         if let Some(last) = changes.last() {
             partition.away.changed(id, last.position);
         }
@@ -345,9 +364,9 @@ impl Processor {
                 continue;
             }
             let mut found = BTreeSet::new();
-            let writers = &mut self.shared.writers;
-            table.matches(&change.key, change.before.as_deref(), writers, &mut found);
-            table.matches(&change.key, Some(&*change.after), writers, &mut found);
+            let (writers, within) = (&mut self.shared.writers, (&meter, self.shared.options.steps));
+            table.matches(&change.key, change.before.as_deref(), writers, within, &mut found);
+            table.matches(&change.key, Some(&*change.after), writers, within, &mut found);
             found.extend(&table.copies);
             if all {
                 found.extend(partition.feeds.keys());
@@ -385,7 +404,7 @@ impl Processor {
                     partition.busy.insert(query);
                 }
             } else {
-                self.flow(id, query, out);
+                self.flow(now, id, query, &meter, out);
                 self.bound(id, query, undelivered, out);
             }
         }

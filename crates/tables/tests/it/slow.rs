@@ -234,6 +234,35 @@ fn a_cursor_behind_too_much_begins_anew() {
     }
 }
 
+/// Many ask for one value, and for something beside it that takes long.
+#[test]
+fn nobody_waits_for_all_that_a_change_is_held_against() {
+    const WATCHERS: u64 = 40;
+    let heard = |steps: u64| -> usize {
+        let mut world = World::tuned(None, public(), |options| options.steps = steps);
+        let ann = user("ann");
+        for number in 1..=WATCHERS {
+            let predicate = format!("team == 'a' && (text.contains('y{number}.') || n == {number})");
+            world.watch(number, everything(&ann, &Packed::empty(), &predicate));
+        }
+        world.run(3_000);
+        let text = "x".repeat(20_000) + &format!("y{WATCHERS}.");
+        let request = world.ask(0, 0, ann, Call::Write(Box::new(with_text("k", &text))));
+        let last = |world: &mut World| (folded(world, WATCHERS).rows.len() == 1).then_some(());
+        let (turns, ()) = turns(&mut world, last);
+        version(world.answer(request));
+        world.run(3_000);
+        for number in 1..=WATCHERS {
+            let heard = folded(&world, number);
+            let wanted = usize::from([1, WATCHERS].contains(&number));
+            assert_eq!((heard.rows.len(), heard.ended), (wanted, None), "{number}");
+        }
+        turns
+    };
+    let (short, long) = (heard(100), heard(1_000_000));
+    assert!(short > long + 20, "{short} turns, and {long}");
+}
+
 #[test]
 fn nobody_waits_for_all_writes_that_wait() {
     const WRITES: usize = 50;

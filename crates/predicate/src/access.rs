@@ -39,6 +39,8 @@ pub(crate) struct Alternative {
     /// Parts that the other side alone decides, and what they must come to.
     pub fixed: Vec<(Code, bool)>,
     pub atoms: Vec<Atom>,
+    /// The same atoms as parts of the text, and what they must come to.
+    pub held: Vec<(Code, bool)>,
     /// Whether something else must hold too.
     pub more: bool,
 }
@@ -72,8 +74,18 @@ pub(crate) enum Test {
 impl Plan {
     /// The bytes that it holds in memory, about.
     pub(crate) fn weight(&self) -> usize {
-        let parts = |of: &Alternative| of.fixed.len() * size_of::<(Code, bool)>() + of.atoms.len() * size_of::<Atom>();
+        let parts = |of: &Alternative| {
+            (of.fixed.len() + of.held.len()) * size_of::<(Code, bool)>() + of.atoms.len() * size_of::<Atom>()
+        };
         self.alternatives.iter().map(|of| size_of::<Alternative>() + parts(of)).sum()
+    }
+}
+
+impl Plan {
+    /// Whether it can say that the text does not hold where evaluating all of the text is more.
+    pub(crate) fn spares(&self) -> bool {
+        let asks = |of: &Alternative| !(of.fixed.is_empty() && of.held.is_empty());
+        self.alternatives.iter().all(asks) && self.alternatives.iter().any(|of| of.more)
     }
 }
 
@@ -86,11 +98,13 @@ impl Alternative {
         let mut both = Alternative {
             fixed: [self.fixed.as_slice(), &other.fixed].concat(),
             atoms: [self.atoms.as_slice(), &other.atoms].concat(),
+            held: [self.held.as_slice(), &other.held].concat(),
             more: self.more || other.more,
         };
         both.more |= both.fixed.len() > MAX_PARTS || both.atoms.len() > MAX_PARTS;
         both.fixed.truncate(MAX_PARTS);
         both.atoms.truncate(MAX_PARTS);
+        both.held.truncate(MAX_PARTS);
         both
     }
 }
@@ -155,7 +169,7 @@ impl Planner<'_> {
                 ])
             }
             _ => vec![match self.atom(expr, be) {
-                Some(atom) => Alternative { atoms: vec![atom], ..Alternative::default() },
+                Some(atom) => Alternative { atoms: vec![atom], held: vec![(expr.code, be)], ..Alternative::default() },
                 None => Alternative::unknown(),
             }],
         }

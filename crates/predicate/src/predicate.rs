@@ -118,7 +118,8 @@ impl Predicate {
     }
 }
 
-/// Whether a text of this template holds with these constants, within `steps`, which are counted down.
+/// Whether a text of this template holds with these constants, within `steps`, which are counted down. What the index would leave
+/// out is left out here as well: it is too slow for the same records wherever it is evaluated.
 pub(crate) fn holds<'a>(
     template: &'a Template,
     constants: &'a [u8],
@@ -126,6 +127,9 @@ pub(crate) fn holds<'a>(
     steps: &mut u32,
     stack: &mut Stack<'a>,
 ) -> Result<bool, TooSlow> {
+    if !template.may_hold(constants, scope, steps, stack) {
+        return Ok(false);
+    }
     match template.value(template.whole(), constants, scope, steps, stack) {
         Err(Fault::TooSlow) => Err(TooSlow),
         value => Ok(matches!(value, Ok(Val::Bool(true)))),

@@ -15,6 +15,9 @@ const MAX_PATTERNS: usize = 16;
 /// Different paths, fields and functions of one predicate: they are looked for one after the other.
 const MAX_NAMES: usize = 1_024;
 
+/// One part in so many of an evaluation's steps may go to what is asked first.
+const FIRST: u32 = 8;
+
 /// An operation; targets are numbers of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
@@ -93,6 +96,8 @@ pub(crate) struct Template {
     pub by_record: Plan,
     /// How readers are found that it may hold for, given a record.
     pub by_reader: Plan,
+    /// Whether the plan for records is asked before the whole is evaluated.
+    asks_first: bool,
     /// Whether it looks at the reader's data or claims.
     pub asks_reader: bool,
 }
@@ -113,6 +118,30 @@ impl Template {
 
     pub(crate) fn whole(&self) -> Code {
         (0, self.ops.len() as u32)
+    }
+
+    /// Whether it may hold with the constants of one text, as far as equalities and bounds say that must be true of the record: what
+    /// they leave out is not asked for the rest, however that is written. Atoms that take long may hold.
+    pub(crate) fn may_hold<'a>(
+        &'a self,
+        constants: &'a [u8],
+        scope: &Scope<'a>,
+        steps: &mut u32,
+        stack: &mut Stack<'a>,
+    ) -> bool {
+        if !self.asks_first {
+            return true;
+        }
+        let given = *steps / FIRST;
+        let mut left = given;
+        let mut is = |(code, be): &(Code, bool)| match self.value(*code, constants, scope, &mut left, stack) {
+            Ok(Val::Bool(is)) => is == *be,
+            Err(Fault::TooSlow) => true,
+            _ => false,
+        };
+        let may = self.by_record.alternatives.iter().any(|of| of.fixed.iter().chain(&of.held).all(&mut is));
+        *steps -= given - left;
+        may
     }
 
     /// Evaluates a part of it with the constants of one text.
@@ -146,7 +175,8 @@ pub(crate) fn compile(mut expr: Expr, text: &str) -> Result<(Template, Box<[u8]>
     let by_reader = access::plan(&expr, &draft.paths, Side::Reader);
     let asks_reader = expr.any(&mut |node| matches!(node, Node::Path(Root::Reader | Root::User, _)));
     let constants = [draft.starts.as_slice(), &draft.values].concat().into();
-    Ok((Template { by_record, by_reader, asks_reader, ..draft.finish() }, constants))
+    let asks_first = by_record.spares();
+    Ok((Template { by_record, by_reader, asks_first, asks_reader, ..draft.finish() }, constants))
 }
 
 /// A template under construction.
@@ -201,6 +231,7 @@ impl Draft {
             shape: shape.into(),
             by_record: Plan::default(),
             by_reader: Plan::default(),
+            asks_first: false,
             asks_reader: false,
         }
     }

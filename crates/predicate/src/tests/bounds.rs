@@ -2,7 +2,7 @@
 
 use super::texts::{data, text};
 use super::{dialect, packed, predicate};
-use crate::{BadData, Fault, Key, MAX_TEXT, MAX_VALUE_DEPTH, Packed, Predicate, STEPS, Scope, Value, Wrong};
+use crate::{BadData, Fault, Key, MAX_TEXT, MAX_VALUE_DEPTH, Packed, Predicate, STEPS, Scope, TooSlow, Value, Wrong};
 use proptest::prelude::*;
 
 fn wrong(text: &str) -> Wrong {
@@ -63,6 +63,28 @@ fn an_evaluation_ends_when_its_steps_are_spent() {
     );
     let mut steps = 2;
     assert_eq!(predicate("s == 'x'").evaluate(&scope, &mut steps), Err(Fault::TooSlow));
+}
+
+#[test]
+fn what_an_equality_leaves_out_is_not_evaluated() {
+    let (key, this) = (Key::from("k"), packed([("s", "x".repeat(1 << 20).as_str().into()), ("team", "a".into())]));
+    let nobody = Packed::empty();
+    let scope = Scope::record(&key, &this).read_by(&nobody, &nobody);
+    let slow = vec!["s.contains('y')"; 5].join(" || ");
+    for (text, wanted) in [
+        ("(SLOW) && team == 'b'", Ok(false)),
+        ("(SLOW) && team == 'a'", Err(TooSlow)),
+        ("(SLOW) && none == 1", Ok(false)),
+        ("(SLOW) && team in ['b', 'c'] && !(team != 'b')", Ok(false)),
+        ("(SLOW) && (team == 'b' || team < 'a')", Ok(false)),
+        ("(SLOW) && (team == 'b' || team != 'c')", Err(TooSlow)),
+        ("(SLOW) && !(team == 'b')", Err(TooSlow)),
+        ("(SLOW) && reader.none == 1", Ok(false)),
+        ("SLOW || team == 'b'", Err(TooSlow)),
+        ("(SLOW ? team : team) == 'b'", Err(TooSlow)),
+    ] {
+        assert_eq!(predicate(&text.replace("SLOW", &slow)).holds_in_time(&scope), wanted, "{text}");
+    }
 }
 
 #[test]

@@ -114,6 +114,35 @@ fn a_live_query_that_is_too_slow_ends_by_name_and_only_for_whoever_may_see_the_r
     }
 }
 
+/// However it is written, and whether the index finds the record or something else does.
+#[test]
+fn what_an_equality_leaves_out_is_too_slow_for_nobody() {
+    let (slow, ann) = (going_over(5), user("ann"));
+    for text in
+        [format!("team == 'b' && ({slow})"), format!("({slow}) && team == 'b'"), format!("({slow}) && none < 1")]
+    {
+        let mut world = World::calm(None, public());
+        let live = || everything(&ann, &Packed::empty(), &text);
+        world.watch(1, live());
+        world.run(2_000);
+        let cursor = folded(&world, 1).cursor.unwrap();
+        version(write(&mut world, 0, &ann, large("k")));
+        // As it comes, behind a cursor, in a snapshot, at the next owner, and read.
+        world.watch(2, Watch { start: Start::Cursor(cursor), ..live() });
+        world.watch(3, live());
+        world.run(2_000);
+        let other = world.node();
+        world.lease(0, other);
+        world.run(3_000);
+        version(write(&mut world, other, &ann, large("l")));
+        world.run(2_000);
+        let heard = [1, 2, 3].map(|number| (folded(&world, number).ended, folded(&world, number).rows.len()));
+        assert_eq!(heard, [(None, 0), (None, 0), (None, 0)], "{}", &text[..30]);
+        let page = pages(&mut world, other, 0, &ann, reading(asked(&text))).map(|page| page.records.len());
+        assert_eq!(page, Ok(0));
+    }
+}
+
 #[test]
 fn a_rule_for_writers_that_is_too_slow_is_named_and_nothing_is_written() {
     let rule = format!("new == null || !({})", going_over(5).replace("text", "new.text"));

@@ -16,9 +16,10 @@ use std::cmp::Ordering;
 use std::fmt;
 
 /// The steps that one evaluation may take unless told otherwise: an operation is one, and one more for each 16 bytes it
-/// looks at, or for each field that stands before the one it looks for. A pattern looks at each byte once for each part of it.
+/// looks at, or for as many fields that stand before the one it looks for. A pattern looks at each byte once for each part of it.
 pub const STEPS: u32 = 200_000;
 pub(crate) const BYTES_A_STEP: usize = 16;
+const FIELDS_A_STEP: usize = 16;
 
 /// Why an expression has no value for a record and a reader. As a predicate it then does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,7 +283,7 @@ impl<'a> Machine<'a, '_> {
             },
             Op::Jump(end) => return Ok(*end as usize),
         };
-        self.spend(passed)?;
+        self.spend(passed / FIELDS_A_STEP)?;
         self.stack.push(result);
         Ok(at + 1)
     }

@@ -12,6 +12,11 @@ use tidings_predicate::{Key, Packed};
 pub const MAX_KEY: usize = 1 << 10;
 /// The largest record: its columns and its writer's predicate.
 pub const MAX_RECORD: usize = 1 << 20;
+/// The columns of a record. Whoever names one passes over those before it, sixteen in a step: in the widest record every reader
+/// can name hundreds.
+pub const MAX_COLUMNS: usize = 4_096;
+/// The entries of a map in a column.
+pub const MAX_ENTRIES: usize = 16_384;
 /// R6: operations of one client without acknowledged outcome.
 pub const MAX_OUTSTANDING: u64 = 1_024;
 

@@ -1,6 +1,6 @@
 //! Records as they lie in the store, and what a record may be.
 
-use crate::calls::{MAX_KEY, MAX_RECORD, Visible};
+use crate::calls::{MAX_COLUMNS, MAX_ENTRIES, MAX_KEY, MAX_RECORD, Visible};
 use crate::directory::Schema;
 use crate::names::{NetId, OperationId, Position};
 use crate::refusal::Refusal;
@@ -99,12 +99,28 @@ pub(crate) fn check_bound(key: &Key) -> Result<(), Refusal> {
     }
 }
 
+/// How many entries the largest map in a value has.
+fn widest(value: &Value) -> usize {
+    match value {
+        Value::Map(entries) => entries.values().map(widest).max().unwrap_or_default().max(entries.len()),
+        Value::List(items) => items.iter().map(widest).max().unwrap_or_default(),
+        _ => 0,
+    }
+}
+
 /// Refuses what cannot be a record's columns, whatever the table.
 pub(crate) fn check_columns(columns: &Packed, predicate: &str) -> Result<(), Refusal> {
     if columns.as_bytes().len() + predicate.len() > MAX_RECORD {
         return Err(Refusal::TooLarge);
     }
     match columns.unpack() {
+        Value::Map(columns) if columns.len() > MAX_COLUMNS => Err(Refusal::BadColumns(format!(
+            "A record has at most {MAX_COLUMNS} columns, and this one {}: put what belongs together into lists or maps.",
+            columns.len()
+        ))),
+        Value::Map(columns) if columns.values().any(|value| widest(value) > MAX_ENTRIES) => {
+            Err(Refusal::BadColumns(format!("A map in a column has at most {MAX_ENTRIES} entries.")))
+        }
         Value::Map(columns) => match columns.keys().find(|name| is_reserved(name)) {
             Some(name) => Err(Refusal::BadColumns(format!("No column can have the name `{name}`."))),
             None => Ok(()),

@@ -5,8 +5,10 @@ use crate::holding::public;
 use crate::world::{World, data, user};
 use tidings_base::{Class, Error};
 use tidings_predicate::query::{Aggregate, Ask, Direction};
-use tidings_predicate::{Key, Packed};
-use tidings_tables::calls::{Answer, Call, Condition, Conflict, Level, Outcome, Page, Read, Span, Update, Write};
+use tidings_predicate::{Key, Packed, Value};
+use tidings_tables::calls::{
+    Answer, Call, Condition, Conflict, Level, MAX_COLUMNS, MAX_ENTRIES, Outcome, Page, Read, Span, Update, Write,
+};
 use tidings_tables::directory::Properties;
 use tidings_tables::gateway::{self, Event, Start, Watch};
 use tidings_tables::names::Position;
@@ -163,6 +165,30 @@ fn a_rule_for_writers_that_is_too_slow_is_named_and_nothing_is_written() {
     assert_eq!(there.into_keys().collect::<Vec<_>>(), [Key::from("k")]);
     let error = Error::from(Refusal::RuleTooSlow);
     assert_eq!((&*error.code, error.class, error.hint.is_empty()), ("tables.too_slow", Class::Refused, false));
+}
+
+/// Nobody ends others' reads by a record of many columns, or of a column with many entries.
+#[test]
+fn the_widest_record_is_too_slow_for_nobody() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    let wide = |columns: usize, entries: usize| {
+        let named = |count: usize| (0..count).map(|n| (format!("c{n:06}"), Value::Null));
+        let columns = named(columns).chain([("z".to_owned(), Value::Map(named(entries).collect()))]);
+        let change = Update::Put { columns: Packed::columns(columns).unwrap(), predicate: String::new() };
+        Write { change, ..put("k", "", 0) }
+    };
+    for (columns, entries) in [(MAX_COLUMNS, 0), (1, MAX_ENTRIES + 1)] {
+        let refused = write(&mut world, 0, &ann, wide(columns, entries));
+        assert!(matches!(refused, Some(Err(Refusal::BadColumns(_)))), "{refused:?}");
+    }
+    version(write(&mut world, 0, &ann, wide(MAX_COLUMNS - 1, MAX_ENTRIES)));
+    // What a patch makes of it is held to the same.
+    let more = Update::Patch { set: data(&[("y", 1.into())]), unset: Vec::new() };
+    let refused = write(&mut world, 0, &ann, Write { change: more, ..put("k", "", 0) });
+    assert!(matches!(refused, Some(Ok(Answer::Written(Outcome::Refused(Refusal::BadColumns(_)))))), "{refused:?}");
+    let names = ["has(z.zz)"; 100].join(" || ");
+    assert_eq!(pages(&mut world, 0, 0, &ann, reading(asked(&names))).map(|page| page.records.len()), Ok(0));
 }
 
 // ---- others have their turn -------------------------------------------------------------------------------------------

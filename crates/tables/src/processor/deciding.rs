@@ -54,6 +54,9 @@ impl Decider<'_> {
         if let Some(known) = self.known(waiting, op) {
             return Verdict::Answer(known.map(Answer::Written));
         }
+        if let Some(refusal) = &waiting.refused {
+            return Verdict::Answer(Err(refusal.clone()));
+        }
         if op.after.is_some_and(|after| self.awaits(waiting, op, after)) {
             return Verdict::Wait;
         }

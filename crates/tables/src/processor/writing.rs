@@ -38,6 +38,8 @@ pub(super) struct Waiting {
     /// R6: what the operation is, so that its id cannot stand for another.
     pub hash: u128,
     pub deadline: Mono,
+    /// Why the table, as it is now, does not take it. Whether it has taken it before is looked at first.
+    pub refused: Option<Refusal>,
 }
 
 /// A client of a partition.
@@ -105,16 +107,20 @@ impl Processor {
         };
         let unchecked = self.shared.is(Mutant::LiveUnchecked);
         let named = |()| table.properties.check_named(&write.key);
-        let checked = check(&write).and_then(named).and_then(|()| match &write.change {
+        if let Err(refusal) = check(&write).and_then(named) {
+            return answer(request, Err(refusal), out);
+        }
+        let refused = match &write.change {
             // R9: whom a record is shown to must not change by itself, or live queries would not tell it.
             Update::Put { predicate, .. } if !predicate.is_empty() => {
                 let compiled = Predicate::compile(predicate, &table.strict);
-                compiled.and_then(|it| if unchecked { Ok(()) } else { it.check_live() }).map_err(Refusal::from)
+                compiled.and_then(|it| if unchecked { Ok(()) } else { it.check_live() }).err().map(Refusal::from)
             }
-            _ => Ok(()),
-        });
-        if let Err(refusal) = checked {
-            return answer(request, Err(refusal), out);
+            _ => None,
+        };
+        // R6: what has a name may have been decided when the table was another.
+        if let (Some(refusal), None) = (&refused, &write.op) {
+            return answer(request, Err(refusal.clone()), out);
         }
         if !partition.contains(&write.key) {
             return answer(request, Err(Refusal::Moved), out);
@@ -123,7 +129,7 @@ impl Processor {
             return answer(request, Err(Refusal::Busy), out);
         }
         let deadline = write.deadline.unwrap_or(now.mono + self.shared.options.patience);
-        let waiting = Waiting { request, caller, hash: fingerprint(&write), write, deadline };
+        let waiting = Waiting { request, caller, hash: fingerprint(&write), write, deadline, refused };
         need(&mut self.shared, partition, &waiting, out);
         partition.queue.push_back(waiting);
         self.pump(now, id, out);

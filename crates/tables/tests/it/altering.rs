@@ -1,6 +1,6 @@
 //! Tables that are altered while they are used.
 
-use crate::client::{agrees, delete, everything, folded, pages, put, read, version, write};
+use crate::client::{agrees, delete, everything, folded, named, pages, put, read, version, write};
 use crate::holding::public;
 use crate::world::{TABLE, World, data, user};
 use std::sync::Arc;
@@ -106,6 +106,33 @@ fn an_old_mark_that_goes_hides_nothing_that_was_written_since() {
     let one = read(Span::Only(key(299).as_str().into()), Level::Latest, &Packed::empty());
     assert_eq!(pages(&mut world, 0, 0, &ann, one).unwrap().records.len(), 1);
     assert_eq!(pages(&mut world, 0, 0, &ann, all()).unwrap().records.len(), 2);
+}
+
+/// R6: whoever repeats a write hears what became of it, whatever the table is by then.
+#[test]
+fn what_was_decided_before_a_table_was_closed_is_told_again() {
+    let mut world = World::calm(None, public());
+    let ann = user("ann");
+    let team = |op: u64| {
+        let change = Update::Put { columns: data(&[("team", "a".into())]), predicate: "n == 1".to_owned() };
+        named(Write { change, ..put("k", "a", 1) }, op, 0, None)
+    };
+    let first = version(write(&mut world, 0, &ann, team(1)));
+    let column = Column { holds: [Kind::String].into(), required: false };
+    let schema = Some(Schema { columns: [("team".to_owned(), column)].into(), closed: true });
+    world.directory.alter(&user("maker"), Properties { schema, ..public() }).unwrap();
+    let properties = Box::new(world.directory.properties.clone());
+    world.tell_processor(0, Input::Altered { table: TABLE, properties });
+    world.directory_changed();
+    let other = world.node();
+    for owner in [0, other] {
+        world.lease(0, owner);
+        world.run(200);
+        assert_eq!(version(write(&mut world, owner, &ann, team(1))), first);
+        let refused = write(&mut world, owner, &ann, team(2));
+        let code = |refusal: &Refusal| tidings_base::Error::from(refusal.clone()).code.into_owned();
+        assert!(matches!(&refused, Some(Err(why)) if code(why) == "tables.predicate_name"), "{refused:?}");
+    }
 }
 
 /// What a table declares later ends no live query: neither at its owner nor at the next one.

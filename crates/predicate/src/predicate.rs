@@ -91,6 +91,11 @@ impl Predicate {
         size_of::<Predicate>() + self.0.constants.len() + self.0.template.weight()
     }
 
+    /// Whether both hold once what they have in common: see [`Index::intern`](crate::index::Index::intern).
+    pub fn shares_with(&self, other: &Predicate) -> bool {
+        Arc::ptr_eq(&self.0.template, &other.0.template)
+    }
+
     /// Refuses what cannot be watched (R9): the time, look-ups, functions that are not pure.
     pub fn check_live(&self) -> Result<(), Refusal> {
         self.0.check_live()

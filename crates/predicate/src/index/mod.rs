@@ -59,7 +59,7 @@ impl Default for Limits {
             subscriptions: 4_000_000,
             // 1,000 evaluations take some 200 µs: what a record may cost beside its matches.
             scanned: 1_000,
-            // As much as one evaluation may take: a record costs as much again as a read of it. A text of 64 KiB has a quarter.
+            // As much as one evaluation may take: a record costs as much again as a read of it. A text of 64 KiB has a third.
             scanned_steps: crate::eval::STEPS as usize,
             templates: 16_384,
             patterns: 1_024,

@@ -289,12 +289,29 @@ fn what_is_evaluated_for_every_record_is_bounded_by_its_length_too() {
     assert!(!index.crowds(indexed, index.template_of(indexed).unwrap(), 2));
     assert!(index.unsubscribe(long) && !index.crowds(short, index.template_of(short).unwrap(), 2));
     index.subscribe(&predicate(&chain(150)), &nobody(), &nobody()).expect("room");
-    // The longest text that there may be is taken where nobody else asks for much.
+    // The longest text that there may be has a third of all.
     let mut index = Index::new(Limits::default(), 1);
     let longest = format!("a{}", "||a".repeat((crate::MAX_TEXT - 1) / 3));
-    for _ in 0..2 {
+    for _ in 0..3 {
         index.subscribe(&predicate(&longest), &nobody(), &nobody()).expect("room");
     }
+    assert_eq!(index.subscribe(&predicate(&longest), &nobody(), &nobody()).expect_err("full").wrong, Wrong::Full);
+}
+
+#[test]
+fn predicates_of_one_shape_hold_it_once() {
+    let mut index = Index::new(Limits::default(), 1);
+    let mut all = ["a == 1 && b != 2", "a == 3 && b != 4", "a == 1 || b != 2"].map(predicate);
+    let [first, second, _] = &all;
+    assert!(!first.shares_with(second));
+    for predicate in &mut all {
+        let id = index.subscribe(predicate, &nobody(), &nobody()).expect("room");
+        index.intern(id, predicate);
+    }
+    let [first, second, other] = &all;
+    assert!(first.shares_with(second) && !first.shares_with(other));
+    let (key, record) = (Key::from("k"), packed([("a", 3.into()), ("b", 2.into())]));
+    assert_eq!(all.each_ref().map(|one| one.holds(&Scope::record(&key, &record))), [false, true, false]);
 }
 
 #[test]

@@ -293,7 +293,7 @@ impl<'a> To<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::Position;
+    use crate::names::{GatewayId, Position, TableId};
 
     fn audience(text: &str) -> Record {
         let (writer, columns) = ("ann".to_owned(), Some(Packed::empty()));
@@ -315,6 +315,21 @@ mod tests {
         assert!((2..30).contains(&kept) && writers.compiled.get(text(29).as_str()).is_some(), "{kept}");
         let all = std::iter::from_fn(|| writers.compiled.pop_oldest());
         assert_eq!(all.map(|(_, compiled)| compiled.bytes).sum::<usize>(), writers.bytes);
+    }
+
+    #[test]
+    fn live_queries_of_one_shape_hold_it_once() {
+        let mut table = Table::new(Properties::default(), &Options::default());
+        let (data, claims) = (Packed::empty(), Packed::empty());
+        let reader = Reader { access: Access::User, data, claims, epoch: 1 };
+        let partition = PartitionId { table: TableId(1), number: 1 };
+        let ids = [1, 2, 3].map(|number| QueryId { gateway: GatewayId(1), number });
+        for (id, text) in ids.into_iter().zip(["n == 1", "n == 2", "n < 3"]) {
+            let ask = Ask { predicate: text.to_owned(), ..Ask::default() };
+            table.join(id, partition, |dialect| Ok(Query::compile(&ask, dialect)?), &reader, None).unwrap();
+        }
+        let [first, second, other] = ids.map(|id| table.queries[&id].query.predicate().unwrap());
+        assert!(first.shares_with(second) && !first.shares_with(other));
     }
 
     #[test]

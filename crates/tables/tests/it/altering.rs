@@ -4,6 +4,7 @@ use crate::client::{agrees, delete, everything, folded, named, pages, put, read,
 use crate::holding::public;
 use crate::world::{TABLE, World, data, user};
 use std::sync::Arc;
+use tidings_base::Wall;
 use tidings_predicate::Packed;
 use tidings_tables::calls::{Access, Answer, Caller, Level, Outcome, Span, Update, Write};
 use tidings_tables::directory::{Column, Kind, Properties, Schema};
@@ -85,6 +86,25 @@ fn a_query_of_whom_may_not_read_any_more_ends() {
         assert_eq!(folded(&world, 1).rows, heard.rows);
         agrees(&mut world, 2, &Packed::empty(), "").unwrap();
     }
+}
+
+/// R8: the owner knows of a table's level before the gateway that takes a reader's claims away.
+#[test]
+fn whose_claims_are_over_is_held_to_what_the_owner_knows() {
+    let mut world = World::calm(None, public());
+    version(write(&mut world, 0, &user("ann"), put("k", "a", 1)));
+    let expires = Some(Wall(world.now().wall.0 + 2_000_000));
+    world.watch(1, everything(&Caller { expires, ..user("ann") }, &Packed::empty(), ""));
+    world.run(500);
+    world.directory.alter(&user("maker"), stricter()).unwrap();
+    let properties = Box::new(world.directory.properties.clone());
+    world.tell_processor(0, Input::Altered { table: TABLE, properties });
+    world.run(500);
+    assert_eq!((folded(&world, 1).rows.len(), folded(&world, 1).ended), (1, None));
+    world.run(3_000);
+    version(write(&mut world, 0, &user("bob"), put("l", "a", 2)));
+    world.run(1_000);
+    assert_eq!((folded(&world, 1).rows.len(), folded(&world, 1).ended), (1, Some(Refusal::Access)));
 }
 
 /// Marks go with later commits, some hundred at a time; what was written over one meanwhile stays.

@@ -7,12 +7,15 @@ use crate::command::{Name, Signed};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tidings_base::bounded::BoundedMap;
 use tidings_sketch::replica::WINDOW;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 /// The most bytes of commands that wait.
 const MOST_BYTES: usize = 64 << 20;
+/// How many commands that were executed are still known: more than come again within a few seconds.
+const MOST_DONE: usize = 1 << 14;
 
 /// What became of a command that was handed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,17 @@ struct Inner {
     bytes: usize,
     arrivals: u64,
     executed: u64,
+    done: Done,
+}
+
+/// What was executed last, as it was signed.
+#[derive(Debug)]
+struct Done(BoundedMap<Name, blake3::Hash>);
+
+impl Default for Done {
+    fn default() -> Done {
+        Done(BoundedMap::new(MOST_DONE))
+    }
 }
 
 /// The commands of one replica that wait, shared by whoever takes them in and whoever proposes them.
@@ -86,9 +100,13 @@ impl Pool {
         Added::New
     }
 
-    /// Whether this very command waits; then its signature is known to be right.
-    pub fn holds(&self, signed: &Signed) -> bool {
-        self.inner.lock().commands.get(&signed.name()).is_some_and(|waiting| waiting.signed == *signed)
+    /// Whether this very command waits, or did until a short while ago; then its signature is known to be right.
+    pub fn knows(&self, signed: &Signed) -> bool {
+        let mut inner = self.inner.lock();
+        match inner.commands.get(&signed.name()) {
+            Some(waiting) => waiting.signed == *signed,
+            None => inner.done.0.get(&signed.name()).is_some_and(|done| *done == blake3::hash(&signed.encoded())),
+        }
     }
 
     /// What to propose: the oldest that are not under way in blocks before, as many as fit.
@@ -118,6 +136,7 @@ impl Pool {
             let Some(waiting) = inner.commands.remove(&name) else { continue };
             inner.order.remove(&waiting.arrival);
             inner.bytes -= waiting.signed.length();
+            inner.done.0.insert(name, blake3::hash(&waiting.signed.encoded()));
             if let Some(count) = inner.clients.get_mut(&name.0) {
                 *count -= 1;
                 if *count == 0 {
@@ -187,7 +206,9 @@ mod tests {
         assert_eq!(nonces(pool.pick(&BTreeSet::new(), 2 * signed(1, 1).length())), [3, 1], "as many as fit");
         pool.executed(1, [(1, 3), (1, 9)]);
         assert_eq!((nonces(pool.pick(&BTreeSet::new(), 1 << 20)), pool.height()), (vec![1, 2], 1));
-        assert!(pool.holds(&signed(1, 1)) && !pool.holds(&signed(1, 3)));
+        let others = Signed { signature: Signature([9; 64]), ..signed(1, 3) };
+        assert!(pool.knows(&signed(1, 1)) && pool.knows(&signed(1, 3)) && !pool.knows(&others));
+        assert!(!pool.knows(&signed(1, 9)), "it was never here");
     }
 
     #[test]

@@ -57,12 +57,19 @@ impl Proposer {
         let signed: BTreeMap<Name, &Signed> = batch.commands().iter().map(|signed| (signed.name(), signed)).collect();
         let is_signed = |signed: &Signed| {
             let ignored = self.mutant == Some(Mutant::SignatureIgnored);
-            self.pool.holds(signed) || signed.verify(&self.membership, Purpose::Order) || ignored
+            self.pool.knows(signed) || signed.verify(&self.membership, Purpose::Order) || ignored
         };
         let known = |command: &tidings_sketch::replica::Command| {
             signed.get(&(command.client, command.nonce)).is_some_and(|signed| is_signed(signed))
         };
-        batch.ordered().check(LONGEST_BODY, known).is_ok()
+        let acceptable = batch.ordered().check(LONGEST_BODY, known).is_ok();
+        // What was verified here is known when its client, or whoever passes it on, brings it.
+        if acceptable && batch.number() > self.pool.height() {
+            for signed in batch.commands() {
+                self.pool.add(signed.clone());
+            }
+        }
+        acceptable
     }
 
     /// Whether a closed order ends before the batch of this number: somewhere from the last one that is executed here up to the
@@ -146,6 +153,10 @@ mod tests {
         };
         let forged = Signed { signature: signed(2).signature, ..signed(1) };
         assert!(proposer.acceptable(&Batch::after(&genesis, vec![signed(1), signed(2)])));
+        let pool = &proposer.pool;
+        assert!(pool.knows(&signed(1)) && pool.knows(&signed(2)), "what was verified is not verified again");
+        pool.executed(1, [signed(1).name(), signed(2).name()]);
+        assert!(proposer.acceptable(&Batch::after(&genesis, vec![signed(3)])) && pool.is_empty(), "executed already");
         assert!(proposer.acceptable(&Batch::after(&genesis, Vec::new())));
         assert!(!proposer.acceptable(&Batch::after(&genesis, vec![signed(1), signed(1)])));
         let forged = Batch::after(&genesis, vec![signed(2), forged]);

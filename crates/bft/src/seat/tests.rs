@@ -129,6 +129,28 @@ fn what_is_not_signed_is_neither_ordered_nor_answered() {
     assert_eq!(desk.seat.pool.len(), 1);
 }
 
+/// Four replicas that pass on what waits would each have it verified by three others.
+#[test]
+fn what_the_pool_knows_is_not_verified_again() {
+    let mut desk = desk();
+    let signed = desk.signed(Purpose::Order, 1, &put("a"));
+    let unverified = Signed { signature: crate::keys::Signature([7; 64]), ..signed.clone() };
+    // Nobody puts such a one there: it shows that nobody looks.
+    desk.seat.pool.add(unverified.clone());
+    desk.ask(&unverified, Purpose::Order);
+    assert_eq!(desk.seat.waiting(), 1);
+    let other = Signed { command: Command { request: get().encoded(), ..signed.command }, ..unverified.clone() };
+    desk.ask(&other, Purpose::Order);
+    desk.ask(&unverified, Purpose::Read);
+    assert_eq!((desk.seat.waiting(), desk.seat.pool.len()), (1, 1), "that very command, for that purpose");
+    desk.execute(1, &[&unverified]);
+    assert!(desk.answer().is_some());
+    desk.ask(&other, Purpose::Order);
+    assert_eq!(desk.answer(), None);
+    desk.ask(&unverified, Purpose::Order);
+    assert!(desk.answer().is_some(), "nor when it is asked for again");
+}
+
 #[test]
 fn a_read_is_answered_as_things_stand_and_a_write_is_none() {
     let mut desk = desk();

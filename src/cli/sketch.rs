@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{AddrParseError, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
@@ -216,6 +217,9 @@ pub struct Run {
     /// Note how static pages are, for `sketch survey --admin`; takes up to 64 MiB
     #[arg(long, requires = "admin")]
     pub survey: bool,
+    /// Threads that serve clients, each with connections to origins of its own; as many as there are cores by default
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
     /// Remember as one with other proxies: nodes of Tidings, any of which will do, that divide the pages among them; with
     /// --core-listen and --core-secret
     #[arg(long, value_delimiter = ',', value_name = "URL")]

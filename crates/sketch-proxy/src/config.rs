@@ -1,12 +1,14 @@
 //! Which origins, which quorum, which rules; every field with its default and why.
 
 use crate::ordered::{BftGroup, CellGroup, Group, Ordered};
+use crate::threads::cores;
 use crate::tls::Identity;
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -273,6 +275,8 @@ pub struct Config {
     pub core: Option<Core>,
     /// Whether it is noted how static pages are, for `sketch survey`. Not by default: it takes up to 64 MiB.
     pub survey: bool,
+    /// How many threads serve clients. As many as there are cores by default.
+    pub threads: NonZeroUsize,
     /// The most bytes of requests' bodies: those that still come, and those of requests that are not answered yet.
     pub most_requested: usize,
     /// The most connections.
@@ -293,6 +297,7 @@ impl Config {
             admin: None,
             core: None,
             survey: false,
+            threads: cores(),
             most_requested: 256 << 20,
             most_connections: 10_000,
             most_untaken: 256 << 20,

@@ -5,6 +5,7 @@
 //! An answer of which its client takes nothing for as long is let go, and so is the connection that it should leave by.
 
 use crate::serve::{Content, Door, answer};
+use crate::threads::Threads;
 use bytes::Bytes;
 use http::Response;
 use hyper::body::{Body, Frame, SizeHint};
@@ -33,20 +34,23 @@ const MOST_HEAD_BYTES: usize = 128 << 10;
 /// Requests of one connection of HTTP/2 at a time.
 const MOST_STREAMS: u32 = 128;
 
-/// Takes connections until it is dropped.
-pub(crate) async fn accept(listener: TcpListener, door: Arc<Door>) {
+/// Takes connections until it is dropped; each is served on one of the threads.
+pub(crate) async fn accept(listener: TcpListener, door: Arc<Door>, threads: Threads) {
     let seats = Arc::new(Semaphore::new(door.config.most_connections));
     loop {
         let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let door = Arc::clone(&door);
-                tokio::spawn(async move {
+                threads.run(Box::pin(async move {
                     door.metrics.connections.fetch_add(1, Relaxed);
-                    connection(stream, peer, Arc::clone(&door)).await;
+                    match moved(stream) {
+                        Ok(stream) => connection(stream, peer, Arc::clone(&door)).await,
+                        Err(error) => tracing::warn!(%error, "cannot serve a connection"),
+                    }
                     door.metrics.connections.fetch_sub(1, Relaxed);
                     drop(seat);
-                });
+                }));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -54,6 +58,11 @@ pub(crate) async fn accept(listener: TcpListener, door: Arc<Door>) {
             }
         }
     }
+}
+
+/// A connection that was accepted on another thread.
+fn moved(stream: TcpStream) -> io::Result<TcpStream> {
+    TcpStream::from_std(stream.into_std()?)
 }
 
 async fn connection(stream: TcpStream, peer: SocketAddr, door: Arc<Door>) {

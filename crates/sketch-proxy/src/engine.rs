@@ -10,6 +10,7 @@ use http::Method;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -132,7 +133,12 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     /// Machines for this site, which answer for these ranges and sketch so; or as nobody else does.
-    pub(crate) fn new(site: &Site, ranges: Arc<dyn Ranges>, sketching: Option<Sketching>) -> Result<Engine, Error> {
+    pub(crate) fn new(
+        site: &Site,
+        ranges: Arc<dyn Ranges>,
+        sketching: Option<Sketching>,
+        threads: NonZeroUsize,
+    ) -> Result<Engine, Error> {
         let replicas = site.replicas();
         let group = site.kind().map(|kind| votes(site, kind)).transpose()?;
         let options = sketcher::Options {
@@ -174,7 +180,7 @@ impl Engine {
                 waiting: BTreeMap::new(),
                 last_id: 0,
             }),
-            upstream: Upstream::new(site, sketching.clone())?,
+            upstream: Upstream::new(site, sketching.clone(), threads)?,
             ordered,
             identity: sketching.begin(Of::Group).finish(),
             sketching,

@@ -6,7 +6,8 @@
 //!                                                      while anything is awaited
 //! ```
 //! - [`config`]: which origins, which quorum, which rules.
-//! - `connection`: who holds one, for how long; `serve`: requests, limits, what a client asked for of a verified page.
+//! - `connection`: who holds one, for how long; `serve`: requests, limits, what a client asked for of a verified page. Each client
+//!   is served by one of the `threads`, which have their own connections to origins.
 //! - `sites`: whose requests are for which of the sites behind it. Each has an `engine`: the machines, and what they want done.
 //! - `upstream`: a pool of connections to the origins (`line`), and answers as the machines take them.
 //! - `ordered`: a group with an order in place of origins: a BFT group, or a cell.
@@ -17,8 +18,8 @@
 //! - [`survey`]: how static traffic is, from recorded answers or from what it sees.
 //!
 //! What it promises: a verified answer was given by a quorum of origins, so by an honest one if at most f are wrong (rule E); before
-//! the keys of a BFT group and the files of a cell delay-once, too (rule A). What it deliberately does not do: promise delay-once before origins (they have no order),
-//! send a write to more than one origin, or cache bodies.
+//! the keys of a BFT group and the files of a cell delay-once, too (rule A). What it deliberately does not do: promise delay-once
+//! before origins (they have no order), send a write to more than one origin, or cache bodies.
 
 mod admin;
 pub mod config;
@@ -36,6 +37,7 @@ mod serve;
 mod sites;
 mod sketching_core;
 pub mod survey;
+mod threads;
 mod tls;
 mod upstream;
 
@@ -54,6 +56,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use threads::Threads;
 use tidings_base::{Class, Error};
 use tidings_sketch::http::Rules;
 use tidings_sketch::sketcher::{Alone, Ranges, Standing};
@@ -105,6 +108,7 @@ impl Proxy {
         })?;
         let address = listener.local_addr().unwrap_or(config.listen);
         let tls = config.tls.as_ref().map(tls::server).transpose()?;
+        let threads = Threads::start(config.threads)?;
         let metrics = Arc::new(Metrics::default());
         let mut tasks = Tasks::default();
         let (sites, core) = match &config.core {
@@ -132,7 +136,7 @@ impl Proxy {
             tasks.0.push(tokio::spawn(admin::serve(listener, told)));
         }
         let door = serve::Door::new(Arc::clone(&sites), core.clone(), Arc::clone(&metrics), survey, config, tls);
-        tasks.0.push(tokio::spawn(connection::accept(listener, Arc::new(door))));
+        tasks.0.push(tokio::spawn(connection::accept(listener, Arc::new(door), threads)));
         Ok(Proxy { address, admin, sites, core, metrics, _tasks: tasks })
     }
 

@@ -34,7 +34,7 @@ impl Sites {
         check(&config.sites)?;
         let engine = |site: &Site| {
             let sketching = shared.map(|secret| sketching_core::sketching(site, secret));
-            let engine = Engine::new(site, Arc::clone(ranges), sketching);
+            let engine = Engine::new(site, Arc::clone(ranges), sketching, config.threads);
             engine.map(Arc::new).map_err(|error| of_site(&site.name, error))
         };
         let mut sites = Sites { all: Vec::new(), hosts: BTreeMap::new(), below: BTreeMap::new(), others: None };

@@ -4,6 +4,7 @@ use crate::config::{Checks, Origin, Site};
 use crate::engine::{Question, Sheet};
 use crate::held::{Held, Store};
 use crate::line::Connector;
+use crate::threads::Each;
 use crate::tls;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -14,6 +15,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 use tidings_base::Error;
@@ -26,7 +28,8 @@ use tidings_sketch::{Answer, ReplicaId};
 const IDLE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Upstream {
-    client: Client<Connector, Full<Bytes>>,
+    /// Connections, of each thread its own.
+    clients: Each<Client<Connector, Full<Bytes>>>,
     origins: Vec<Origin>,
     sketching: Sketching,
     store: Store,
@@ -51,14 +54,16 @@ fn no(what: impl fmt::Display) -> NoAnswer {
 }
 
 impl Upstream {
-    pub(crate) fn new(site: &Site, sketching: Sketching) -> Result<Upstream, Error> {
+    pub(crate) fn new(site: &Site, sketching: Sketching, threads: NonZeroUsize) -> Result<Upstream, Error> {
         let secure = site.origins.iter().any(|origin| origin.scheme == Scheme::HTTPS);
         let tls = if secure { Some(tls::client(site.origin_ca.as_deref())?) } else { None };
+        let client = || {
+            let mut pool = Client::builder(TokioExecutor::new());
+            pool.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE);
+            pool.build(Connector::new(tls.clone(), site.give_up))
+        };
         Ok(Upstream {
-            client: Client::builder(TokioExecutor::new())
-                .pool_timer(TokioTimer::new())
-                .pool_idle_timeout(IDLE)
-                .build(Connector::new(tls, site.give_up)),
+            clients: Each::new(threads, client),
             origins: site.origins.clone(),
             sketching,
             store: Store::new(site.bodies, site.spool.clone(), site.most_on_disk),
@@ -83,7 +88,7 @@ impl Upstream {
     ) -> Result<Answer<Sheet>, NoAnswer> {
         let request = self.request(from, &question.forwarded)?;
         let answer = async {
-            let response = self.client.request(request).await.map_err(no)?;
+            let response = self.clients.own().request(request).await.map_err(no)?;
             begun();
             self.taken(response, question).await
         };
@@ -102,7 +107,7 @@ impl Upstream {
             request = request.header(header::HOST, host.clone());
         }
         let request = request.body(Full::default()).map_err(no)?;
-        let asked = tokio::time::timeout(checks.patience, self.client.request(request)).await;
+        let asked = tokio::time::timeout(checks.patience, self.clients.own().request(request)).await;
         let status = asked.map_err(|_| no("it did not answer in time"))?.map_err(no)?.status();
         match status.is_success() || status.is_redirection() {
             true => Ok(()),

@@ -34,7 +34,7 @@ fn serve(args: Run) -> Result<(), Error> {
     logs::init(&Log { filter: args.log.clone(), ..Log::default() })?;
     probe::raise_open_files();
     let shared = sharing::Sharing::of(&args);
-    let Run { site, sites, listen, certificate, key, admin, survey, .. } = args;
+    let Run { site, sites, listen, certificate, key, admin, survey, threads, .. } = args;
     let asked = match sites {
         Some(path) => sites::read(&path, &site)?,
         None => sites::only(site),
@@ -52,7 +52,9 @@ fn serve(args: Run) -> Result<(), Error> {
         let told = told(&all);
         let core = sharing::joined(&shared).await?;
         let others = others(&all);
-        let proxy = Proxy::start(Config { tls, admin, survey, core, ..Config::new(listen, all) }).await?;
+        let config = Config::new(listen, all);
+        let threads = threads.unwrap_or(config.threads);
+        let proxy = Proxy::start(Config { tls, admin, survey, core, threads, ..config }).await?;
         let (first, further) = told;
         output::line(format_args!("listening on {scheme}://{}; {first}", proxy.address()));
         further.iter().for_each(|site| output::line(format_args!("  {site}")));

@@ -34,9 +34,9 @@ pub struct Bare {
 /// How its threads share the work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Threads {
-    /// As `sketch run` does: any of them takes what is to be done.
+    /// Any of them takes what is to be done.
     Together,
-    /// Each has clients and connections to origins of its own. (One runtime with one thread for each core, which comes close to
+    /// As `sketch run` does: each has clients and connections to origins of its own. (One runtime with one thread for each core, which comes close to
     /// runtimes without any threads but the caller's.)
     Apart,
 }

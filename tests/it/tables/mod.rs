@@ -47,26 +47,30 @@ fn keys(rows: &[Value]) -> Vec<&str> {
     rows.iter().filter_map(|row| row["key"].as_str()).collect()
 }
 
-/// The keys that a watcher of one part has before it, by all that it was told. A part that was opened again is told whole.
-fn standing(watcher: &Running) -> BTreeSet<String> {
+/// What a record is called by, or where a part begins or ends: the partition column's value if there is one, and a key.
+fn place(line: &Value) -> (String, String) {
+    let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+    line.as_str().map_or_else(|| (text("in"), text("key")), |key| (String::new(), key.to_owned()))
+}
+
+/// The keys that a watcher has before it, by all that it was told. Each part is told whole when it is opened, in any order.
+fn standing(watcher: &Running) -> Vec<String> {
     let mut standing = BTreeSet::new();
     for line in lines(&watcher.out()) {
-        let key = || line["key"].as_str().unwrap_or_default().to_owned();
         match line["event"].as_str() {
             Some("reset") => {
                 if line["first"] == true {
-                    standing.clear();
+                    let (start, end) = (place(&line["start"]), &line["end"]);
+                    standing.retain(|record| *record < start || (!end.is_null() && *record >= place(end)));
                 }
-                standing.extend(
-                    line["rows"].as_array().map(|rows| keys(rows)).unwrap_or_default().into_iter().map(str::to_owned),
-                );
+                standing.extend(line["rows"].as_array().into_iter().flatten().map(place));
             }
-            Some("put") => drop(standing.insert(key())),
-            Some("leave") => drop(standing.remove(&key())),
+            Some("put") => drop(standing.insert(place(&line))),
+            Some("leave") => drop(standing.remove(&place(&line))),
             _ => {}
         }
     }
-    standing
+    standing.into_iter().map(|(_, key)| key).collect()
 }
 
 /// Waits until a watcher has these keys before it, and no others.

@@ -35,19 +35,36 @@ pub(super) struct Held {
     told: Mutex<Told>,
     /// One at a time tells the gateway of tables, so that what it was told last is what is known to be told.
     telling: tokio::sync::Mutex<()>,
+    /// The same of the processor and tables' rules.
+    telling_rules: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Told {
     /// The processor has these.
     partitions: BTreeMap<PartitionId, LeaseNumber>,
-    /// The processor knows these properties, and acts upon other lists.
-    properties: BTreeMap<TableId, (Properties, Option<Acl>)>,
+    /// The processor knows these rules.
+    rules: BTreeMap<TableId, Rules>,
     /// The gateway knows these directories, and who has which partition.
     directories: BTreeMap<TableId, (u64, u64)>,
     owners: BTreeMap<PartitionId, Option<LeaseNumber>>,
     /// Partitions that were given up so that they are cut or joined, and until when they are not taken back.
     ceded: BTreeMap<PartitionId, Instant>,
+}
+
+/// What a processor judges by: properties, and that there is another list.
+#[derive(Clone)]
+struct Rules {
+    /// Of the directory that has them.
+    version: (u64, u64),
+    properties: Properties,
+    acl: Option<Acl>,
+}
+
+impl Told {
+    fn knows_rules(&self, entry: &Entry) -> bool {
+        self.rules.get(&entry.table()).is_some_and(|rules| rules.version >= entry.version)
+    }
 }
 
 impl Held {
@@ -189,7 +206,7 @@ impl Hub {
         let lost = {
             let mut told = self.held.told.lock();
             told.directories.remove(&table);
-            told.properties.remove(&table);
+            told.rules.remove(&table);
             told.owners.retain(|partition, _| partition.table != table);
             told.partitions.keys().copied().filter(|partition| partition.table == table).collect::<Vec<_>>()
         };
@@ -218,16 +235,40 @@ impl Hub {
         }
     }
 
-    async fn tell_processor(&self, entry: &Entry) {
+    /// A partition's table has the rules of now, whatever this node knew: what the processor is asked next is judged by them.
+    pub(super) async fn tell_rules_of(&self, partition: PartitionId) -> Result<(), Error> {
+        let known = self.directories.find(partition.table).ok_or(Refusal::Moved)?;
+        self.tell_rules(&*self.table(&known.name).await?).await;
+        Ok(())
+    }
+
+    async fn tell_rules(&self, entry: &Entry) {
         let (table, Directory { properties, acl, .. }) = (entry.table(), &*entry.directory);
-        let before = self.held.told.lock().properties.insert(table, (properties.clone(), acl.clone()));
-        if before.as_ref().is_some_and(|(before, _)| before != properties) {
+        if self.held.told.lock().knows_rules(entry) {
+            return;
+        }
+        let _turn = self.held.telling_rules.lock().await;
+        let before = {
+            let told = self.held.told.lock();
+            if told.knows_rules(entry) {
+                return;
+            }
+            told.rules.get(&table).cloned()
+        };
+        if before.as_ref().is_none_or(|before| before.properties != *properties) {
             let properties = Box::new(properties.clone());
             self.processor(processor::Input::Altered { table, properties }).await;
         }
-        if before.is_some_and(|(_, before)| before != *acl) {
+        if before.is_some_and(|before| before.acl != *acl) {
             self.processor(processor::Input::Relisted(table)).await;
         }
+        let rules = Rules { version: entry.version, properties: properties.clone(), acl: acl.clone() };
+        self.held.told.lock().rules.insert(table, rules);
+    }
+
+    async fn tell_processor(&self, entry: &Entry) {
+        self.tell_rules(entry).await;
+        let table = entry.table();
         let parts: Vec<PartitionId> =
             entry.directory.partitions.iter().map(|part| entry.directory.partition_id(part.number)).collect();
         let cut: Vec<PartitionId> = {
@@ -266,6 +307,9 @@ impl Hub {
         let term = entry.term.get();
         tracing::debug!(%partition, lease = lease.get(), term, "tables: a partition is served here");
         self.held.told.lock().partitions.insert(partition, lease);
+        // Rules come along that may be older than those that were told meanwhile.
+        let _turn = self.held.telling_rules.lock().await;
         self.processor(processor::Input::Gained(Box::new(acquired))).await;
+        self.held.told.lock().rules.remove(&partition.table);
     }
 }

@@ -405,6 +405,8 @@ impl Hub {
         caller: Caller,
         call: Call,
     ) -> Result<v1::RecordWritten, Error> {
+        // R7: whoever has altered a table and was told so finds the next write judged by it.
+        self.tell_rules_of(partition).await?;
         let outcome = match self.ask(partition, caller, call).await.next().await {
             Some(Ok(Answer::Written(outcome))) => outcome,
             Some(Ok(_)) => return Err(malformed()),

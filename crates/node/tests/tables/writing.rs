@@ -1,6 +1,7 @@
 //! What writers say of themselves, and for how long they wait.
 
 use super::{Town, near, put_near};
+use http::Method;
 use serde_json::json;
 use std::pin::pin;
 use std::time::Duration;
@@ -35,6 +36,23 @@ async fn whoever_says_what_an_audience_asks_for_patches_the_record_and_sees_what
                 assert_eq!((theirs.version, &theirs.columns["n"]), (version, &Cell::Int(7)));
             }
             other => panic!("{other:?}"),
+        }
+    }
+    town.node.shutdown().await.unwrap();
+}
+
+/// Without asking, an owner knows of another rule when it looks at directories, four times a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_for_writers_holds_from_the_next_write_on() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "t", json!({})).await;
+    for round in 0..10 {
+        for (rule, status) in [("new.n < 0", 403), ("new.n >= 0", 200)] {
+            let altered = town.ask(&shop, Method::PATCH, "tables/t", json!({ "may_write": rule })).await;
+            assert_eq!(altered.status, 200, "{}", altered.text());
+            let put = town.ask(&shop, Method::PUT, "tables/t/records/a", json!({ "n": round })).await;
+            assert_eq!(put.status, status, "{rule}: {}", put.text());
         }
     }
     town.node.shutdown().await.unwrap();

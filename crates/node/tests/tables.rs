@@ -1,6 +1,7 @@
 //! Tables on a whole node: levels, grants and claims decide who sees and writes what.
 
 mod access;
+mod altering;
 mod console;
 mod pending;
 mod served;

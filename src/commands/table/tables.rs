@@ -18,12 +18,11 @@ pub fn create(
     cut: Vec<String>,
     remote: &Remote,
 ) -> Result<(), Error> {
-    let new = TableProperties { level: TableLevel::App.into(), ..Default::default() };
     let by = |text: String| {
         let (column, kind) = text.split_once(':').unwrap_or((&text, ""));
         TablePartitionBy { column: column.to_owned(), kind: kind.to_owned() }
     };
-    let properties = TableProperties { partition_by: partition_by.map(by), ..laid_over(new, properties)? };
+    let properties = TableProperties { partition_by: partition_by.map(by), ..read(properties)? };
     let cuts = cut.into_iter().map(Key::String);
     let info = with_tables(remote, async |tables| tables.create_cut(table, properties, cuts).await)?;
     done(remote, &info, format_args!("table `{table}` is made"));
@@ -31,10 +30,21 @@ pub fn create(
 }
 
 pub fn alter(table: &str, properties: Properties, generation: u64, remote: &Remote) -> Result<(), Error> {
-    let info = with_tables(remote, async |tables| {
-        let before = tables.stat(table).await?.properties.unwrap_or_default();
-        tables.alter(table, laid_over(before, properties)?, generation).await
-    })?;
+    let said = [
+        ("level", properties.level.is_some()),
+        ("may_write", properties.may_write.is_some()),
+        ("lossy", properties.lossy.is_some()),
+        ("columns", !properties.column.is_empty()),
+        ("closed", properties.closed.is_some()),
+        ("max_records", properties.max_records.is_some()),
+        ("max_bytes", properties.max_bytes.is_some()),
+        ("tombstones_s", properties.tombstones.is_some()),
+        ("replication", properties.replication.is_some()),
+    ];
+    let fields: Vec<&str> = said.iter().filter(|(_, said)| *said).map(|(field, _)| *field).collect();
+    let properties = read(properties)?;
+    let info =
+        with_tables(remote, async |tables| tables.alter_only(table, &fields, properties, generation).await)?;
     done(remote, &info, format_args!("table `{table}` is altered"));
     Ok(())
 }
@@ -175,8 +185,8 @@ fn done(remote: &Remote, info: &TableInfo, text: std::fmt::Arguments<'_>) {
     }
 }
 
-/// The properties of a table with those in place of its own that are said.
-fn laid_over(before: TableProperties, said: Properties) -> Result<TableProperties, Error> {
+/// What is said, and for the rest what a new table has.
+fn read(said: Properties) -> Result<TableProperties, Error> {
     let level = said.level.map(|level| match level {
         Level::Public => TableLevel::Public,
         Level::App => TableLevel::App,
@@ -193,15 +203,15 @@ fn laid_over(before: TableProperties, said: Properties) -> Result<TablePropertie
     };
     let columns = said.column.iter().map(column).collect::<Result<Vec<_>, Error>>()?;
     Ok(TableProperties {
-        level: level.map_or(before.level, i32::from),
-        may_write: said.may_write.unwrap_or(before.may_write),
-        lossy: said.lossy.unwrap_or(before.lossy),
-        columns: if columns.is_empty() { before.columns } else { columns },
-        closed: said.closed.unwrap_or(before.closed),
-        max_records: said.max_records.unwrap_or(before.max_records),
-        max_bytes: said.max_bytes.unwrap_or(before.max_bytes),
-        tombstones_s: said.tombstones.unwrap_or(before.tombstones_s),
-        partition_by: before.partition_by,
-        replication: said.replication.unwrap_or(before.replication),
+        level: level.unwrap_or(TableLevel::App).into(),
+        may_write: said.may_write.unwrap_or_default(),
+        lossy: said.lossy.unwrap_or_default(),
+        columns,
+        closed: said.closed.unwrap_or_default(),
+        max_records: said.max_records.unwrap_or_default(),
+        max_bytes: said.max_bytes.unwrap_or_default(),
+        tombstones_s: said.tombstones.unwrap_or_default(),
+        partition_by: None,
+        replication: said.replication.unwrap_or_default(),
     })
 }

@@ -96,7 +96,21 @@ impl Tables {
     /// Replaces the properties of a table, if it has this generation still; 0 = whatever it has.
     pub async fn alter(&self, name: &str, properties: TableProperties, generation: u64) -> Result<TableInfo, Error> {
         let properties = Some(properties);
-        self.info(Message::Alter(v1::TableAlter { table: name.into(), properties, generation })).await
+        self.info(Message::Alter(v1::TableAlter { table: name.into(), properties, generation, said: None })).await
+    }
+
+    /// Replaces these properties of a table, named as the fields of [`TableProperties`], and leaves the others as they are, also
+    /// as somebody makes them at the same time.
+    pub async fn alter_only(
+        &self,
+        name: &str,
+        fields: &[&str],
+        properties: TableProperties,
+        generation: u64,
+    ) -> Result<TableInfo, Error> {
+        let said = Some(v1::TableSaid { fields: fields.iter().map(|field| (*field).to_owned()).collect() });
+        let properties = Some(properties);
+        self.info(Message::Alter(v1::TableAlter { table: name.into(), properties, generation, said })).await
     }
 
     /// Cuts the partition that holds a key before that key.

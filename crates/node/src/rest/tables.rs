@@ -95,8 +95,25 @@ pub(super) struct PartitionBy {
 }
 
 impl Properties {
-    /// What is said, in place of what was before.
-    fn laid_over(self, before: v1::TableProperties) -> Result<(v1::TableProperties, Vec<v1::RecordKey>), Error> {
+    /// The names of those that are said.
+    fn said(&self) -> v1::TableSaid {
+        let all = [
+            ("level", self.level.is_some()),
+            ("may_write", self.may_write.is_some()),
+            ("lossy", self.lossy.is_some()),
+            ("columns", self.columns.is_some()),
+            ("closed", self.closed.is_some()),
+            ("max_records", self.max_records.is_some()),
+            ("max_bytes", self.max_bytes.is_some()),
+            ("tombstones_s", self.tombstones_s.is_some()),
+            ("partition_by", self.partition_by.is_some()),
+            ("replication", self.replication.is_some()),
+        ];
+        v1::TableSaid { fields: all.iter().filter(|(_, said)| *said).map(|(field, _)| (*field).to_owned()).collect() }
+    }
+
+    /// What is said, and for the rest what a new table has.
+    fn read(self) -> Result<(v1::TableProperties, Vec<v1::RecordKey>), Error> {
         let level = self.level.as_deref().map(|name| {
             shown::level(name).ok_or_else(|| {
                 Error::new("tables.invalid", Class::Invalid, format!("`{}` is no level", crate::principal::clip(name)))
@@ -105,19 +122,16 @@ impl Properties {
         });
         let column = |(name, Column { kinds, required })| v1::TableColumn { name, kinds, required };
         let properties = v1::TableProperties {
-            level: level.transpose()?.map_or(before.level, i32::from),
-            may_write: self.may_write.unwrap_or(before.may_write),
-            lossy: self.lossy.unwrap_or(before.lossy),
-            columns: self.columns.map_or(before.columns, |columns| columns.into_iter().map(column).collect()),
-            closed: self.closed.unwrap_or(before.closed),
-            max_records: self.max_records.unwrap_or(before.max_records),
-            max_bytes: self.max_bytes.unwrap_or(before.max_bytes),
-            tombstones_s: self.tombstones_s.unwrap_or(before.tombstones_s),
-            partition_by: match self.partition_by {
-                Some(PartitionBy { column, kind }) => Some(v1::TablePartitionBy { column, kind }),
-                None => before.partition_by,
-            },
-            replication: self.replication.unwrap_or(before.replication),
+            level: level.transpose()?.unwrap_or(v1::TableLevel::App).into(),
+            may_write: self.may_write.unwrap_or_default(),
+            lossy: self.lossy.unwrap_or_default(),
+            columns: self.columns.unwrap_or_default().into_iter().map(column).collect(),
+            closed: self.closed.unwrap_or_default(),
+            max_records: self.max_records.unwrap_or_default(),
+            max_bytes: self.max_bytes.unwrap_or_default(),
+            tombstones_s: self.tombstones_s.unwrap_or_default(),
+            partition_by: self.partition_by.map(|by| v1::TablePartitionBy { column: by.column, kind: by.kind }),
+            replication: self.replication.unwrap_or_default(),
         };
         let cut = |cut: &Value| values::read_key(cut).map(form::key_to).map_err(form::bad_json);
         Ok((properties, self.cuts.iter().map(cut).collect::<Result<_, Error>>()?))
@@ -220,8 +234,7 @@ pub(super) async fn create(
     path: Segments,
     JsonBody(properties): JsonBody<Properties>,
 ) -> Result<Json<Value>, Refusal> {
-    let new = v1::TableProperties { level: v1::TableLevel::App.into(), ..Default::default() };
-    let (properties, cuts) = properties.laid_over(new)?;
+    let (properties, cuts) = properties.read()?;
     let table = path.text(TABLE)?;
     info(&app, &caller, Message::Create(v1::TableCreate { table, properties: Some(properties), cuts })).await
 }
@@ -243,13 +256,9 @@ pub(super) async fn alter(
         Some(0) => return Err(Refusal(bad_path("a table is altered if it is there"))),
         generation => generation.unwrap_or(0),
     };
-    let table = path.text(TABLE)?;
-    let before = match ask(&app, &caller, Message::Stat(v1::TableStat { table: table.clone() })).await? {
-        Message::Info(info) => info.properties.unwrap_or_default(),
-        answer => return Err(Refusal(other(answer))),
-    };
-    let (properties, _) = properties.laid_over(before)?;
-    info(&app, &caller, Message::Alter(v1::TableAlter { table, properties: Some(properties), generation })).await
+    let (table, said) = (path.text(TABLE)?, Some(properties.said()));
+    let properties = Some(properties.read()?.0);
+    info(&app, &caller, Message::Alter(v1::TableAlter { table, properties, generation, said })).await
 }
 
 /// Asks for a list of access, or for a change of one.

@@ -165,6 +165,34 @@ pub(super) fn properties_to(properties: &Properties) -> v1::TableProperties {
     }
 }
 
+/// Properties with those of others in their place that are said, by the names of their fields.
+pub(super) fn laid_over(
+    mut before: v1::TableProperties,
+    new: &v1::TableProperties,
+    said: &[String],
+) -> Result<v1::TableProperties, Error> {
+    for field in said {
+        match field.as_str() {
+            "level" => before.level = new.level,
+            "may_write" => before.may_write.clone_from(&new.may_write),
+            "lossy" => before.lossy = new.lossy,
+            "columns" => before.columns.clone_from(&new.columns),
+            "closed" => before.closed = new.closed,
+            "max_records" => before.max_records = new.max_records,
+            "max_bytes" => before.max_bytes = new.max_bytes,
+            "tombstones_s" => before.tombstones_s = new.tombstones_s,
+            "partition_by" => before.partition_by.clone_from(&new.partition_by),
+            "replication" => before.replication.clone_from(&new.replication),
+            other => {
+                let shown = crate::principal::clip(other);
+                return Err(Error::new("tables.invalid", Class::Invalid, format!("`{shown}` is no property of a table"))
+                    .hint("Server and client may be of different versions."));
+            }
+        }
+    }
+    Ok(before)
+}
+
 /// Changes of a list of access.
 pub(super) fn changes_of(changes: &[v1::TableAccessChange]) -> Result<Vec<AclChange>, Error> {
     let right = |number: &i32| match TableRight::try_from(*number) {
@@ -441,4 +469,55 @@ pub(super) fn position(number: u64) -> Result<Position, Error> {
 
 fn missing(field: &str) -> Error {
     Error::new("control.missing_field", Class::Invalid, format!("the request lacks its field `{field}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a caller says takes the place of what was there, and nothing else does.
+    #[test]
+    fn properties_that_are_not_said_stay() {
+        let before = v1::TableProperties::default();
+        let column = v1::TableColumn { name: "n".into(), kinds: vec!["int".into()], required: true };
+        let new = v1::TableProperties {
+            level: TableLevel::User.into(),
+            may_write: "true".into(),
+            lossy: true,
+            columns: vec![column],
+            closed: true,
+            max_records: 1,
+            max_bytes: 2,
+            tombstones_s: 3,
+            partition_by: Some(v1::TablePartitionBy { column: "city".into(), kind: "int".into() }),
+            replication: REPLICATION.into(),
+        };
+        let laid = |fields: &[&str]| {
+            let said: Vec<String> = fields.iter().map(|field| (*field).to_owned()).collect();
+            laid_over(before.clone(), &new, &said)
+        };
+        let one = |change: fn(&mut v1::TableProperties, v1::TableProperties)| {
+            let mut properties = before.clone();
+            change(&mut properties, new.clone());
+            properties
+        };
+        let all = [
+            ("level", one(|p, new| p.level = new.level)),
+            ("may_write", one(|p, new| p.may_write = new.may_write)),
+            ("lossy", one(|p, new| p.lossy = new.lossy)),
+            ("columns", one(|p, new| p.columns = new.columns)),
+            ("closed", one(|p, new| p.closed = new.closed)),
+            ("max_records", one(|p, new| p.max_records = new.max_records)),
+            ("max_bytes", one(|p, new| p.max_bytes = new.max_bytes)),
+            ("tombstones_s", one(|p, new| p.tombstones_s = new.tombstones_s)),
+            ("partition_by", one(|p, new| p.partition_by = new.partition_by)),
+            ("replication", one(|p, new| p.replication = new.replication)),
+        ];
+        for (field, expected) in &all {
+            assert_eq!(laid(&[field]).as_ref(), Ok(expected), "{field}");
+        }
+        assert_eq!(laid(&all.each_ref().map(|(field, _)| *field)), Ok(new.clone()), "none is left out");
+        assert_eq!(laid(&[]), Ok(before.clone()));
+        assert_eq!(laid(&["level", "colour"]).unwrap_err().code, "tables.invalid");
+    }
 }

@@ -181,11 +181,14 @@ impl Hub {
     }
 
     /// Changes a directory, against others who do so at the same time.
-    pub(super) async fn change_table<T>(
+    pub(super) async fn change_table<T, E>(
         &self,
         name: &TableName,
-        mut change: impl FnMut(&Entry, &mut Directory) -> Result<T, Refusal>,
-    ) -> Result<(Arc<Entry>, T), Error> {
+        mut change: impl FnMut(&Entry, &mut Directory) -> Result<T, E>,
+    ) -> Result<(Arc<Entry>, T), Error>
+    where
+        Error: From<E>,
+    {
         for _ in 0..ATTEMPTS {
             let entry = self.table(name).await?;
             let mut directory = (*entry.directory).clone();

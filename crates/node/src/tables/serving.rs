@@ -76,15 +76,19 @@ impl Hub {
 
     async fn alter(&self, caller: &v1::TablesCaller, alter: v1::TableAlter) -> Result<v1::TableInfo, Error> {
         let name = TableName::parse(&caller.app, &alter.table)?;
-        let said = alter.properties.unwrap_or_default();
-        self.refuse_promises(&said)?;
-        let properties = convert::properties_of(&said)?;
+        let new = alter.properties.unwrap_or_default();
+        self.refuse_promises(&new)?;
         let caller = convert::caller_of(&convert::relative(caller, &name.app));
         let changed = self.change_table(&name, |entry, directory| {
             if alter.generation > 0 && entry.version.1 != alter.generation {
-                return Err(Refusal::Changed);
+                return Err(Error::from(Refusal::Changed));
             }
-            directory.alter_with(&self.told.functions, &caller, properties.clone())
+            let properties = match &alter.said {
+                Some(said) => convert::laid_over(convert::properties_to(&directory.properties), &new, &said.fields)?,
+                None => new.clone(),
+            };
+            directory.alter_with(&self.told.functions, &caller, convert::properties_of(&properties)?)?;
+            Ok(())
         });
         Ok(self.info(&changed.await?.0, true))
     }

@@ -28,6 +28,7 @@ mod performing;
 mod processing;
 mod reading;
 mod requests;
+mod rereading;
 mod sealing;
 mod serving;
 mod sweeping;

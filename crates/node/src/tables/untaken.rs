@@ -116,6 +116,22 @@ impl Untaken {
         }
     }
 
+    /// Takes what says no more than that the answer is to be read again: how often, and the last cursor among it. What is read
+    /// from now on is behind all of it.
+    pub(super) fn pass_again(&self) -> (u32, Option<Event>) {
+        let (mut told, mut again, mut cursor) = (self.told.lock(), 0, None);
+        while let Some((Ok(Event::Again | Event::Progress { .. }), _)) = told.events.front() {
+            let Some((heard, size)) = told.events.pop_front() else { break };
+            told.bytes -= size;
+            self.connection.0.fetch_sub(size, Ordering::Relaxed);
+            match heard {
+                Ok(Event::Again) => again += 1,
+                other => cursor = other.ok(),
+            }
+        }
+        (again, cursor)
+    }
+
     pub(super) fn standing(&self) -> Standing {
         let told = self.told.lock();
         Standing { events: told.events.len(), bytes: told.bytes, settling: told.settling }
@@ -179,6 +195,20 @@ mod tests {
         assert!(other.tell(event(UNTAKEN / 2)).is_some());
         drop(other);
         assert_eq!(connection.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn what_asks_for_the_same_rows_is_taken_together() {
+        let query = Untaken::new(Arc::default());
+        assert_eq!(query.pass_again(), (0, None));
+        let cursor = |n: u8| Event::Progress { cursor: vec![n] };
+        let told = [Event::Again, cursor(1), Event::Again, cursor(2), Event::Settled, Event::Again];
+        told.into_iter().for_each(|event| assert!(query.tell(Ok(event)).is_some()));
+        assert_eq!(query.pass_again(), (2, Some(cursor(2))));
+        assert_eq!(query.pass_again(), (0, None), "what says anything else is told");
+        assert_eq!(query.next().await, Some(Ok(Event::Settled)));
+        assert_eq!(query.pass_again(), (1, None));
+        assert_eq!((query.standing().bytes, query.connection.0.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use super::convert;
 use super::directories::TableName;
 use super::hub::{Hub, Said};
 use super::reading::{PAGE, Taken, too_large};
+use super::rereading::Rereading;
 use super::untaken::{Connection, Heard, Standing, Untaken};
 use crate::connection::{Link, Requests, Responder};
 use crate::metrics;
@@ -138,10 +139,13 @@ pub struct Watching {
     hub: Arc<Hub>,
     number: u64,
     untaken: Arc<Untaken>,
-    /// An event that takes room was handed out, and is taken when the next is asked for.
-    handed: bool,
-    /// The answer is to be read again.
-    again: bool,
+    /// So many events that take room were handed out, and are taken when the next is asked for.
+    handed: u32,
+    /// The answer is to be read again, as so many events say.
+    again: u32,
+    /// A cursor that came behind them.
+    cursor: Option<Event>,
+    rereading: Rereading,
     /// What is told of an event and was not asked for yet.
     waiting: VecDeque<v1::LiveEvents>,
     caller: v1::TablesCaller,
@@ -162,24 +166,25 @@ impl Watching {
             if let Some(events) = self.waiting.pop_front() {
                 return Some(Ok(events));
             }
-            if std::mem::take(&mut self.handed) {
-                self.hub.say(Said::Gateway(Input::Taken { number: self.number, events: 1 }));
+            let events = std::mem::take(&mut self.handed);
+            if events > 0 {
+                self.hub.say(Said::Gateway(Input::Taken { number: self.number, events }));
             }
             let (told, handed) = match self.again {
-                true => (self.read().await.map(|rows| vec![Told::Rows(rows)]), true),
-                false => match self.untaken.next().await? {
+                0 => match self.untaken.next().await? {
                     Ok(Event::Again) => {
-                        self.again = true;
+                        self.again = 1;
                         continue;
                     }
                     Ok(event) => {
-                        let handed = takes_room(&event);
+                        let handed = takes_room(&event).into();
                         (Ok(told_of(event)), handed)
                     }
                     Err(refusal) => return Some(Err(refusal.into())),
                 },
+                _ => (self.read_again().await, self.again),
             };
-            (self.again, self.handed) = (false, handed);
+            (self.again, self.handed) = (0, handed);
             match told.and_then(|told| self.framed(told)) {
                 Ok(frames) => self.waiting = frames,
                 Err(error) => return Some(Err(error)),
@@ -200,6 +205,18 @@ impl Watching {
             events.iter_mut().flat_map(records).filter_map(|record| record.data.as_mut()).try_for_each(into_json)?;
         }
         Ok(framed(events))
+    }
+
+    /// All rows, after a pause; whatever asked for them meanwhile has them.
+    async fn read_again(&mut self) -> Result<Vec<Told>, Error> {
+        self.rereading.turn().await;
+        let (more, cursor) = self.untaken.pass_again();
+        self.again += more;
+        self.cursor = cursor.or(self.cursor.take());
+        let begun = Instant::now();
+        let rows = self.read().await?;
+        self.rereading.read(begun.elapsed());
+        Ok([Told::Rows(rows)].into_iter().chain(self.cursor.take().into_iter().flat_map(told_of)).collect())
     }
 
     /// R9: orders, limits and aggregates are read again.
@@ -384,8 +401,10 @@ impl Hub {
             hub: self.clone(),
             number,
             untaken,
-            handed: false,
-            again: false,
+            handed: 0,
+            again: 0,
+            cursor: None,
+            rereading: Rereading::default(),
             waiting: VecDeque::new(),
             caller,
             query,

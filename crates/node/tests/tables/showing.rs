@@ -5,7 +5,9 @@ use http::Method;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tidings_client::ClientConfig;
-use tidings_client::tables::{Ask, Event, Key, ReadOptions, Table, Tables, Value as Cell, Watch, WatchOptions, Write};
+use tidings_client::tables::{
+    Aggregate, Ask, Event, Key, ReadOptions, Table, Tables, Value as Cell, Watch, WatchOptions, Write,
+};
 
 /// How long anything here may take.
 const SOON: Duration = Duration::from_secs(60);
@@ -51,6 +53,55 @@ async fn what_is_read_again_is_read_with_the_readers_new_data() {
     put_near(&cars, "c", 2).await;
     put_near(&cars, "d", 1).await;
     becomes(&mut live, &["b", "c", "z"]).await;
+    town.node.shutdown().await.unwrap();
+}
+
+/// R9: whatever is written, and in however many parts, all rows are told ten times a second at most; and in the end, the last.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hot_table_is_not_read_again_without_end() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    let cuts: Vec<String> = (1..8).map(|n| format!("k{n}")).collect();
+    town.create(&shop, "hot", json!({ "cuts": cuts })).await;
+    let hot = table(&town, &shop, "hot").await;
+    let sum = Ask { aggregates: vec![("sum".into(), Aggregate::Sum, "n".into())], ..Ask::default() };
+    let mut live = hot.watch(&sum, WatchOptions::default());
+    let writing = {
+        let hot = hot.clone();
+        async move {
+            let until = tokio::time::Instant::now() + Duration::from_secs(2);
+            let mut n = 0;
+            while tokio::time::Instant::now() < until {
+                n += 1;
+                let all = (0..8).map(|part| hot.put(Key::String(format!("k{part}")), [("n", Cell::Int(n))]));
+                futures::future::try_join_all(all).await.unwrap();
+            }
+            8 * n
+        }
+    };
+    let begun = tokio::time::Instant::now();
+    let writing = tokio::spawn(writing);
+    let (mut told, mut last) = (0_u32, None);
+    let hearing = async {
+        let mut expected = None;
+        let mut writing = std::pin::pin!(writing);
+        while expected.is_none() || last != expected {
+            tokio::select! {
+                sum = &mut writing, if expected.is_none() => expected = Some(Cell::Int(sum.unwrap())),
+                event = live.next() => match event {
+                    Some(Event::Rows(rows)) => {
+                        told += 1;
+                        last = rows.first().and_then(|row| row.columns.get("sum").cloned());
+                    }
+                    Some(Event::Settling(_)) => {}
+                    other => panic!("{other:?}"),
+                },
+            }
+        }
+    };
+    tokio::time::timeout(SOON, hearing).await.expect("the last sum is told");
+    let most = begun.elapsed().as_millis() / 100 + 1;
+    assert!((2..=most).contains(&told.into()), "{told} in {:?}", begun.elapsed());
     town.node.shutdown().await.unwrap();
 }
 

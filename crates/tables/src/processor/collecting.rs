@@ -129,7 +129,8 @@ impl Processor {
 
     /// A page of the scan has come; one that has not is asked for again with the next step.
     pub(super) fn collected(&mut self, now: Now, id: PartitionId, result: StoreResult) {
-        let Some(keep) = self.tables.get(&id.table).map(|table| table.properties.tombstones()) else { return };
+        let options = &self.shared.options;
+        let Some(keep) = self.tables.get(&id.table).map(|table| options.marks(&table.properties)) else { return };
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         partition.collecting.asked = false;
         let Ok(StoreReply::Rows(found)) = result else { return };

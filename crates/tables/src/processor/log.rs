@@ -59,6 +59,13 @@ impl Log {
         }
     }
 
+    /// R4: the mark of a deletion at this position is gone, and nobody learns of it by looking: whoever was there before begins anew.
+    pub fn let_go(&mut self, mark: Position) {
+        let gone = self.changes.partition_point(|change| change.position <= mark);
+        self.bytes -= self.changes.drain(..gone).map(|change| change.size()).sum::<usize>();
+        self.start = self.start.max(mark);
+    }
+
     /// How many changes are here.
     pub fn len(&self) -> usize {
         self.changes.len()

@@ -2,6 +2,7 @@
 
 use super::collecting::LOOKS;
 use crate::mutant::Mutant;
+use crate::properties::Properties;
 use std::time::Duration;
 use tidings_predicate::{Functions, STEPS};
 
@@ -76,6 +77,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// How long a mark of a deletion is kept: as long as its table says, and as the log may lead past it.
+    pub(super) fn marks(&self, properties: &Properties) -> Duration {
+        properties.tombstones().max(self.log_time)
+    }
+
     /// How often a watermark is renewed: a client of which nothing was heard for a while may be gone.
     pub(super) fn a_while(&self) -> Duration {
         self.watermarks / LOOKS

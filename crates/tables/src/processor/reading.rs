@@ -230,7 +230,7 @@ impl Processor {
         let Some(reading) = self.reads.get_mut(&request) else { return Ok(None) };
         let Some(partition) = self.partitions.get_mut(&reading.partition) else { return Ok(None) };
         let meter = Meter::default();
-        let keep = self.tables.get(&reading.partition.table).map(|table| table.properties.tombstones());
+        let keep = self.tables.get(&reading.partition.table).map(|table| self.shared.options.marks(&table.properties));
         // R5: what is not here is not here as of now, though it was when the read began: an older copy would show it again.
         reading.position = reading.position.max(partition.position);
         for (at, row) in found.rows.iter().enumerate() {

@@ -373,6 +373,8 @@ pub(super) fn collect(partition: &mut Partition, commit: &mut Commit) {
         if let Entry::Vacant(free) = commit.rows.entry(row) {
             commit.collected.insert(free.key().clone());
             free.insert((version, None));
+            // Clocks differ: what the log still has may be older than it should.
+            partition.log.let_go(Position::from_u64(version).unwrap_or_default());
         }
     }
     let old = partition.unheard.len().min(COLLECTED);

@@ -4,6 +4,7 @@ use crate::client::{agrees, delete, everything, folded, named, pages, put, read,
 use crate::holding::public;
 use crate::world::{TABLE, World, data, user};
 use std::sync::Arc;
+use std::time::Duration;
 use tidings_base::Wall;
 use tidings_predicate::Packed;
 use tidings_tables::calls::{Access, Answer, Caller, Level, Outcome, Span, Update, Write};
@@ -110,7 +111,8 @@ fn whose_claims_are_over_is_held_to_what_the_owner_knows() {
 /// Marks go with later commits, some hundred at a time; what was written over one meanwhile stays.
 #[test]
 fn an_old_mark_that_goes_hides_nothing_that_was_written_since() {
-    let mut world = World::calm(None, Properties { tombstones_s: 1, ..public() });
+    let marks = Properties { tombstones_s: 1, ..public() };
+    let mut world = World::tuned(None, marks, |options| options.log_time = Duration::from_secs(1));
     let ann = user("ann");
     let key = |n: u32| format!("k{n:03}");
     for n in 0..300 {

@@ -1,12 +1,13 @@
 //! What goes by itself: marks of deletions that are old enough, and what clients that are gone have left.
 
-use crate::client::{agrees, delete, everything, named, put, version, write};
+use crate::client::{agrees, delete, everything, folded, named, put, version, write};
 use crate::holding::{breaks, held, public};
-use crate::world::{World, user};
+use crate::world::{World, data, user};
 use std::time::Duration;
 use tidings_predicate::Packed;
 use tidings_tables::calls::{Operation, Write};
 use tidings_tables::directory::Properties;
+use tidings_tables::gateway::{self, Start, Watch};
 use tidings_tables::mutant::Mutant;
 use tidings_tables::names::{NetId, OperationId};
 use tidings_tables::refusal::Refusal;
@@ -24,6 +25,7 @@ fn abandoned(collects: bool) -> World {
     let properties = Properties { tombstones_s: 10, ..public() };
     let mut world = World::tuned(None, properties, |options| {
         (options.collects, options.outcomes) = (collects, Duration::from_secs(10));
+        options.log_time = Duration::from_secs(5);
     });
     let ann = user("ann");
     for n in 0..10 {
@@ -177,4 +179,56 @@ fn what_is_written_over_a_mark_stays() {
         assert_eq!(rows(&world, b'r'), 3, "after {wait}");
         agrees(&mut world, 1, &Packed::empty(), "").unwrap();
     }
+}
+
+/// R4: a client that has not taken that something was deleted, and whose reader changes then, learns of it all the same, whether by
+/// its mark, by the log, or by a new picture.
+#[test]
+fn r4_a_deletion_is_known_as_long_as_the_log_leads_past_it() {
+    for (log_time, ahead) in [(600, 0), (20, 0), (600, 3_600)] {
+        let properties = Properties { tombstones_s: 10, ..public() };
+        let mut world = World::tuned(None, properties, |options| options.log_time = Duration::from_secs(log_time));
+        let ann = user("ann");
+        version(write(&mut world, 0, &ann, put("gone", "a", 1)));
+        world.taking = false;
+        world.watch(1, everything(&ann, &Packed::empty(), ""));
+        for n in 0..70 {
+            version(write(&mut world, 0, &ann, put(&format!("k{n}"), "a", n)));
+        }
+        version(write(&mut world, 0, &ann, delete("gone")));
+        assert!(folded(&world, 1).rows.contains_key(&"gone".into()), "it is behind");
+        world.clocks.insert(0, ahead * 1_000_000);
+        world.run(60_000);
+        let reader = data(&[("place", 1_i64.into())]);
+        world.tell_gateway(gateway::Input::UpdateData { number: 1, data: reader.clone() });
+        world.run(100);
+        world.taking = true;
+        world.tell_gateway(gateway::Input::Taken { number: 1, events: 64 });
+        world.run(5_000);
+        agrees(&mut world, 1, &reader, "").unwrap_or_else(|why| panic!("log {log_time}, ahead {ahead}: {why}"));
+    }
+}
+
+/// What a mark goes with is no deletion of anything else: cursors behind it stay good, though commits of their own took it away.
+#[test]
+fn r4_marks_that_go_leave_later_cursors_as_they_are() {
+    let properties = Properties { tombstones_s: 10, ..public() };
+    let mut world = World::tuned(None, properties, |options| options.log_time = Duration::from_secs(30));
+    let ann = user("ann");
+    version(write(&mut world, 0, &ann, put("gone", "a", 1)));
+    version(write(&mut world, 0, &ann, delete("gone")));
+    world.watch(1, everything(&ann, &Packed::empty(), ""));
+    world.run(25_000);
+    version(write(&mut world, 0, &ann, put("k", "a", 1)));
+    world.run(2_000);
+    let cursor = folded(&world, 1).cursor.expect("a cursor is told");
+    world.tell_gateway(gateway::Input::Unwatch { number: 1 });
+    version(write(&mut world, 0, &ann, put("l", "a", 1)));
+    // Until the mark has gone, and no longer than the log reaches.
+    world.run(20_000);
+    assert_eq!(rows(&world, b'r'), 2);
+    world.watch(2, Watch { start: Start::Cursor(cursor), ..everything(&ann, &Packed::empty(), "") });
+    world.run(2_000);
+    let resumed = folded(&world, 2);
+    assert_eq!((resumed.resets, resumed.rows.len()), (0, 1), "{resumed:?}");
 }

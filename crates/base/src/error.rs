@@ -129,7 +129,14 @@ impl Error {
         let code = self.code.as_ref();
         let reason = code.split_once('.').map_or(code, |(_, reason)| reason);
         matches!(reason, "forbidden" | "denied" | "operators_only" | "applications_only")
-            || matches!(code, "cell.not_your_session" | "tables.access" | "tables.not_yours" | "tables.may_not_write")
+            || matches!(
+                code,
+                "cell.not_your_session"
+                    | "tables.access"
+                    | "tables.foreign"
+                    | "tables.not_yours"
+                    | "tables.may_not_write"
+            )
     }
 
     /// The HTTP status: that of the class, save where a code has a better-known one of its own.

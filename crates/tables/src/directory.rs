@@ -200,7 +200,7 @@ impl Directory {
 
     /// Refuses whoever may not do something: first by the table's level, then by its list.
     pub fn may(&self, caller: &Caller, right: Right) -> Result<(), Refusal> {
-        let owns = caller.speaks_for(&self.properties.app);
+        let (owns, foreign) = (caller.speaks_for(&self.properties.app), caller.app != self.properties.app);
         if right == Right::Administer && owns {
             return Ok(());
         }
@@ -211,8 +211,9 @@ impl Directory {
             return Err(Refusal::NotYours);
         }
         match &self.acl {
-            // Everybody may look at what is public; who writes is known, or named by a list.
+            // Everybody may look at what is public; who writes is of the table's application, or named by a list.
             None if right == Right::Write && caller.is_nobody() => Err(Refusal::Access),
+            None if right == Right::Write && foreign && !caller.is_operator() => Err(Refusal::Foreign),
             None if right == Right::Administer => Err(Refusal::NotYours),
             None => Ok(()),
             Some(_) if owns || caller.is_operator() => Ok(()),
@@ -553,6 +554,19 @@ mod tests {
         let mut open = Directory { acl: None, ..table.clone() };
         open.properties.access = Access::Public;
         assert_eq!(may(&open, &nobody), [None, Some(Refusal::Access), Some(Refusal::NotYours)]);
+        // Nor does whoever is of another application write without a word of it, whatever it is known as there.
+        for foreign in [&guest, &caller("blog"), &caller("")] {
+            let foreign = Caller { access: Access::Public, ..foreign.clone() };
+            assert_eq!(may(&open, &foreign), [None, Some(Refusal::Foreign), Some(Refusal::NotYours)]);
+        }
+        for known in [&ann, &caller("shop"), &operator, &Caller { app: "blog".to_owned(), ..operator.clone() }] {
+            assert_eq!(open.may(known, Right::Write), Ok(()));
+        }
+        let mut listed = open.clone();
+        listed.change_acl(&caller("shop"), None, &[change("user:blog/*", &[Right::Write])]).unwrap();
+        assert_eq!(listed.may(&guest, Right::Write), Ok(()));
+        assert_eq!(listed.may(&guest, Right::Read), Err(Refusal::NotAllowed));
+        assert_eq!(listed.may(&caller("blog"), Right::Write), Err(Refusal::NotAllowed), "a user is no application");
         open.change_acl(&caller("shop"), None, &[change("*", &Right::ALL)]).unwrap();
         assert_eq!(may(&open, &nobody)[0], Some(Refusal::NotAllowed), "whoever is known is not nobody");
         open.change_acl(&caller("shop"), None, &[change("nobody", &Right::ALL)]).unwrap();

@@ -15,6 +15,8 @@ pub enum Refusal {
     Access,
     /// The table's list of access does not allow it.
     NotAllowed,
+    /// The table is another application's, which has not said that the caller may write.
+    Foreign,
     /// Only the application that made the table may do this.
     NotYours,
     /// The table is not as it was expected to be.
@@ -118,6 +120,12 @@ impl From<Refusal> for Error {
                 Class::Refused,
                 "The table's list of access does not allow this to the caller.",
                 "Ask whoever administers the table: tidings table acl.",
+            ),
+            Refusal::Foreign => (
+                "tables.foreign",
+                Class::Refused,
+                "Callers of other applications write a table only if its list of access says so.",
+                "Ask whoever administers the table: tidings table acl TABLE --allow NAME=write.",
             ),
             Refusal::NotYours => (
                 "tables.not_yours",

@@ -43,8 +43,7 @@ pub fn alter(table: &str, properties: Properties, generation: u64, remote: &Remo
     ];
     let fields: Vec<&str> = said.iter().filter(|(_, said)| *said).map(|(field, _)| *field).collect();
     let properties = read(properties)?;
-    let info =
-        with_tables(remote, async |tables| tables.alter_only(table, &fields, properties, generation).await)?;
+    let info = with_tables(remote, async |tables| tables.alter_only(table, &fields, properties, generation).await)?;
     done(remote, &info, format_args!("table `{table}` is altered"));
     Ok(())
 }

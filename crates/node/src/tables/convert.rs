@@ -185,8 +185,12 @@ pub(super) fn laid_over(
             "replication" => before.replication.clone_from(&new.replication),
             other => {
                 let shown = crate::principal::clip(other);
-                return Err(Error::new("tables.invalid", Class::Invalid, format!("`{shown}` is no property of a table"))
-                    .hint("Server and client may be of different versions."));
+                return Err(Error::new(
+                    "tables.invalid",
+                    Class::Invalid,
+                    format!("`{shown}` is no property of a table"),
+                )
+                .hint("Server and client may be of different versions."));
             }
         }
     }

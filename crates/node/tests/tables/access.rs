@@ -68,6 +68,21 @@ async fn lists_of_access_hold_for_every_principal_and_operation() {
     assert_eq!(town.ask(&dora, READ, "tables/notes/records", NONE).await.status, 200);
     assert_eq!(town.ask(&carl, READ, "tables/notes/access", NONE).await.error().1, "tables.not_yours");
 
+    // What is public is everybody's to read; whoever is of another application writes only as a list says.
+    let notes = "tables/shop%2Fnotes";
+    assert_eq!(town.ask(&blog, READ, &format!("{notes}/records"), NONE).await.status, 200);
+    for (method, path) in [
+        (Method::PUT, "records/b"),
+        (Method::PUT, "records/a"),
+        (Method::PATCH, "records/a"),
+        (Method::DELETE, "records/a"),
+    ] {
+        let body = if method == Method::DELETE { NONE } else { json!({ "n": 7 }) };
+        let refused = town.ask(&blog, method, &format!("{notes}/{path}"), body).await;
+        assert_eq!(refused.error(), (403, "tables.foreign".into()), "{path}");
+    }
+    assert_eq!(town.count(&shop, "notes").await, json!(1));
+
     change(
         &town,
         &shop,
@@ -95,6 +110,9 @@ async fn lists_of_access_hold_for_every_principal_and_operation() {
     }
     change(&town, &shop, json!([{ "who": "app:blog/*", "allow": ["read"] }])).await;
     may(&town, ("another application that is allowed to", &*blog, foreign, [true, false, false])).await;
+    change(&town, &shop, json!([{ "who": "app:blog/*", "allow": ["write"] }])).await;
+    may(&town, ("another application that may write, too", &*blog, foreign, [true, true, false])).await;
+    change(&town, &shop, json!([{ "who": "app:blog/*", "deny": ["write"] }])).await;
 
     // Who writes and does not read is not shown what stands in the way.
     let stream = TcpStream::connect(town.address).await.unwrap();

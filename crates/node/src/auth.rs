@@ -157,7 +157,7 @@ impl Authenticator {
     /// Whether an identity still stands: tokens end, keys are revoked. Long-lived connections ask now and then.
     pub async fn recheck(&self, identity: &Identity) -> Result<(), Error> {
         if identity.until.is_some_and(|until| self.clock.now().wall >= until) {
-            return Err(unauthenticated("the token has expired").hint("Get a new token from its issuer."));
+            return Err(expired());
         }
         let Principal::App { key, .. } = &identity.principal else { return Ok(()) };
         let now = self.clock.now().mono;
@@ -339,6 +339,11 @@ fn broken(what: String) -> Error {
 /// An error that says: we do not know who you are.
 pub fn unauthenticated(message: impl Into<String>) -> Error {
     Error::new("control.unauthenticated", Class::Refused, message)
+}
+
+/// The error for whoever's token has ended since it was shown.
+pub fn expired() -> Error {
+    unauthenticated("the token has expired").hint("Get a new token from its issuer.")
 }
 
 /// The error for requests that show nothing where something is needed.

@@ -35,6 +35,9 @@ impl Hub {
     pub(super) async fn call(self: &Arc<Self>, request: v1::TablesMessage) -> Result<v1::TablesMessage, Error> {
         let caller = request.caller.unwrap_or_default();
         let partition = request.partition.map(convert::partition_of);
+        if partition.is_none() {
+            self.refuse_expired(&caller)?;
+        }
         let answer = match (request.message, partition) {
             (Some(Message::Create(create)), None) => Message::Info(self.create(&caller, create).await?),
             (Some(Message::Alter(alter)), None) => Message::Info(self.alter(&caller, alter).await?),
@@ -58,6 +61,15 @@ impl Hub {
             _ => return Err(error::unsupported()),
         };
         Ok(v1::TablesMessage { message: Some(answer), ..Default::default() })
+    }
+
+    /// Refuses whoever's token has expired since its connection began, which is looked at only now and then: what it asks is not
+    /// answered as if somebody else had asked it.
+    pub(super) fn refuse_expired(&self, caller: &v1::TablesCaller) -> Result<(), Error> {
+        match caller.until_us > 0 && self.clock.now().wall.0 >= caller.until_us {
+            true => Err(crate::auth::expired()),
+            false => Ok(()),
+        }
     }
 
     // ---- tables -----------------------------------------------------------------------------------------------------

@@ -344,6 +344,7 @@ impl Hub {
         query: v1::LiveQuery,
         link: Option<&Arc<Link>>,
     ) -> Result<Watching, Error> {
+        self.refuse_expired(&caller)?;
         let name = TableName::parse(&caller.app, &query.table)?;
         let until = Instant::now() + super::serving::CALL;
         let entry = loop {

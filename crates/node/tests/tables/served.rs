@@ -6,7 +6,7 @@ use http::Method;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tidings_client::ClientConfig;
-use tidings_client::tables::{Ask, Event, Table, Tables, Value as Cell, WatchOptions, Write};
+use tidings_client::tables::{Ask, Event, ReadOptions, Table, Tables, Value as Cell, WatchOptions, Write};
 use tidings_node::config::Time;
 
 /// How long anything here may take.
@@ -70,6 +70,56 @@ async fn what_is_read_again_for_a_live_query_knows_no_expired_claims() {
     while rows(&mut live).await != ["open".into()] {}
     t.put("other", [("n", Cell::Int(3))]).await.unwrap();
     assert_eq!(rows(&mut live).await, ["open".into(), "other".into()]);
+    town.node.shutdown().await.unwrap();
+}
+
+/// Whoever's token has expired is told so, and is not answered as somebody who is known less.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_expired_is_refused_on_a_connection_that_is_open_still() {
+    let town = Town::start_with(|config| {
+        (config.timings.token_leeway, config.timings.key_check) = (Time::seconds(0), Time::seconds(300));
+    })
+    .await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "t", json!({ "level": "public" })).await;
+    // It is served before time runs.
+    table(&town, &shop, "t").await.put("a", [("n", Cell::Int(1))]).await.unwrap();
+    let token = town.user_for("ann", 4);
+    let t = table(&town, &token, "t").await;
+    t.put("a", [("n", Cell::Int(2))]).await.unwrap();
+    assert_eq!(t.read(&Ask::default(), &ReadOptions::default()).await.unwrap().len(), 1);
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    let refused = |error: tidings_base::Error| {
+        assert_eq!(error.code, "control.unauthenticated");
+        assert!(error.message.contains("expired"), "{error}");
+    };
+    refused(t.read(&Ask::default(), &ReadOptions::default()).await.unwrap_err());
+    refused(t.put("b", [("n", Cell::Int(2))]).await.unwrap_err());
+    let mut live = t.watch(&Ask::default(), WatchOptions::default());
+    match tokio::time::timeout(SOON, live.next()).await.expect("it ends") {
+        Some(Event::Ended(error)) => refused(error),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(town.ask(&token, READ, "tables/t/records", NONE).await.error().0, 401);
+    assert_eq!(town.count(&shop, "t").await, json!(1));
+    town.node.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_events_says_that_its_token_has_expired() {
+    let town = Town::start_with(|config| {
+        (config.timings.token_leeway, config.timings.key_check) = (Time::seconds(0), Time::millis(500));
+    })
+    .await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "t", json!({})).await;
+    table(&town, &shop, "t").await.put("a", [("n", Cell::Int(1))]).await.unwrap();
+    let (address, token) = (town.address, town.user_for("ann", 5));
+    let head = format!("GET /v1/tables/t/watch HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\r\n");
+    let heard = town.heard(&head, "event: ended").await;
+    assert!(heard.contains("event: reset"), "{heard}");
+    let (_, ended) = heard.split_once("event: ended").expect("it ends with a word");
+    assert!(ended.contains("control.unauthenticated") && ended.contains("expired"), "{ended}");
     town.node.shutdown().await.unwrap();
 }
 

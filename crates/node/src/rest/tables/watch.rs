@@ -120,8 +120,7 @@ impl Streaming {
                 heard = self.watching.next() => {
                     let taken = heard?.and_then(|events| self.take(events));
                     if let Err(error) = taken {
-                        self.ended = true;
-                        self.waiting.push_back(shown_as(&Told::Ended(error)));
+                        self.end(error);
                     }
                 }
                 () = shutdown.begun() => return None,
@@ -129,11 +128,16 @@ impl Streaming {
                     if let Err(error) = self.app.auth.recheck(&self.identity).await
                         && matches!(error.class, Class::Refused | Class::Invalid | Class::NotFound)
                     {
-                        return None;
+                        self.end(error);
                     }
                 }
             }
         }
+    }
+
+    fn end(&mut self, why: Error) {
+        self.ended = true;
+        self.waiting.push_back(shown_as(&Told::Ended(why)));
     }
 
     fn take(&mut self, events: v1::LiveEvents) -> Result<(), Error> {

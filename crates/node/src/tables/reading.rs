@@ -28,6 +28,9 @@ use tokio::time::Instant;
 /// Bytes of a page: with a record of the largest size it fits a client's frame.
 pub(super) const PAGE: usize = 960 << 10;
 
+/// Bytes of one record, which is told alone: the largest with what stands around it fits a client's frame.
+const RECORD: usize = (1 << 20) + (32 << 10);
+
 /// Where a read is.
 #[derive(Clone, Debug)]
 enum At {
@@ -136,30 +139,49 @@ impl Course {
         !ends
     }
 
-    /// Takes a record as it is; whether there was room.
-    fn take(&mut self, record: v1::Record) -> bool {
+    /// Takes a record in the form that was asked for; whether there was room for it.
+    fn take(&mut self, mut record: v1::Record) -> Result<bool, Error> {
+        self.shape(&mut record)?;
         let size = record.encoded_len();
         if !self.rows.is_empty() && self.bytes + size > PAGE {
-            return false;
+            return Ok(false);
+        }
+        if self.read.as_json && size > RECORD {
+            return Err(too_large(format!("as JSON a record has {size} bytes")));
         }
         self.bytes += size;
         if let Some(key) = record.key.clone().and_then(key_of) {
             self.at = At::After(key);
         }
         self.rows.push(record);
-        true
+        Ok(true)
+    }
+
+    /// As JSON a record may be several times as large.
+    fn shape(&self, record: &mut v1::Record) -> Result<(), Error> {
+        match &mut record.data {
+            Some(data) if self.read.as_json => into_json(data),
+            _ => Ok(()),
+        }
     }
 
     fn is_full(&self) -> bool {
         self.ask.limit.is_some_and(|limit| self.rows.len() >= limit)
     }
 
-    fn finish(mut self, ends: Ends) -> Result<v1::RecordRows, Error> {
-        if self.read.as_json {
-            for data in self.rows.iter_mut().filter_map(|row| row.data.as_mut()) {
-                into_json(data)?;
-            }
+    /// Everything there is, in the form that was asked for, if it fits so many bytes.
+    fn finish_within(mut self, most: usize) -> Result<v1::RecordRows, Error> {
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.iter_mut().try_for_each(|row| self.shape(row))?;
+        let size: usize = rows.iter().map(v1::Record::encoded_len).sum();
+        if size > most {
+            return Err(too_large(format!("the answer has {size} bytes")));
         }
+        self.rows = rows;
+        self.finish(Ends::Done)
+    }
+
+    fn finish(self, ends: Ends) -> Result<v1::RecordRows, Error> {
         // The next page begins behind the last row of this one, whichever partition the next row is in.
         let last = self.rows.last().and_then(|row| row.key.as_ref());
         let cursor = match (ends, last) {
@@ -250,13 +272,14 @@ impl Hub {
         }
         if course.read.key.is_some() {
             self.read_one(&mut course).await?;
-            return course.finish(Ends::Done);
+            return course.finish_within(RECORD);
         }
-        let ends = match course.is_plain() {
-            true => self.read_plain(&mut course).await?,
-            false => self.read_computed(&mut course).await?,
-        };
-        course.finish(ends)
+        if course.is_plain() {
+            let ends = self.read_plain(&mut course).await?;
+            return course.finish(ends);
+        }
+        self.read_computed(&mut course).await?;
+        course.finish_within(PAGE)
     }
 
     /// Refuses a query that names a column which its table can never have.
@@ -307,7 +330,7 @@ impl Hub {
         while let Some(piece) = pieces.next().await? {
             course.reached(&piece);
             for record in piece.rows {
-                if !course.take(record) {
+                if !course.take(record)? {
                     return Ok(Some(Ends::Full));
                 }
                 if course.is_full() {
@@ -319,17 +342,12 @@ impl Hub {
     }
 
     /// Projections, orders, groups and look-ups: at the partition if it has everything, here otherwise.
-    async fn read_computed(self: &Arc<Self>, course: &mut Course) -> Result<Ends, Error> {
+    async fn read_computed(self: &Arc<Self>, course: &mut Course) -> Result<(), Error> {
         loop {
             match self.try_computed(course).await {
-                Ok(()) => break,
+                Ok(()) => return Ok(()),
                 Err(error) => self.again(error, course.until).await?,
             }
-        }
-        let size: usize = course.rows.iter().map(v1::Record::encoded_len).sum();
-        match size > PAGE {
-            true => Err(too_large(format!("the answer has {size} bytes"))),
-            false => Ok(Ends::Done),
         }
     }
 

@@ -4,10 +4,12 @@ use super::{NONE, READ, Town, near, put_near};
 use http::Method;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tidings_client::ClientConfig;
 use tidings_client::tables::{
-    Aggregate, Ask, Event, Key, ReadOptions, Table, Tables, Value as Cell, Watch, WatchOptions, Write,
+    Aggregate, Ask, Event, Key, ReadOptions, Record, Table, Tables, Value as Cell, Watch, WatchOptions, Write, form,
 };
+use tidings_client::{Client, ClientConfig, Request};
+use tidings_wire::v1::tables_message::Message;
+use tidings_wire::{Body, v1};
 
 /// How long anything here may take.
 const SOON: Duration = Duration::from_secs(60);
@@ -220,6 +222,68 @@ async fn pages_end_where_they_would_without_hidden_records() {
         assert!(with.len() > 1, "{asked}: {with:?}");
     }
     assert_eq!(pages(&ann, "with", &json!({})).await.iter().map(|(keys, _)| keys.len()).sum::<usize>(), 40);
+    town.node.shutdown().await.unwrap();
+}
+
+/// By REST and by frames, as JSON too, which may be six times as long: pages are cut by their bytes, and their cursors lose nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_large_records_are_cut_by_bytes_and_go_on_by_their_cursors() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "t", json!({ "cuts": ["k4"] })).await;
+    let t = table(&town, &shop, "t").await;
+    let text = "\u{1}".repeat(100 << 10);
+    let keys: Vec<String> = (0..10).map(|n| format!("k{n}")).collect();
+    for key in &keys {
+        t.put(key.as_str(), [("text", Cell::from(text.as_str()))]).await.unwrap();
+    }
+    let config = ClientConfig { credential: Some(shop.clone()), ..ClientConfig::in_process(town.node.door()) };
+    let client = Client::connect(config).await.unwrap();
+    for (as_json, pages) in [(false, 2), (true, 10)] {
+        let (mut found, mut count, mut cursor) = (Vec::new(), 0, None);
+        while cursor.as_ref().is_none_or(|cursor: &bytes::Bytes| !cursor.is_empty()) {
+            let cursor_here = cursor.take().unwrap_or_default();
+            let read = v1::RecordRead { table: "t".into(), as_json, cursor: cursor_here, ..Default::default() };
+            let message = Some(Message::Read(read));
+            let body = Body::Tables(v1::TablesMessage { message, ..Default::default() });
+            let Body::Tables(v1::TablesMessage { message: Some(Message::Rows(rows)), .. }) =
+                client.call(Request::new(body)).await.unwrap()
+            else {
+                panic!("no rows")
+            };
+            let size: usize = rows.rows.iter().map(prost::Message::encoded_len).sum();
+            assert!(!rows.rows.is_empty() && size <= 1 << 20, "{size}");
+            found.extend(rows.rows.into_iter().map(|row| Record::try_from(row).unwrap()));
+            (count, cursor) = (count + 1, Some(rows.cursor));
+        }
+        assert_eq!((found.len(), count), (10, pages), "as JSON: {as_json}");
+        for (record, key) in found.iter().zip(&keys) {
+            let whole = (record.key.clone(), record.columns["text"].clone());
+            assert_eq!(whole, (Some(key.as_str().into()), Cell::from(text.as_str())));
+        }
+    }
+    // By REST, where nothing but the page bounds an answer.
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let answer = town.ask(&shop, READ, &format!("tables/t/records?cursor={cursor}"), NONE).await.json();
+        found.extend(answer["rows"].as_array().unwrap().iter().map(|row| row["key"].as_str().unwrap().to_owned()));
+        match answer["cursor"].as_str() {
+            Some(next) => cursor = next.to_owned(),
+            None => break,
+        }
+    }
+    assert_eq!(found, keys);
+    // What does not fit any frame is refused by name.
+    t.put("k0", [("text", Cell::from("\u{1}".repeat(300 << 10).as_str()))]).await.unwrap();
+    let key = Some(form::key_to("k0".into()));
+    for read in [
+        v1::RecordRead { table: "t".into(), as_json: true, ..Default::default() },
+        v1::RecordRead { table: "t".into(), as_json: true, key, ..Default::default() },
+    ] {
+        let message = Some(Message::Read(read));
+        let body = Body::Tables(v1::TablesMessage { message, ..Default::default() });
+        assert_eq!(client.call(Request::new(body)).await.unwrap_err().code, "tables.answer_too_large");
+    }
     town.node.shutdown().await.unwrap();
 }
 

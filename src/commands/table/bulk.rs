@@ -34,7 +34,7 @@ pub fn export(
         let mut rows = table.rows(&ask, options)?;
         while let Some(record) = rows.next().await? {
             match (&writer, &record.key) {
-                (Some(writer), Some(key)) => output::exact(writer.record(key, &record.columns).trim_end()),
+                (Some(writer), Some(key)) => output::exact(line(&writer.record(key, &record.columns))),
                 _ => output::exact(told::record(&record, Form::Exact)),
             }
         }
@@ -50,8 +50,13 @@ async fn heading(table: &Table, ask: &Ask, options: &ReadOptions) -> Result<csv:
         names.extend(record.columns.into_keys());
     }
     let writer = csv::Writer::new(names);
-    output::exact(writer.heading().trim_end());
+    output::exact(line(&writer.heading()));
     Ok(writer)
+}
+
+/// A line of values without its end: what its last value ends with stays.
+fn line(text: &str) -> &str {
+    text.strip_suffix("\r\n").unwrap_or(text)
 }
 
 pub fn import(

@@ -220,7 +220,7 @@ fn exports_are_imported_as_they_were() {
     for name in ["one", "two", "three"] {
         create(&server, name, &["--cut", "m"]);
     }
-    let big = r#"{"n": 9007199254740993, "f": 2.0, "s": "3", "l": [1, {"base64": "AP8="}], "z": null}"#;
+    let big = r#"{"n": 9007199254740993, "f": 2.0, "s": "3", "l": [1, {"base64": "AP8="}], "z": null, "zz": "x\t"}"#;
     table(&server, &["put", "one", "k", big]);
     table(&server, &["put", "one", "ü, \"x\"", r#"{"n": -1}"#]);
     for (format, to) in [("ndjson", "two"), ("csv", "three")] {

@@ -81,7 +81,8 @@ fn field(text: &str) -> String {
 
 /// Reads lines: keys and columns, in order.
 pub fn read(text: &str) -> Result<Vec<(Key, Columns)>, Error> {
-    let mut lines = fields(text)?.into_iter();
+    // Spreadsheets mark their UTF-8 by an invisible character.
+    let mut lines = fields(text.strip_prefix('\u{feff}').unwrap_or(text))?.into_iter();
     let Some(heading) = lines.next() else { return Ok(Vec::new()) };
     let at = heading.iter().position(|name| name == KEY).ok_or_else(|| bad(1, "the heading names no `key`"))?;
     let record = |(number, line): (usize, Vec<String>)| {
@@ -157,12 +158,15 @@ mod tests {
             ("null", Value::Null),
             ("list", Value::from(vec![1_i64, 2])),
             ("float", Value::Float(2.0)),
+            ("spaces", Value::from(" \u{a0}")),
+            ("tab", Value::from("\t")),
         ];
         let columns: Columns = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let writer = Writer::new(columns.keys().cloned());
         for key in [Key::from("k"), Key::from("3"), Key::Bytes(vec![0, 255])] {
             let text = writer.heading() + &writer.record(&key, &columns);
-            assert_eq!(read(&text).unwrap(), [(key, columns.clone())], "{text}");
+            assert_eq!(read(&text).unwrap(), [(key.clone(), columns.clone())], "{text}");
+            assert_eq!(read(&format!("\u{feff}{text}")).unwrap(), [(key, columns.clone())], "as spreadsheets write it");
         }
         let fewer = Columns::from([("int".to_owned(), Value::Int(1))]);
         let text = writer.heading() + &writer.record(&Key::from("k"), &fewer);

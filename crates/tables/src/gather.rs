@@ -28,6 +28,7 @@ pub struct Gather {
     collector: Collector,
     /// Rows that were taken out already.
     taken: usize,
+    meter: Meter,
 }
 
 impl Gather {
@@ -38,22 +39,24 @@ impl Gather {
 
     pub(crate) fn of(query: Query, reading: Reading) -> Gather {
         let collector = Collector::new(&query);
-        Gather { query, reading, collector, taken: 0 }
+        Gather { query, reading, collector, taken: 0, meter: Meter::default() }
     }
 
     /// The table and key to be looked up for a record, if the query looks something up. What is found is read as this reader,
     /// and given to [`Gather::add`].
     pub fn lookup(&self, record: &Visible) -> Result<Option<(String, Key)>, Refusal> {
-        let named = self.query.lookup_key(&scope(&self.reading, &record.key, &record.columns))?;
+        let scope = scope(&self.reading, &record.key, &record.columns).metered(&self.meter);
+        let named = self.query.lookup_key(&scope)?;
         Ok(named.map(|(table, key)| (table.to_owned(), key)))
     }
 
     /// Adds a record, with what was looked up for it.
     pub fn add(&mut self, record: &Visible, joined: Option<&Packed>) -> Result<(), Refusal> {
-        self.add_metered(record, joined, &Meter::default())
+        let scope = scope(&self.reading, &record.key, &record.columns).metered(&self.meter);
+        add(&mut self.collector, scope, joined)
     }
 
-    /// The same, counting the steps that it takes.
+    /// The same, counting the steps that it takes elsewhere.
     pub(crate) fn add_metered(
         &mut self,
         record: &Visible,
@@ -61,11 +64,12 @@ impl Gather {
         meter: &Meter,
     ) -> Result<(), Refusal> {
         let scope = scope(&self.reading, &record.key, &record.columns).metered(meter);
-        let added = match joined {
-            Some(joined) => self.collector.add(&scope.joined_with(joined)),
-            None => self.collector.add(&scope),
-        };
-        added.map_err(Refusal::from)
+        add(&mut self.collector, scope, joined)
+    }
+
+    /// The steps that look-ups and adding have taken: whoever shares a thread gives others their turn after so many.
+    pub fn steps(&self) -> u64 {
+        self.meter.steps()
     }
 
     /// Whether further records cannot change the answer.
@@ -96,6 +100,14 @@ impl Gather {
         rows.truncate(self.query.limit().map_or(usize::MAX, |limit| limit.saturating_sub(self.taken)));
         Ok(rows)
     }
+}
+
+fn add(collector: &mut Collector, scope: Scope<'_>, joined: Option<&Packed>) -> Result<(), Refusal> {
+    let added = match joined {
+        Some(joined) => collector.add(&scope.joined_with(joined)),
+        None => collector.add(&scope),
+    };
+    added.map_err(Refusal::from)
 }
 
 fn scope<'a>(reading: &'a Reading, key: &'a Key, columns: &'a Packed) -> Scope<'a> {

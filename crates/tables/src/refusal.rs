@@ -183,7 +183,7 @@ impl From<Refusal> for Error {
                 "tables.too_slow",
                 Class::Invalid,
                 "The query takes too many steps for one of the records.",
-                "Shorten its expressions, or put first what tells small records from large ones: what a step is stands with predicates.",
+                "Shorten its expressions, or compare a column that tells small records from large ones: what a step is stands with predicates.",
             ),
             Refusal::Quota => (
                 "tables.quota",

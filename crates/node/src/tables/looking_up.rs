@@ -10,10 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidings_base::Error;
 use tidings_client::tables::form::key_to;
-use tidings_predicate::{Key, Packed};
+use tidings_predicate::{Key, Packed, STEPS};
 use tidings_tables::calls::Visible;
 use tidings_tables::gather::Gather;
-use tidings_tables::refusal::Refusal;
 use tidings_wire::v1;
 
 /// Records that are looked up for together: with a limit as many are looked up in vain at most, and so many of the largest may be
@@ -24,6 +23,20 @@ const UNDER_WAY: usize = 16;
 /// Bytes of what was found, and keys, that a read keeps for records to come: many orders are of few items.
 const KEPT: usize = 8 << 20;
 const KEYS: usize = 4_096;
+
+/// What is evaluated over many records may take long: other tasks of a thread have their turn after so many steps.
+#[derive(Debug, Default)]
+pub(super) struct Turns(u64);
+
+impl Turns {
+    /// So many steps were taken from the beginning on.
+    pub(super) async fn after(&mut self, steps: u64) {
+        if steps >= self.0 + u64::from(STEPS) {
+            self.0 = steps;
+            tokio::task::yield_now().await;
+        }
+    }
+}
 
 /// A table and a key in it.
 type At = (String, Key);
@@ -68,11 +81,15 @@ impl Hub {
     pub(super) async fn look_up(
         self: &Arc<Self>,
         eyes: Eyes<'_>,
-        gather: &Gather,
+        (gather, turns): (&mut Gather, &mut Turns),
         records: &[Visible],
         found: &mut Found,
     ) -> Result<Vec<Option<At>>, Error> {
-        let named = records.iter().map(|record| gather.lookup(record)).collect::<Result<Vec<Option<At>>, Refusal>>()?;
+        let mut named = Vec::<Option<At>>::with_capacity(records.len());
+        for record in records {
+            named.push(gather.lookup(record)?);
+            turns.after(gather.steps()).await;
+        }
         found.make_room();
         let missing: BTreeSet<&At> = named.iter().flatten().filter(|at| !found.records.contains_key(*at)).collect();
         let asking: Vec<BoxFuture<'_, _>> = missing.into_iter().map(|at| self.look_up_one(eyes, at.clone())).collect();
@@ -105,10 +122,44 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_predicate::Value;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use tidings_base::Wall;
+    use tidings_predicate::query::Ask;
+    use tidings_predicate::{Dialect, Value};
+    use tidings_tables::gather::Reading;
+    use tidings_tables::names::Position;
 
     fn at(n: i64) -> At {
         ("items".into(), format!("k{n}").as_str().into())
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn gathering_gives_others_their_turn_by_steps() {
+        let text = ["text.contains('y')"; 4].join(" || ");
+        let ask = Ask { project: vec![("p".to_owned(), text)], ..Ask::default() };
+        let reading = Reading { data: Packed::empty(), claims: Packed::empty(), now: Wall(0) };
+        let mut gather = Gather::new(&ask, &Dialect::default(), reading).unwrap();
+        let columns = Packed::columns([("text", Value::from("x".repeat(400_000).as_str()))]).unwrap();
+        let (writer, audience) = (String::new(), "".into());
+        let record = Visible { key: "k".into(), version: Position::ZERO, time: Wall(0), writer, audience, columns };
+        let others = Arc::new(AtomicU64::new(0));
+        let other = tokio::spawn({
+            let others = others.clone();
+            async move {
+                loop {
+                    others.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let mut turns = Turns::default();
+        // Half of the steps that there are in one go each: every other time.
+        for others_had in [0, 1, 1, 2, 2, 3] {
+            gather.add(&record, None).unwrap();
+            turns.after(gather.steps()).await;
+            assert_eq!(others.load(Ordering::Relaxed), others_had);
+        }
+        other.abort();
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::convert;
 use super::directories::{Entry, TableName};
 use super::hub::Hub;
-use super::looking_up::{Eyes, Found, TOGETHER};
+use super::looking_up::{Eyes, Found, TOGETHER, Turns};
 use super::requests::Asked;
 use super::serving::{CALL, for_partition, malformed, partition_at};
 use bytes::Bytes;
@@ -390,7 +390,7 @@ impl Hub {
         let data = convert::data(&course.read.reader)?;
         let reading = Reading { data, claims: who.claims, now: self.clock.now().wall };
         let mut gather = Gather::new(&course.ask, dialect, reading)?;
-        let mut found = Found::default();
+        let (mut found, mut turns) = (Found::default(), Turns::default());
         'partitions: loop {
             let (part, partition) = self.next_partition(course).await?;
             let mut pieces = self.pieces(course, partition, course.span(), false).await?;
@@ -399,15 +399,14 @@ impl Hub {
                 let records: Vec<Visible> = piece.rows.into_iter().filter_map(convert::record_of).collect();
                 for records in records.chunks(TOGETHER) {
                     let eyes = Eyes { caller: &course.caller, name: &course.name, read: &course.read };
-                    let named = self.look_up(eyes, &gather, records, &mut found).await?;
+                    let named = self.look_up(eyes, (&mut gather, &mut turns), records, &mut found).await?;
                     for (record, at) in records.iter().zip(&named) {
                         gather.add(record, found.at(at))?;
                         if gather.is_full() {
                             break 'partitions;
                         }
+                        turns.after(gather.steps()).await;
                     }
-                    // What is evaluated over so many may take long: other tasks of this thread have their turn.
-                    tokio::task::yield_now().await;
                 }
             }
             if !course.pass(&part) {

@@ -163,9 +163,11 @@ async fn a_look_up_finds_no_more_than_its_reader_would() {
     assert_eq!(prices(&bob, "vault", 2).await, [1]);
     assert_eq!(prices(&ann, "listed", 2).await, [1, 2]);
     // A table that whoever reads may not look into is not looked into.
-    for (who, items, code) in
-        [(&shop, "vault", "tables.access"), (&bob, "listed", "tables.denied"), (&ann, "other/items", "")]
-    {
+    for (who, items, code) in [
+        (&shop, "vault", "tables.access"),
+        (&bob, "listed", "tables.denied"),
+        (&ann, "other/items", "tables.unknown_table"),
+    ] {
         let answer = ask(who, items, 1, json!({ "project": [{ "name": "price", "expression": "of.price" }] })).await;
         assert!(answer.status.as_u16() >= 400 && !answer.text().contains("\"rows\""), "{}", answer.text());
         assert!(answer.error().1.contains(code), "{}", answer.text());

@@ -3,6 +3,7 @@
 use crate::config::Site;
 use crate::held::Held;
 use crate::ordered::{Ordered, Unfit};
+use crate::seats::Seats;
 use crate::upstream::Upstream;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -114,6 +115,8 @@ pub(crate) struct Engine {
     pub(crate) upstream: Upstream,
     /// A group with an order in place of origins.
     ordered: Option<Ordered>,
+    /// By origin, or member of a group.
+    seats: Vec<Seats>,
     pub(crate) sketching: Sketching,
     /// What proxies of a core call this site by; it tells nobody else what it is.
     pub(crate) identity: Sketch,
@@ -182,6 +185,7 @@ impl Engine {
             }),
             upstream: Upstream::new(site, sketching.clone(), threads)?,
             ordered,
+            seats: (0..replicas).map(|_| Seats::of(replicas, site.most_requests)).collect(),
             identity: sketching.begin(Of::Group).finish(),
             sketching,
             history,
@@ -364,6 +368,15 @@ impl Engine {
 
     async fn fetch(self: Arc<Self>, fetch: Fetch) {
         let Fetch { from, call, vote, question } = fetch;
+        let seats = self.seats.get(usize::from(from.0));
+        let Some(_seat) = seats.and_then(|seats| seats.take(vote.is_none())) else {
+            return self.step(|_| {
+                Some(match vote {
+                    None => Turn::Sketcher(sketcher::Input::Unasked(call)),
+                    Some(_) => Turn::Group(group::Input::Failed(call, from)),
+                })
+            });
+        };
         let answer = match (&self.ordered, vote) {
             (Some(ordered), None) => ordered.fast(from, &question).await.map(|answer| (answer, None)),
             (Some(ordered), Some(_)) => {

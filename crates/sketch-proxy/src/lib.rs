@@ -9,7 +9,8 @@
 //! - `connection`: who holds one, for how long; `serve`: requests, limits, what a client asked for of a verified page. Each client
 //!   is served by one of the `threads`, which have their own connections to origins.
 //! - `sites`: whose requests are for which of the sites behind it. Each has an `engine`: the machines, and what they want done.
-//! - `upstream`: a pool of connections to the origins (`line`), and answers as the machines take them.
+//! - `upstream`: a pool of connections to the origins (`line`), and answers as the machines take them; `seats`: how much each of them
+//!   may have under way.
 //! - `ordered`: a group with an order in place of origins: a BFT group, or a cell.
 //! - `held`: bodies in memory, on disk, or on their way past (rule L); `multipart`: several ranges of one.
 //! - `sketching_core`: several proxies that remember as one, on leases of placement (rule J).
@@ -33,6 +34,7 @@ mod metrics;
 mod multipart;
 mod ordered;
 mod rules_file;
+mod seats;
 mod serve;
 mod sites;
 mod sketching_core;

@@ -18,20 +18,30 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// Requests that an origin has executed.
 type Executed = Arc<AtomicU64>;
 
+/// What comes of a request.
+#[derive(Clone, Copy, PartialEq)]
+enum Pace {
+    Slow,
+    /// It answers at once.
+    Quick,
+    /// It begins, and never ends.
+    Stuck,
+}
+
 /// An origin whose `/trickles` begins at once and goes on later, and that sleeps before it answers anything else.
-async fn origin(executed: Executed) -> SocketAddr {
+async fn origin(pace: Pace, executed: Executed) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer(stream, Arc::clone(&executed)));
+            tokio::spawn(answer(stream, pace, Arc::clone(&executed)));
         }
     });
     address
 }
 
 /// One answer a connection, in two halves.
-async fn answer(mut stream: TcpStream, executed: Executed) {
+async fn answer(mut stream: TcpStream, pace: Pace, executed: Executed) {
     let (mut head, mut piece) = (Vec::new(), [0; 4_096]);
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         match stream.read(&mut piece).await {
@@ -41,6 +51,15 @@ async fn answer(mut stream: TcpStream, executed: Executed) {
     }
     executed.fetch_add(1, SeqCst);
     let halves = [&b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 10\r\n\r\n01234"[..], b"56789"];
+    if pace != Pace::Slow {
+        let _ = stream.write_all(halves[0]).await;
+        if pace == Pace::Stuck {
+            let _ = stream.read(&mut piece).await;
+            return;
+        }
+        let _ = stream.write_all(halves[1]).await;
+        return;
+    }
     if !head.starts_with(b"GET /trickles ") {
         tokio::time::sleep(LONG).await;
     }
@@ -60,7 +79,7 @@ struct Site {
 async fn site(change: impl FnOnce(&mut Config)) -> Site {
     let (executed, mut urls) = (Executed::default(), Vec::new());
     for _ in 0..3 {
-        urls.push(format!("http://{}", origin(Arc::clone(&executed)).await));
+        urls.push(format!("http://{}", origin(Pace::Slow, Arc::clone(&executed)).await));
     }
     let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &urls).unwrap();
     (config.sites[0].patience, config.sites[0].give_up) = (PATIENCE, Duration::from_secs(60));
@@ -147,4 +166,40 @@ async fn what_is_asked_for_is_heard_though_the_client_has_gone() {
         (3, 1, 0, asked + 3),
         "{all:?}"
     );
+}
+
+/// One origin that begins all its answers and ends none takes half the room of those that wait for one alone, and no connections
+/// without end of those that ask all.
+#[tokio::test]
+async fn one_that_is_stuck_takes_a_part_of_the_room() {
+    for method in ["GET", "POST"] {
+        let stuck = Executed::default();
+        let mut urls = vec![format!("http://{}", origin(Pace::Stuck, Arc::clone(&stuck)).await)];
+        for _ in 0..2 {
+            urls.push(format!("http://{}", origin(Pace::Quick, Executed::default()).await));
+        }
+        let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &urls).unwrap();
+        (config.sites[0].most_requests, config.sites[0].writes) = (8, Writes::One);
+        config.sites[0].give_up = Duration::from_secs(600);
+        let proxy = Proxy::start(config).await.unwrap();
+        let asking = Arc::new(Asking::of(proxy.address()));
+        assert_eq!(asking.get("/").await.header("tidings-verified"), "agreed");
+        let (mut waiting, mut statuses) = (tokio::task::JoinSet::new(), Vec::new());
+        for _ in 0..60 {
+            let asking = Arc::clone(&asking);
+            waiting.spawn(async move { asking.ask(method, "/", &[], "").await.status });
+            let ended = tokio::time::timeout(Duration::from_millis(500), waiting.join_next()).await;
+            statuses.extend(ended.ok().flatten().map(Result::unwrap));
+        }
+        assert_eq!(waiting.len(), 4, "{statuses:?}");
+        match method {
+            "GET" => assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}"),
+            // A write is nobody else's.
+            _ => assert!(statuses.contains(&200) && statuses.contains(&503), "{statuses:?}"),
+        }
+        for page in 0..40 {
+            assert_eq!(asking.get(&format!("/{page}")).await.header("tidings-verified"), "agreed");
+        }
+        assert!((8..=16).contains(&stuck.load(SeqCst)), "{stuck:?}");
+    }
 }

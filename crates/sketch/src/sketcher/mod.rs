@@ -170,6 +170,8 @@ pub enum Input<Q, R> {
     Began(CallId),
     /// What one replica answered to a fast read, or `None` if it did not.
     Fast(CallId, Option<Answer<R>>),
+    /// One replica was not asked, since too much is under way there.
+    Unasked(CallId),
     /// What the group answered. σ is missing where there is none (rule E).
     Replicated(CallId, Answer<R>, Option<Sigma>),
     /// The group did not answer, and what one of its members said all the same.
@@ -568,6 +570,7 @@ impl<Q: Clone, R: Clone> Machine for Sketcher<Q, R> {
             Input::Aside(ask) => self.aside(now, ask, out),
             Input::Began(call) => self.began(call),
             Input::Fast(call, answer) => self.fast(now, call, answer, out),
+            Input::Unasked(call) => self.unasked(now, call, out),
             Input::Replicated(call, answer, sigma) => self.replicated(now, call, answer, sigma, out),
             Input::NotReplicated(call, why, one) => self.not_replicated(call, why, one, out),
             Input::Lost(range) if !self.is(Mutant::EntriesOutliveRange) => self.history.drop_range(range),

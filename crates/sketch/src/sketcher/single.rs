@@ -98,6 +98,22 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
         }
     }
 
+    /// Whoever could not be asked is not to blame, and has executed nothing. To prefer another one for that would be a choice by speed, so
+    /// that the group is asked; a write, which is nobody else's, is refused.
+    pub(super) fn unasked(&mut self, now: Now, call: CallId, out: &mut Outbox<Output<Q, R>>) {
+        let stage = match self.pending.get(&call).map(|pending| pending.stage) {
+            Some(stage @ (Stage::Fast(_) | Stage::One { .. })) => stage,
+            Some(Stage::Replicated { .. }) | None => return,
+        };
+        self.timers.cancel(&Silent(call));
+        let Some(pending) = self.pending.remove(&call) else { return };
+        match stage {
+            Stage::One { tries_left: 0, .. } => self.refuse(pending.ask.id, Refusal::Busy, out),
+            Stage::One { tries_left, before, .. } => self.ask_one(now, pending, tries_left, before, out),
+            Stage::Fast(_) | Stage::Replicated { .. } => self.replicate(pending, None, out),
+        }
+    }
+
     /// A mismatch without a transition is charged to the replica; one that was ahead of us was right. Silence is charged if the
     /// others have answered in the time that the replica was given.
     pub(super) fn settle(&mut self, now: Now, doubt: Option<Doubt>, answer: &Answer<R>) {

@@ -279,6 +279,9 @@ pub struct Config {
     pub threads: NonZeroUsize,
     /// The most bytes of requests' bodies: those that still come, and those of requests that are not answered yet.
     pub most_requested: usize,
+    /// The most bytes of pages' bodies in memory that are not verified yet, of all sites; what comes beyond lies on disk. 256 MiB, like
+    /// what clients have not taken.
+    pub most_held: usize,
     /// The most connections.
     pub most_connections: usize,
     /// The most bytes of answers that clients have not taken yet: whoever reads slowly holds a page in memory.
@@ -299,6 +302,7 @@ impl Config {
             survey: false,
             threads: cores(),
             most_requested: 256 << 20,
+            most_held: 256 << 20,
             most_connections: 10_000,
             most_untaken: 256 << 20,
             slow_client: Duration::from_secs(30),

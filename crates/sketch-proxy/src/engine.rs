@@ -1,7 +1,7 @@
 //! The machines, and what they want done.
 
 use crate::config::Site;
-use crate::held::Held;
+use crate::held::{Held, Room};
 use crate::ordered::{Ordered, Unfit};
 use crate::seats::Seats;
 use crate::upstream::Upstream;
@@ -26,7 +26,7 @@ use tidings_sketch::sketch::{Of, Sketch, Sketching};
 use tidings_sketch::sketcher::{self, Ask, Counts, How, Kind, Ranges, Refusal, Sketcher, Standing};
 use tidings_sketch::{Answer, CallId, ReplicaId, RequestId};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
 /// What goes upstream, what it is answered as, and by which rules.
 pub(crate) struct Asked {
@@ -35,6 +35,10 @@ pub(crate) struct Asked {
     pub(crate) rules: Arc<Rules>,
     /// What a BFT group is asked; nothing otherwise.
     pub(crate) command: Bytes,
+    /// Where bodies of a group's answers are held.
+    pub(crate) room: Room,
+    /// What its own body takes, as long as anybody has it to send.
+    _body: Option<OwnedSemaphorePermit>,
 }
 
 pub(crate) type Question = Arc<Asked>;
@@ -117,6 +121,7 @@ pub(crate) struct Engine {
     ordered: Option<Ordered>,
     /// By origin, or member of a group.
     seats: Vec<Seats>,
+    room: Room,
     pub(crate) sketching: Sketching,
     /// What proxies of a core call this site by; it tells nobody else what it is.
     pub(crate) identity: Sketch,
@@ -135,12 +140,13 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Machines for this site, which answer for these ranges and sketch so; or as nobody else does.
+    /// Machines for this site, which answer for these ranges and sketch so, or as nobody else does; bodies take this room.
     pub(crate) fn new(
         site: &Site,
         ranges: Arc<dyn Ranges>,
         sketching: Option<Sketching>,
         threads: NonZeroUsize,
+        room: &Room,
     ) -> Result<Engine, Error> {
         let replicas = site.replicas();
         let group = site.kind().map(|kind| votes(site, kind)).transpose()?;
@@ -183,8 +189,9 @@ impl Engine {
                 waiting: BTreeMap::new(),
                 last_id: 0,
             }),
-            upstream: Upstream::new(site, sketching.clone(), threads)?,
+            upstream: Upstream::new(site, sketching.clone(), threads, room.clone())?,
             ordered,
+            room: room.clone(),
             seats: (0..replicas).map(|_| Seats::of(replicas, site.most_requests)).collect(),
             identity: sketching.begin(Of::Group).finish(),
             sketching,
@@ -246,11 +253,17 @@ impl Engine {
         self.ordered.is_some()
     }
 
-    /// What is asked, if it can be asked of what is behind.
-    pub(crate) fn question(&self, forwarded: Forwarded, key: Sketch, rules: Arc<Rules>) -> Result<Question, Unfit> {
+    /// What is asked, if it can be asked of what is behind, and what its body takes.
+    pub(crate) fn question(
+        &self,
+        forwarded: Forwarded,
+        key: Sketch,
+        rules: Arc<Rules>,
+        body: Option<OwnedSemaphorePermit>,
+    ) -> Result<Question, Unfit> {
         let command = self.ordered.as_ref().map(|ordered| ordered.command(&forwarded));
         let command = command.transpose()?.unwrap_or_default();
-        Ok(Arc::new(Asked { forwarded, key, rules, command }))
+        Ok(Arc::new(Asked { forwarded, key, rules, command, room: self.room.clone(), _body: body }))
     }
 
     /// What health checks found of each origin; of none if there are no checks.

@@ -26,10 +26,37 @@ const ROOM_UNIT: u64 = 64 << 10;
 /// A body.
 #[derive(Debug)]
 pub(crate) enum Held {
-    Memory(Bytes),
+    Memory(Kept),
     Disk(Arc<Spool>),
     /// Too long to be held: whoever sends it takes it.
     Passing(Mutex<Option<Passing>>),
+}
+
+/// A body in memory, and the room that it takes until it is let go.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Memory for bodies until they are verified, in bytes, for all sites together.
+#[derive(Clone, Debug)]
+pub(crate) struct Room(Arc<Semaphore>);
+
+impl Room {
+    pub(crate) fn new(bytes: usize) -> Room {
+        Room(Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))))
+    }
+
+    /// Room for so many bytes, if there is some.
+    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+    }
+
+    /// What is there already, if there is room for it.
+    pub(crate) fn keep(&self, bytes: Bytes) -> Option<Held> {
+        Some(Held::Memory(Kept { _room: self.take(bytes.len())?, bytes }))
+    }
 }
 
 /// A body in a file that has no name.
@@ -51,6 +78,7 @@ pub(crate) struct Whole {
 pub(crate) struct Store {
     bodies: Bodies,
     directory: PathBuf,
+    memory: Room,
     room: Arc<Semaphore>,
 }
 
@@ -64,12 +92,12 @@ struct Writing {
 }
 
 impl Store {
-    pub(crate) fn new(bodies: Bodies, directory: PathBuf, room: u64) -> Store {
+    pub(crate) fn new(bodies: Bodies, directory: PathBuf, room: u64, memory: Room) -> Store {
         let permits = usize::try_from(room / ROOM_UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Store { bodies, directory, room: Arc::new(Semaphore::new(permits)) }
+        Store { bodies, directory, memory, room: Arc::new(Semaphore::new(permits)) }
     }
 
-    /// Takes a body in, to its end unless it passes by.
+    /// Takes a body in, to its end unless it passes by. What memory has no room for lies on disk, however short it is.
     pub(crate) async fn take(&self, mut incoming: Incoming) -> io::Result<Whole> {
         let told = incoming.size_hint().exact();
         match self.bodies.hold(told.unwrap_or(0)) {
@@ -79,6 +107,7 @@ impl Store {
         }
         let (mut length, mut memory) = (0, BytesMut::new());
         let (mut writing, mut trailers) = (None::<Writing>, HeaderMap::new());
+        let mut kept = self.memory.take(0).ok_or_else(no_room)?;
         while let Some(frame) = incoming.frame().await {
             match frame.map_err(io::Error::other)?.into_data() {
                 Ok(data) => {
@@ -90,8 +119,19 @@ impl Store {
                             return Ok(passing(memory.freeze(), None, incoming));
                         }
                         Hold::Unverified => return Err(too_long()),
-                        Hold::Memory => memory.extend_from_slice(&data),
-                        Hold::Disk => self.write(&mut writing, &mut memory, &data, length).await?,
+                        Hold::Memory | Hold::Disk => {
+                            let fits = writing.is_none() && self.bodies.hold(length) == Hold::Memory;
+                            match self.memory.take(data.len()).filter(|_| fits) {
+                                Some(room) => {
+                                    kept.merge(room);
+                                    memory.extend_from_slice(&data);
+                                }
+                                None => {
+                                    self.write(&mut writing, &mut memory, &data, length).await?;
+                                    drop(kept.split(kept.num_permits()));
+                                }
+                            }
+                        }
                     }
                 }
                 Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
@@ -101,7 +141,7 @@ impl Store {
             None => {
                 let body = memory.freeze();
                 let hash = BodyHash::of(&body);
-                (Held::Memory(body), hash)
+                (Held::Memory(Kept { bytes: body, _room: kept }), hash)
             }
             Some(mut writing) => {
                 writing.file.flush().await?;
@@ -141,6 +181,10 @@ impl Store {
     }
 }
 
+fn no_room() -> io::Error {
+    io::Error::other("there is no room in memory for its body")
+}
+
 fn too_long() -> io::Error {
     io::Error::other("its body is too long")
 }
@@ -178,6 +222,18 @@ impl Body for Passing {
             Some(rest) => SizeHint::with_exact(rest + self.first.len() as u64),
             None => SizeHint::new(),
         }
+    }
+}
+
+impl Spool {
+    /// All of a body that is short enough for memory.
+    pub(crate) async fn whole(self: Arc<Self>, length: u64) -> io::Result<Bytes> {
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut whole = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+            self.file.read_exact_at(&mut whole, 0)?;
+            Ok(Bytes::from(whole))
+        });
+        reading.await.map_err(io::Error::other)?
     }
 }
 

@@ -52,7 +52,7 @@ impl Multipart {
             pieces.push_back(Piece::Bytes(Bytes::from(head)));
             pieces.push_back(match &page.body {
                 // Bodies in memory are shorter than memory is large, so these fit.
-                Held::Memory(body) => Piece::Bytes(body.slice(part.start as usize..part.end as usize)),
+                Held::Memory(body) => Piece::Bytes(body.bytes.slice(part.start as usize..part.end as usize)),
                 Held::Disk(spool) => Piece::Disk(Reading::new(Arc::clone(spool), part.clone())),
                 Held::Passing(_) => return None,
             });

@@ -88,11 +88,11 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
         Err(answer) => return *answer,
     };
     let rules = engine.rules();
-    let (admitted, _held) = match admitted(&parts, body, engine, &rules, door).await {
+    let (admitted, body) = match admitted(&parts, body, engine, &rules, door).await {
         Ok(admitted) => admitted,
         Err(answer) => return answer,
     };
-    let question = match engine.question(admitted.forwarded, admitted.key, rules) {
+    let question = match engine.question(admitted.forwarded, admitted.key, rules, body) {
         Ok(question) => question,
         Err(unfit) => {
             let mut answer = refusal(unfit.status, unfit.why);
@@ -249,7 +249,7 @@ fn note(survey: &Live, asked: &Forwarded, headers: &HeaderMap, page: &Page<Held>
     let body = match &page.body {
         _ if page.status != StatusCode::OK => return,
         Held::Passing(_) => return survey.passed_by(),
-        Held::Memory(body) => Some(body.clone()),
+        Held::Memory(body) => Some(body.bytes.clone()),
         Held::Disk(_) => None,
     };
     let Forwarded { scheme, authority, target, .. } = asked;
@@ -320,11 +320,15 @@ async fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc
         },
         // Bodies in memory are shorter than memory is large, so these fit.
         Held::Memory(body) => match reply.gzip {
-            true => gzip(body.clone()).await.map(|small| (full(small.clone()), small.len())),
+            true => gzip(body.bytes.clone()).await.map(|small| (full(small.clone()), small.len())),
             false => {
-                let content = body.slice(part.start as usize..part.end as usize);
+                let content = body.bytes.slice(part.start as usize..part.end as usize);
                 Ok((trailed(full(content), page, whole), length as usize))
             }
+        },
+        Held::Disk(spool) if reply.gzip => match Arc::clone(spool).whole(page.length).await {
+            Ok(body) => gzip(body).await.map(|small| (full(small.clone()), small.len())),
+            Err(error) => Err(error),
         },
         Held::Disk(spool) => {
             let content = Reading::new(Arc::clone(spool), part).boxed();

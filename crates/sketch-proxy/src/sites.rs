@@ -6,6 +6,7 @@
 
 use crate::config::{ANY_HOST, Config, Secret, Site, of_site};
 use crate::engine::Engine;
+use crate::held::Room;
 use crate::sketching_core;
 use http::uri::Authority;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,9 +33,10 @@ impl Sites {
     /// Their machines, which answer for these ranges, and sketch as all who share the secret do; or as nobody else does.
     pub(crate) fn start(config: &Config, ranges: &Arc<dyn Ranges>, shared: Option<&Secret>) -> Result<Sites, Error> {
         check(&config.sites)?;
+        let room = Room::new(config.most_held);
         let engine = |site: &Site| {
             let sketching = shared.map(|secret| sketching_core::sketching(site, secret));
-            let engine = Engine::new(site, Arc::clone(ranges), sketching, config.threads);
+            let engine = Engine::new(site, Arc::clone(ranges), sketching, config.threads, &room);
             engine.map(Arc::new).map_err(|error| of_site(&site.name, error))
         };
         let mut sites = Sites { all: Vec::new(), hosts: BTreeMap::new(), below: BTreeMap::new(), others: None };

@@ -2,7 +2,7 @@
 
 use crate::config::{Checks, Origin, Site};
 use crate::engine::{Question, Sheet};
-use crate::held::{Held, Store};
+use crate::held::{Held, Room, Store};
 use crate::line::Connector;
 use crate::threads::Each;
 use crate::tls;
@@ -54,7 +54,7 @@ fn no(what: impl fmt::Display) -> NoAnswer {
 }
 
 impl Upstream {
-    pub(crate) fn new(site: &Site, sketching: Sketching, threads: NonZeroUsize) -> Result<Upstream, Error> {
+    pub(crate) fn new(site: &Site, sketching: Sketching, threads: NonZeroUsize, room: Room) -> Result<Upstream, Error> {
         let secure = site.origins.iter().any(|origin| origin.scheme == Scheme::HTTPS);
         let tls = if secure { Some(tls::client(site.origin_ca.as_deref())?) } else { None };
         let client = || {
@@ -66,7 +66,7 @@ impl Upstream {
             clients: Each::new(threads, client),
             origins: site.origins.clone(),
             sketching,
-            store: Store::new(site.bodies, site.spool.clone(), site.most_on_disk),
+            store: Store::new(site.bodies, site.spool.clone(), site.most_on_disk, room),
             give_up: site.give_up,
             checks: site.checks.clone(),
             checked_host: site.hosts.iter().find(|host| !host.starts_with('*')).and_then(|host| host.parse().ok()),

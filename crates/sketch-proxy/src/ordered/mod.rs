@@ -13,7 +13,6 @@ pub use cell::CellGroup;
 
 use crate::config::Site;
 use crate::engine::{Question, Sheet};
-use crate::held::Held;
 use bytes::Bytes;
 use http::header::{
     ALLOW, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
@@ -210,11 +209,11 @@ fn value(bytes: Bytes) -> Response<Bytes> {
     page
 }
 
-/// A page with its sketch.
+/// A page with its sketch, if there is room for it.
 fn taken(sketching: &Sketching, question: &Question, page: Response<Bytes>) -> Option<Answer<Sheet>> {
     let (parts, body) = page.into_parts();
     let (length, hash) = (body.len() as u64, BodyHash::of(&body));
-    let body = (Held::Memory(body), length, hash);
+    let body = (question.room.keep(body)?, length, hash);
     let taken = question.rules.take(sketching, &question.key, &parts, body, &HeaderMap::new());
     let Answer { sketch, keep, response } = taken.ok()?;
     Some(Answer { sketch, keep, response: std::sync::Arc::new(response) })

@@ -85,7 +85,8 @@ impl Door {
         match opened {
             Some(Opened::Asks(asks, mac)) => {
                 let Some(engine) = self.sites.of_group(&asks.site) else { return self.foreign() };
-                match self.collected(body, engine.site.longest_request).await {
+                // Only reads are passed on, and they have no body.
+                match self.collected(body, 0).await {
                     Some(body) => self.asked(engine, &parts, body, &asks, &mac).await,
                     None => self.foreign(),
                 }
@@ -134,7 +135,9 @@ impl Door {
             return self.foreign();
         }
         self.core.counts.served.fetch_add(1, Relaxed);
-        let Ok(question) = engine.question(admitted.forwarded, admitted.key, rules) else { return self.foreign() };
+        let Ok(question) = engine.question(admitted.forwarded, admitted.key, rules, None) else {
+            return self.foreign();
+        };
         let kind = Kind::Read { way: asks.way, after: asks.after };
         match engine.ask(Arc::clone(&question), kind, asks.client).await {
             Ok(Served { page, how, .. }) => match self.whole(&page) {
@@ -148,7 +151,7 @@ impl Door {
     /// All of a page. What passes by cannot be vouched for.
     fn whole(&self, page: &Page<Held>) -> Result<Content, Refusal> {
         let (content, in_memory) = match &page.body {
-            Held::Memory(body) => (full(body.clone()), body.len()),
+            Held::Memory(body) => (full(body.bytes.clone()), body.bytes.len()),
             Held::Disk(spool) => (Reading::new(Arc::clone(spool), 0..page.length).boxed(), 2 * PIECE),
             Held::Passing(_) => return Err(Refusal::Moved),
         };

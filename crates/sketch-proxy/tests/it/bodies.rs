@@ -3,6 +3,7 @@
 use crate::origins::{Sin, Site};
 use flate2::read::GzDecoder;
 use std::io::Read;
+use std::time::Duration;
 use tidings_sketch::http::Bodies;
 
 fn long(seed: u8) -> String {
@@ -61,9 +62,44 @@ async fn what_is_too_long_to_hold_passes_by_rule_and_is_marked() {
     assert_eq!(site.get("/short").await.header("tidings-verified"), "fast");
 }
 
+/// Whatever waits to be verified takes of one room, and gives it back however that ends.
+#[tokio::test]
+async fn bodies_in_memory_are_bounded_together() {
+    for (disk, status) in [(0, 502), (1 << 30, 200)] {
+        let site = Site::start(&[Sin::None; 3], |config| {
+            (config.most_held, config.sites[0].most_on_disk) = (10_000, disk);
+            config.sites[0].bodies.disk = 1 << 20;
+        })
+        .await;
+        for (path, length) in [("/a", 9_000), ("/b", 9_000), ("/short", 500), ("/too-long", (1 << 20) + 1)] {
+            site.put(path, &"x".repeat(length));
+        }
+        // Of three, one fits.
+        for path in ["/a", "/b", "/a"] {
+            let got = site.get(path).await;
+            assert_eq!((got.status, got.body.len() == 9_000), (status, status == 200), "what does not fit lies on disk");
+        }
+        for _ in 0..30 {
+            assert_eq!(site.get("/too-long").await.status, 502);
+        }
+        let patience = tokio::time::Instant::now() + Duration::from_secs(30);
+        while site.get("/short").await.status != 200 {
+            assert!(tokio::time::Instant::now() < patience, "what is over takes none");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn texts_are_compressed_for_whoever_takes_them_so() {
-    let site = Site::start(&[Sin::None, Sin::Stale, Sin::None], |_| {}).await;
+    for memory in [1 << 20, 1_000] {
+        let bodies = Bodies { memory, ..Bodies::default() };
+        let site = Site::start(&[Sin::None, Sin::Stale, Sin::None], |config| config.sites[0].bodies = bodies).await;
+        compressed(site).await;
+    }
+}
+
+async fn compressed(site: Site) {
     let page = long(2);
     site.put("/text", &page);
     let plain = site.get("/text").await;

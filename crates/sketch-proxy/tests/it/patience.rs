@@ -140,6 +140,27 @@ async fn nobody_is_ejected_for_pages_that_take_everybody_long() {
     assert!(site.proxy.standing().iter().all(|(standing, _)| !standing.ejected));
 }
 
+/// A body takes room as long as anybody has it to send, though its client has gone.
+#[tokio::test]
+async fn a_body_whose_client_has_gone_takes_room_while_it_is_under_way() {
+    let site = site(|config| (config.sites[0].writes, config.most_requested) = (Writes::One, 10_000)).await;
+    let mut stream = TcpStream::connect(site.proxy.address()).await.unwrap();
+    let asked = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8000\r\n\r\n{}", "x".repeat(8_000));
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    while site.executed.load(SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(stream);
+    tokio::time::sleep(LONG / 10).await;
+    let write = async || site.asking.ask("POST", "/", &[], &"x".repeat(8_000)).await.status;
+    assert_eq!(write().await, 503);
+    let patience = tokio::time::Instant::now() + Duration::from_secs(30);
+    while write().await == 503 {
+        assert!(tokio::time::Instant::now() < patience, "what is over takes none");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// A client that goes away leaves nobody to blame and nothing under way: what it asked for is heard to its end.
 #[tokio::test]
 async fn what_is_asked_for_is_heard_though_the_client_has_gone() {

@@ -233,6 +233,8 @@ async fn bodies_of_requests_are_bounded_together() {
     let half = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8000\r\n\r\n{}", "x".repeat(7_000));
     let mut slow = TcpStream::connect(site.proxy.address()).await.unwrap();
     slow.write_all(half.as_bytes()).await.unwrap();
+    // It has its room before others come, who would otherwise have it.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let mut others = Vec::new();
     while others.last() != Some(&503) {
         assert!(others.len() < 500, "both are held");

@@ -2,7 +2,7 @@
 
 use crate::config::Site;
 use crate::held::{Held, Room};
-use crate::ordered::{Ordered, Unfit};
+use crate::ordered::{self, Ordered, Unfit};
 use crate::seats::Seats;
 use crate::upstream::Upstream;
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use tidings_sketch::history::{self, Carried, History};
 use tidings_sketch::http::{Forwarded, Page, Rules};
 use tidings_sketch::sigma::Sigma;
 use tidings_sketch::sketch::{Of, Sketch, Sketching};
-use tidings_sketch::sketcher::{self, Ask, Counts, How, Kind, Ranges, Refusal, Sketcher, Standing};
+use tidings_sketch::sketcher::{self, Ask, Counts, How, Kind, Ranges, Refusal, Sketcher, Standing, Writes};
 use tidings_sketch::{Answer, CallId, ReplicaId, RequestId};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
@@ -261,8 +261,11 @@ impl Engine {
         rules: Arc<Rules>,
         body: Option<OwnedSemaphorePermit>,
     ) -> Result<Question, Unfit> {
-        let command = self.ordered.as_ref().map(|ordered| ordered.command(&forwarded));
-        let command = command.transpose()?.unwrap_or_default();
+        let command = match &self.ordered {
+            Some(ordered) => ordered.command(&forwarded)?,
+            None if self.site.writes == Writes::One => ordered::known_conditions(&forwarded).map(|()| Bytes::new())?,
+            None => Bytes::new(),
+        };
         Ok(Arc::new(Asked { forwarded, key, rules, command, room: self.room.clone(), _body: body }))
     }
 

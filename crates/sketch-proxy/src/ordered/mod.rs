@@ -18,7 +18,7 @@ use http::header::{
     ALLOW, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE,
 };
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use tidings_base::Error;
 use tidings_sketch::group::{Kind, Refusal};
 use tidings_sketch::http::{Forwarded, PathRule, Rules};
@@ -189,6 +189,19 @@ fn plain_write(asked: &Forwarded) -> Result<(), Unfit> {
         return Err(Unfit::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     }
     Ok(())
+}
+
+/// Refuses a write to an origin on conditions that it does not understand as its client means them: tags of pages are the proxy's own
+/// (rule D). An origin would find none of them met, or all.
+pub(crate) fn known_conditions(asked: &Forwarded) -> Result<(), Unfit> {
+    let of_tags = |name: &HeaderName| [IF_MATCH, IF_NONE_MATCH].contains(name);
+    let mut conditions = asked.inputs.iter().filter(|(name, _)| asked.method != Method::GET && of_tags(name));
+    match conditions.any(|(_, value)| value.as_bytes().trim_ascii() != b"*") {
+        true => {
+            Err(Unfit::new(StatusCode::NOT_IMPLEMENTED, "an ETag is the proxy's own, and no condition of a write here"))
+        }
+        false => Ok(()),
+    }
 }
 
 fn note(status: StatusCode, text: impl Into<Bytes>) -> Response<Bytes> {

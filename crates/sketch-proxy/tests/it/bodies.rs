@@ -77,7 +77,11 @@ async fn bodies_in_memory_are_bounded_together() {
         // Of three, one fits.
         for path in ["/a", "/b", "/a"] {
             let got = site.get(path).await;
-            assert_eq!((got.status, got.body.len() == 9_000), (status, status == 200), "what does not fit lies on disk");
+            assert_eq!(
+                (got.status, got.body.len() == 9_000),
+                (status, status == 200),
+                "what does not fit lies on disk"
+            );
         }
         for _ in 0..30 {
             assert_eq!(site.get("/too-long").await.status, 502);

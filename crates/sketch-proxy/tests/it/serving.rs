@@ -137,6 +137,22 @@ async fn writes_go_to_nobody_or_to_one() {
     assert_eq!((got.status, got.header("tidings-verified"), &got.body[..], writes(&site)), (200, "no", &b"x"[..], 1));
 }
 
+/// A tag that the proxy made says nothing to an origin: it would refuse every write, or execute each.
+#[tokio::test]
+async fn writes_on_tags_are_refused() {
+    let site = Site::start(&[Sin::None; 3], |config| config.sites[0].writes = Writes::One).await;
+    site.put("/", "hello");
+    let etag = site.get("/").await.header("etag").to_owned();
+    for method in ["PUT", "POST", "DELETE", "PATCH"] {
+        for condition in [("if-match", &etag[..]), ("if-none-match", &etag), ("if-match", "W/\"x\", *")] {
+            let got = site.ask(method, "/", &[condition], "x").await;
+            assert_eq!((got.status, &got.body[..8]), (501, &b"an ETag "[..]), "{method} {condition:?}");
+        }
+    }
+    assert!(site.origins.iter().all(|origin| origin.writes.load(Ordering::SeqCst) == 0));
+    assert_eq!(site.ask("GET", "/", &[("if-none-match", &etag)], "").await.status, 304, "of a read they are ours");
+}
+
 #[tokio::test]
 async fn white_listed_paths_are_marked() {
     let white = PathRule { prefix: "/img/".into(), way: Way::One, personal_too: false };

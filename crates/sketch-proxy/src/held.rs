@@ -91,6 +91,13 @@ struct Writing {
     units: u64,
 }
 
+impl Writing {
+    async fn ended(mut self) -> io::Result<Arc<Spool>> {
+        self.file.flush().await?;
+        Ok(Arc::new(Spool { file: self.file.into_std().await, _room: self.room }))
+    }
+}
+
 impl Store {
     pub(crate) fn new(bodies: Bodies, directory: PathBuf, room: u64, memory: Room) -> Store {
         let permits = usize::try_from(room / ROOM_UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
@@ -102,7 +109,7 @@ impl Store {
         let told = incoming.size_hint().exact();
         match self.bodies.hold(told.unwrap_or(0)) {
             Hold::Refused => return Err(too_long()),
-            Hold::Unverified => return Ok(passing(Bytes::new(), told, incoming)),
+            Hold::Unverified => return Ok(passing(None, told, incoming)),
             Hold::Memory | Hold::Disk => {}
         }
         let (mut length, mut memory) = (0, BytesMut::new());
@@ -114,11 +121,17 @@ impl Store {
                     length += data.len() as u64;
                     match self.bodies.hold(length) {
                         Hold::Refused => return Err(too_long()),
-                        Hold::Unverified if writing.is_none() => {
-                            memory.extend_from_slice(&data);
-                            return Ok(passing(memory.freeze(), None, incoming));
+                        // Its length was not told, and it was held so far.
+                        Hold::Unverified => {
+                            let begun = match writing {
+                                Some(writing) => {
+                                    let written = 0..length - data.len() as u64;
+                                    Begun::Disk(Reading::new(writing.ended().await?, written))
+                                }
+                                None => Begun::Memory(Kept { bytes: memory.freeze(), _room: kept }),
+                            };
+                            return Ok(passing(Some((begun, data)), None, incoming));
                         }
-                        Hold::Unverified => return Err(too_long()),
                         Hold::Memory | Hold::Disk => {
                             let fits = writing.is_none() && self.bodies.hold(length) == Hold::Memory;
                             match self.memory.take(data.len()).filter(|_| fits) {
@@ -143,10 +156,9 @@ impl Store {
                 let hash = BodyHash::of(&body);
                 (Held::Memory(Kept { bytes: body, _room: kept }), hash)
             }
-            Some(mut writing) => {
-                writing.file.flush().await?;
+            Some(writing) => {
                 let hash = writing.pen.finish();
-                (Held::Disk(Arc::new(Spool { file: writing.file.into_std().await, _room: writing.room })), hash)
+                (Held::Disk(writing.ended().await?), hash)
             }
         };
         Ok(Whole { body, length, hash, trailers })
@@ -189,9 +201,9 @@ fn too_long() -> io::Error {
     io::Error::other("its body is too long")
 }
 
-fn passing(first: Bytes, told: Option<u64>, rest: Incoming) -> Whole {
-    let passing = Passing { first, rest };
-    let body = Held::Passing(Mutex::new(Some(passing)));
+fn passing(begun: Option<(Begun, Bytes)>, told: Option<u64>, rest: Incoming) -> Whole {
+    let (begun, next) = begun.map_or((None, Bytes::new()), |(begun, next)| (Some(begun), next));
+    let body = Held::Passing(Mutex::new(Some(Passing { begun, next, rest })));
     // Whoever says the same of it agrees; what it is nobody has seen.
     Whole { body, length: told.unwrap_or(0), hash: BodyHash([0; 32]), trailers: HeaderMap::new() }
 }
@@ -199,8 +211,17 @@ fn passing(first: Bytes, told: Option<u64>, rest: Incoming) -> Whole {
 /// A body on its way past.
 #[derive(Debug)]
 pub(crate) struct Passing {
-    first: Bytes,
+    /// What was held before it was too long.
+    begun: Option<Begun>,
+    next: Bytes,
     rest: Incoming,
+}
+
+/// The beginning of a body.
+#[derive(Debug)]
+enum Begun {
+    Memory(Kept),
+    Disk(Reading),
 }
 
 impl Body for Passing {
@@ -211,17 +232,32 @@ impl Body for Passing {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        if !self.first.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.first)))));
+        let piece = |bytes| Poll::Ready(Some(Ok(Frame::data(bytes))));
+        match &mut self.begun {
+            Some(Begun::Memory(kept)) => {
+                let bytes = std::mem::take(&mut kept.bytes);
+                self.begun = None;
+                return piece(bytes);
+            }
+            Some(Begun::Disk(reading)) => match std::task::ready!(Pin::new(reading).poll_frame(context)) {
+                Some(read) => return Poll::Ready(Some(read)),
+                None => self.begun = None,
+            },
+            None => {}
         }
-        Pin::new(&mut self.rest).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(io::Error::other)))
+        if !self.next.is_empty() {
+            return piece(std::mem::take(&mut self.next));
+        }
+        // Trailers pass by the rules that headers do, and nobody has looked at these.
+        let frame = std::task::ready!(Pin::new(&mut self.rest).poll_frame(context));
+        let frame = frame.map(|frame| frame.map_err(io::Error::other));
+        Poll::Ready(frame.filter(|frame| frame.as_ref().map_or(true, Frame::is_data)))
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.rest.size_hint().exact() {
-            Some(rest) => SizeHint::with_exact(rest + self.first.len() as u64),
-            None => SizeHint::new(),
-        }
+        // Whoever told a length was let past before anything of it was held.
+        let told = self.rest.size_hint().exact().filter(|_| self.begun.is_none() && self.next.is_empty());
+        told.map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 }
 
@@ -238,6 +274,7 @@ impl Spool {
 }
 
 /// A part of a body on disk, read as the client takes it.
+#[derive(Debug)]
 pub(crate) struct Reading {
     spool: Arc<Spool>,
     at: u64,

@@ -302,7 +302,8 @@ async fn page_as_wanted(page: &Page<Held>, how: How, wanted: &Wanted, room: &Arc
     let mut headers: HeaderMap = page.fields.iter().cloned().collect();
     let content = match &page.body {
         Held::Passing(passing) => {
-            let passing = passing.lock().take().filter(|_| reply.send);
+            // Conditions and ranges are of a page that was seen.
+            let passing = passing.lock().take().filter(|_| !wanted.headers_only);
             let content = passing.map_or_else(|| full(Bytes::new()), BodyExt::boxed);
             return finished(page.status, headers, content, How::Unverified);
         }

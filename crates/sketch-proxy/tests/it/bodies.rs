@@ -1,10 +1,18 @@
 //! Bodies that memory does not hold, and bodies in a coding.
 
 use crate::origins::{Sin, Site};
+use bytes::Bytes;
 use flate2::read::GzDecoder;
+use http::Request;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::io::Read;
+use std::net::SocketAddr;
 use std::time::Duration;
 use tidings_sketch::http::Bodies;
+use tidings_sketch_proxy::{Config, Proxy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 fn long(seed: u8) -> String {
     (0..300_000u32).map(|at| char::from(b'a' + ((at.wrapping_mul(2_654_435_761) >> 24) as u8 ^ seed) % 26)).collect()
@@ -91,6 +99,71 @@ async fn bodies_in_memory_are_bounded_together() {
             assert!(tokio::time::Instant::now() < patience, "what is over takes none");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+/// Whoever tells no length is let past, or refused, once it is longer than it may be: as if it had told. Nothing of it is evaluated.
+#[tokio::test]
+async fn a_length_that_is_not_told_changes_nothing() {
+    let page = long(3);
+    for (memory, above) in [(1 << 20, Some(100_000)), (1_000, Some(100_000)), (1_000, None)] {
+        let site = Site::start(&[Sin::None; 3], |config| {
+            config.sites[0].bodies = Bodies { memory, disk: 200_000, unverified_above: above };
+        })
+        .await;
+        site.put("/chunked/long", &page);
+        site.put("/chunked/short", &page[..99_999]);
+        let any = [("if-none-match", "*"), ("range", "bytes=0-9"), ("accept-encoding", "gzip")];
+        for headers in [&any[..0], &any] {
+            let got = site.ask("GET", "/chunked/long", headers, "").await;
+            match above {
+                Some(_) => {
+                    assert_eq!((got.status, got.header("tidings-verified"), got.body == page), (200, "no", true))
+                }
+                None => assert_eq!(got.status, 502),
+            }
+            assert!(got.header("etag").is_empty() && got.header("content-encoding").is_empty(), "{:?}", got.headers);
+        }
+        for verified in ["agreed", "fast"] {
+            let got = site.get("/chunked/short").await;
+            assert_eq!((got.header("tidings-verified"), got.body == page[..99_999]), (verified, true));
+        }
+    }
+}
+
+/// What follows a page that nobody has looked at does not say of itself that somebody has.
+#[tokio::test]
+async fn trailers_of_what_passes_do_not() {
+    let mut urls = Vec::new();
+    for _ in 0..3 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        urls.push(format!("http://{}", listener.local_addr().unwrap()));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = [0; 4_096];
+                let asked = stream.read(&mut head).await.unwrap_or(0);
+                let length = if head[..asked].starts_with(b"GET /long") { 1_000 } else { 10 };
+                let (page, trailers) = ("x".repeat(length), "X-Sum: 1\r\nTidings-Verified: fast\r\n");
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{length:x}\r\n{page}\r\n0\r\n{trailers}\r\n"
+                );
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+    }
+    let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &urls).unwrap();
+    config.sites[0].bodies.unverified_above = Some(100);
+    let proxy = Proxy::start(config).await.unwrap();
+    let stream = TokioIo::new(TcpStream::connect(proxy.address()).await.unwrap());
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    for (path, verified, trailers) in [("/long", "no", 0), ("/short", "agreed", 1), ("/short", "fast", 1)] {
+        let request = Request::get(format!("http://a.org{path}")).body(Empty::<Bytes>::new()).unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.headers()["tidings-verified"], verified);
+        let whole = answer.into_body().collect().await.unwrap();
+        let said = whole.trailers().cloned().unwrap_or_default();
+        assert_eq!((said.len(), said.contains_key("tidings-verified")), (trailers, false), "{path}: {said:?}");
     }
 }
 

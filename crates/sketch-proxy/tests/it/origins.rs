@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -11,8 +12,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tidings_sketch_proxy::{Config, Proxy};
 use tokio::net::TcpListener;
@@ -112,7 +115,16 @@ impl Origin {
         self.asked.lock().unwrap().get(path).copied().unwrap_or(0)
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
+        let chunked = request.uri().path().starts_with("/chunked/");
+        let response = Arc::clone(&self).page(request).await;
+        Ok(response.map(|page| if chunked { Chunked(page).boxed() } else { page.boxed() }))
+    }
+
+    async fn page(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         if self.sin == Sin::Mute {
             std::future::pending::<()>().await;
         }
@@ -125,7 +137,7 @@ impl Origin {
         if method != Method::GET {
             self.writes.fetch_add(1, Ordering::SeqCst);
             let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-            return Ok(Response::new(Full::new(body)));
+            return Response::new(Full::new(body));
         }
         self.reads.fetch_add(1, Ordering::SeqCst);
         *self.asked.lock().unwrap().entry(path.clone()).or_default() += 1;
@@ -151,7 +163,22 @@ impl Origin {
             (_, Some(page)) => respond(StatusCode::OK, page),
             (_, None) => respond(StatusCode::NOT_FOUND, Bytes::from_static(b"no such page")),
         };
-        Ok(response.unwrap())
+        response.unwrap()
+    }
+}
+
+/// A page that comes without a length.
+struct Chunked(Full<Bytes>);
+
+impl Body for Chunked {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.0).poll_frame(context)
     }
 }
 

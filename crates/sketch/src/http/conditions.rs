@@ -13,7 +13,8 @@ use std::ops::Range;
 /// What a client wants. Values that cannot be understood are as if they were not there, which gives the whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    headers_only: bool,
+    /// Whether no content is sent, whatever there is (HEAD).
+    pub headers_only: bool,
     if_match: Option<Tags>,
     if_none_match: Option<Tags>,
     if_modified_since: Option<u64>,

@@ -7,7 +7,8 @@ use crate::seats::Seats;
 use crate::upstream::Upstream;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::Method;
+use http::uri::PathAndQuery;
+use http::{Method, Uri, request};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -251,6 +252,19 @@ impl Engine {
     /// Whether answers have a place in an order. Then reads may not go back (rule A), whatever that costs.
     pub(crate) fn is_ordered(&self) -> bool {
         self.ordered.is_some()
+    }
+
+    /// A request for a name as all spellings of it are asked: a write to one is a write to all, and so is a read.
+    pub(crate) fn spelled(&self, mut parts: request::Parts) -> request::Parts {
+        let target = parts.uri.path_and_query().map(PathAndQuery::as_str);
+        let spelled = self.ordered.as_ref().zip(target).and_then(|(ordered, target)| ordered.spelled(target));
+        // One that is too long to be spelt out is too long to be asked for.
+        if let Some(target) = spelled.and_then(|target| PathAndQuery::try_from(target).ok()) {
+            let mut uri = parts.uri.clone().into_parts();
+            uri.path_and_query = Some(target);
+            parts.uri = Uri::from_parts(uri).unwrap_or(parts.uri);
+        }
+        parts
     }
 
     /// What is asked, if it can be asked of what is behind, and what its body takes.

@@ -87,6 +87,7 @@ async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> An
         Ok(engine) => engine,
         Err(answer) => return *answer,
     };
+    let parts = engine.spelled(parts);
     let rules = engine.rules();
     let (admitted, body) = match admitted(&parts, body, engine, &rules, door).await {
         Ok(admitted) => admitted,

@@ -4,13 +4,13 @@
 //! there. So reads of keys are delay-once (rule A), writes are linearizable, and whoever wants to read his own writes can (rule K).
 //! Pages change outside the order, and are promised no more than those of origins are (rule E).
 
-use super::{Unfit, note, plain_write, taken, value, without_headers};
+use super::{LITERAL, Unfit, note, plain_write, taken, value, without_headers};
 use crate::config::Site;
 use crate::engine::{Question, Sheet};
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, percent_decode_str, percent_encode};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +56,9 @@ pub enum Service {
     Pages,
 }
 
+/// What of a key is not escaped: its slashes, too, since it has no parts.
+const LITERAL_IN_KEYS: &AsciiSet = &LITERAL.remove(b'/');
+
 impl Service {
     /// Its name, as it is typed.
     pub fn name(self) -> &'static str {
@@ -76,6 +79,13 @@ impl Service {
             return Err(Unfit::new(StatusCode::PAYLOAD_TOO_LARGE, why));
         }
         Ok(command)
+    }
+
+    /// One spelling for each key.
+    pub(crate) fn spelled(self, target: &str) -> Option<String> {
+        let key = target.strip_prefix('/').filter(|key| self == Service::Keys && !key.contains('?'))?;
+        let key: Vec<u8> = percent_decode_str(key).collect();
+        Some(format!("/{}", percent_encode(&key, LITERAL_IN_KEYS)))
     }
 
     /// Rules as they hold before this service. Keys know no headers: none passes but to be refused, and whoever asks is answered
@@ -288,6 +298,21 @@ mod tests {
         let refused = |method: &str, target: &str| command(method, target).unwrap_err().status.as_u16();
         assert_eq!([refused("GET", "/"), refused("GET", "/a?b"), refused("POST", "/a")], [400, 400, 405]);
         assert_eq!(refused("GET", &format!("/{}", "a".repeat(1_025))), 400);
+    }
+
+    #[test]
+    fn a_key_has_one_spelling() {
+        let spelled = |target: &str| Service::Keys.spelled(target);
+        for other in ["/a%2fb%20c", "/%61%2Fb%20c", "/a/b%20c"] {
+            assert_eq!(spelled(other).as_deref(), Some("/a/b%20c"), "{other}");
+        }
+        let all: String = (0..=255u8).map(|byte| format!("%{byte:02x}")).collect();
+        for key in [&format!("/{all}")[..], "/a/../b", "//a", "/%zz%", "/%2e"] {
+            let once = spelled(key).unwrap();
+            let command = |target: &str| Service::Keys.command(&asked("GET", target, ""));
+            assert_eq!((command(key), spelled(&once)), (command(&once), Some(once.clone())), "{key}");
+        }
+        assert_eq!((spelled("/a?%62"), spelled("*"), Service::Pages.spelled("/%61")), (None, None, None));
     }
 
     #[test]

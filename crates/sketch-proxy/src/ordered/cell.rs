@@ -8,7 +8,7 @@
 //! Members fail and do not lie: one answer is enough. What makes σ of a place is that the master numbers its answers on each entry
 //! of the log, and that the next master's entries come after all of its own.
 
-use super::{Unfit, note, plain_write, taken, value};
+use super::{LITERAL, Unfit, note, plain_write, taken, value};
 use crate::config::{Origin, Site, origin};
 use crate::engine::{Question, Sheet};
 use crate::line::Connector;
@@ -20,7 +20,7 @@ use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{percent_decode_str, percent_encode};
 use serde::Deserialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -210,6 +210,14 @@ pub(super) fn fits(asked: &Forwarded) -> Result<(), Unfit> {
         Method::PUT | Method::DELETE => plain_write(asked),
         _ => Err(Unfit::method("GET, HEAD, PUT, DELETE")),
     }
+}
+
+/// One spelling for each file's path.
+pub(super) fn spelled(target: &str) -> Option<String> {
+    named(target).ok().filter(|()| !target.contains('?'))?;
+    let parts = target.split('/').map(|part| percent_decode_str(part).collect::<Vec<u8>>());
+    let parts: Vec<String> = parts.map(|part| percent_encode(&part, LITERAL).to_string()).collect();
+    Some(parts.join("/"))
 }
 
 /// Whether a target is a file's path. A node refuses others, too, but without a place: that says nothing of the cell, and would be
@@ -505,6 +513,7 @@ mod tests {
         let (long, too_long) = (format!("/%61/{}", "a".repeat(1_021)), format!("/%61/{}", "a".repeat(1_022)));
         for good in ["/a", "/a/b%20c", "/a/..b", "/%2e%2e%2e", "/%c3%a4", &long] {
             assert_eq!(fits(&asked("GET", good)), Ok(()), "{good}");
+            assert!(spelled(good).is_some_and(|once| spelled(&once) == Some(once.clone())), "{good}");
         }
         // The last ones a node refuses without a place, which would be waited for until everybody is given up.
         for bad in [
@@ -525,7 +534,9 @@ mod tests {
             &too_long,
         ] {
             assert_eq!(fits(&asked("GET", bad)).unwrap_err().status, StatusCode::BAD_REQUEST, "{bad}");
+            assert_eq!(spelled(bad), None, "{bad}");
         }
+        assert_eq!(["/%61/%c3%A4%20", "/a/%C3%a4%20"].map(spelled), [(); 2].map(|()| Some("/a/%C3%A4%20".to_owned())));
         assert_eq!(fits(&asked("POST", "/a")).unwrap_err().status, StatusCode::METHOD_NOT_ALLOWED);
         let mut conditional = asked("PUT", "/a");
         conditional.inputs.push((http::header::IF_MATCH, HeaderValue::from_static("\"1-2\"")));

@@ -19,6 +19,7 @@ use http::header::{
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE,
 };
 use http::{Method, Response, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use tidings_base::Error;
 use tidings_sketch::group::{Kind, Refusal};
 use tidings_sketch::http::{Forwarded, PathRule, Rules};
@@ -107,6 +108,15 @@ impl Ordered {
         match self {
             Ordered::Bft(group) => group.service().command(asked),
             Ordered::Cell(_) => cell::fits(asked).map(|()| Bytes::new()),
+        }
+    }
+
+    /// The target that all spellings of a name are read as, so that they are one request to the sketcher; none where a target is no
+    /// more than a page's path.
+    pub(crate) fn spelled(&self, target: &str) -> Option<String> {
+        match self {
+            Ordered::Bft(group) => group.service().spelled(target),
+            Ordered::Cell(_) => cell::spelled(target),
         }
     }
 
@@ -231,6 +241,9 @@ fn taken(sketching: &Sketching, question: &Question, page: Response<Bytes>) -> O
     let Answer { sketch, keep, response } = taken.ok()?;
     Some(Answer { sketch, keep, response: std::sync::Arc::new(response) })
 }
+
+/// What of a part of a name is not escaped.
+const LITERAL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Puts the methods that would do into an answer.
 pub(crate) fn allow(headers: &mut HeaderMap, methods: Option<&'static str>) {

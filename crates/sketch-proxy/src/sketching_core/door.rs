@@ -87,7 +87,7 @@ impl Door {
                 let Some(engine) = self.sites.of_group(&asks.site) else { return self.foreign() };
                 // Only reads are passed on, and they have no body.
                 match self.collected(body, 0).await {
-                    Some(body) => self.asked(engine, &parts, body, &asks, &mac).await,
+                    Some(body) => self.asked(engine, &engine.spelled(parts), body, &asks, &mac).await,
                     None => self.foreign(),
                 }
             }

@@ -106,6 +106,20 @@ async fn keys_are_written_in_order_and_read_from_one_replica() {
     assert!(stats.all.fast >= 22 && stats.sites[0].origins[3].origin.starts_with("replica-3 127.0.0.1:"), "{stats:?}");
 }
 
+/// A key has many spellings, which are one request: what was seen by one of them is remembered of all.
+#[tokio::test]
+async fn all_spellings_of_a_key_are_one() {
+    let (town, _proxy, asking) = keys([None; 4], |_| {}).await;
+    for (written, value) in [("/a/colour", "red"), ("/%61%2Fcolour", "blue"), ("/a%2f%63olour", "green")] {
+        asking.ask("PUT", written, &[], value).await;
+        town.settled().await;
+        assert_eq!(how(&asking.get("/a%2Fcolour").await), (200, "agreed", value.as_bytes()));
+        for read in ["/a/colour", "/%61/colour", "/a%2fcolou%72"] {
+            assert_eq!(how(&asking.get(read).await), (200, "fast", value.as_bytes()), "{read}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_the_service_does_not_know_is_refused() {
     let (_town, _proxy, asking) = keys([None; 4], |config| config.sites[0].give_up = Duration::from_secs(1)).await;

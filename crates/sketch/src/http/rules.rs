@@ -6,6 +6,7 @@ use crate::sigma::Sigma;
 use crate::sketch::{Of, Sketching};
 use crate::sketcher::Way;
 use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::percent_decode_str;
 
 /// What is done with requests and responses. Every change is a new generation, which is part of s(q): what was remembered
 /// under other rules is not found again.
@@ -130,9 +131,20 @@ impl Rules {
         !hop_by_hop(name) && !is_own(name) && !super::conditions::is_conditional(name)
     }
 
-    /// The way of a read. Whoever names himself may be answered for himself: never fast unless a rule says so (rule C).
+    /// The way of a read. Servers take some paths for other spellings of one path: what the rules say of either holds, if it is the
+    /// stricter. So nobody leads another one to what is verified by a spelling that is not.
     pub(super) fn way(&self, path: &str, personal: bool) -> Way {
-        let rule = self.paths.iter().filter(|rule| path.starts_with(&rule.prefix)).max_by_key(|rule| rule.prefix.len());
+        let literal = self.paths.iter().filter(|rule| path.starts_with(&rule.prefix));
+        let as_it_came = Self::way_by(literal.max_by_key(|rule| rule.prefix.len()), personal);
+        let Some(plain) = plain(path) else { return as_it_came };
+        let leads = |rule: &&PathRule| plain.starts_with(self::plain(&rule.prefix).as_ref().unwrap_or(&rule.prefix));
+        let as_plain = Self::way_by(self.paths.iter().filter(leads).max_by_key(|rule| rule.prefix.len()), personal);
+        let strictest = [Way::Personal, Way::Replicated, Way::Usual];
+        strictest.into_iter().find(|way| [as_it_came, as_plain].contains(way)).unwrap_or(as_it_came)
+    }
+
+    /// Whoever names himself may be answered for himself: never fast unless a rule says so (rule C).
+    fn way_by(rule: Option<&PathRule>, personal: bool) -> Way {
         match rule {
             Some(rule) if !personal || rule.personal_too => rule.way,
             None if !personal => Way::Usual,
@@ -179,6 +191,31 @@ impl Rules {
         }
         (kept, session)
     }
+}
+
+/// The path that the most servers would take for the same: without escapes, empty parts, backslashes and dots. `None` if this one has
+/// none of them.
+fn plain(path: &str) -> Option<String> {
+    if !["%", "\\", "//", "/."].iter().any(|odd| path.contains(odd)) {
+        return None;
+    }
+    let bytes: Vec<u8> = percent_decode_str(path).map(|byte| if byte == b'\\' { b'/' } else { byte }).collect();
+    let text = String::from_utf8_lossy(&bytes);
+    let (mut parts, mut ends_open) = (Vec::new(), true);
+    for part in text.split('/') {
+        // Some servers pass over what follows a semicolon.
+        let name = part.split(';').next().unwrap_or_default();
+        ends_open = matches!(name, "" | "." | "..");
+        match name {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            _ => parts.push(part),
+        }
+    }
+    let end = if ends_open && !parts.is_empty() { "/" } else { "" };
+    Some(format!("/{}{end}", parts.join("/")))
 }
 
 /// How large bodies may be (rule L).

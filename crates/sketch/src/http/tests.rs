@@ -185,6 +185,48 @@ fn cookies_that_do_not_pass_are_as_if_they_were_not_there() {
     assert_eq!(of(&declared, "Accept: x\nCookie: me=1").1, Way::Personal, "it reaches the origin");
 }
 
+/// Whatever a path is spelt like, no rule makes it laxer than the page that servers may take it for.
+#[test]
+fn spellings_do_not_lead_past_rules() {
+    let rule = |prefix: &str, way| PathRule { prefix: prefix.to_owned(), way, personal_too: way != Way::Replicated };
+    let paths = vec![rule("/img/", Way::One), rule("/live/", Way::Replicated), rule("/a%20b/", Way::One)];
+    let rules = Rules { paths, ..Rules::default() };
+    let way = |path: &str, more: &str| {
+        let parts = request(&format!("GET {path}\nHost: x.org{more}"));
+        match rules.admit(&sketching(), "http", &parts, Bytes::new()).unwrap().kind {
+            Kind::Read { way, .. } => way,
+            Kind::Write => panic!("it is a read"),
+        }
+    };
+    for (path, expected) in [
+        ("/img/1", Way::One),
+        ("/img/a%20b", Way::One),
+        ("/img/.hidden/..x", Way::One),
+        ("/a%20b/1", Way::One),
+        ("/img/../login", Way::Usual),
+        ("/img/%2e%2E/login", Way::Usual),
+        ("/img/..%2Flogin", Way::Usual),
+        ("/img/..%5clogin", Way::Usual),
+        ("/img/..;/login", Way::Usual),
+        ("/img/..", Way::Usual),
+        ("/%69mg/1", Way::Usual),
+        ("//img/1", Way::Usual),
+        ("/live/1", Way::Replicated),
+        ("/%6Cive/1", Way::Replicated),
+        ("//live/1", Way::Replicated),
+        ("/x/..%2flive/./1", Way::Replicated),
+        ("/img/%2e%2e/live/1", Way::Replicated),
+        ("http://x.org/live/1", Way::Replicated),
+        ("/live/../x", Way::Replicated),
+        ("/%zz", Way::Usual),
+        ("/../..", Way::Usual),
+    ] {
+        assert_eq!(way(path, ""), expected, "{path}");
+    }
+    let cookie = "\nCookie: me=1";
+    assert_eq!((way("/img/1", cookie), way("/img/../account", cookie)), (Way::One, Way::Personal));
+}
+
 #[test]
 fn the_session_cookie_is_ours_alone() {
     let sigma = Sigma::new(Incarnation(1), 9, 2).unwrap();

@@ -43,23 +43,27 @@ const CORE_CARRIED: &str = "tidings_sketch_core_carried_total";
 /// Bounds of the latency histogram in seconds: from a page of loopback to the longest vote.
 const BUCKETS: [f64; 10] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 10.0];
 
+/// By bucket, how many there were, and how long all took.
+type Seconds = ([u64; BUCKETS.len()], u64, f64);
+
 /// What is counted here; the machines count the rest.
 #[derive(Default)]
 pub(crate) struct Metrics {
-    /// By how it was verified and by status.
-    requests: Mutex<BTreeMap<(String, u16), u64>>,
-    seconds: Mutex<([u64; BUCKETS.len()], u64, f64)>,
+    /// By site, by how it was verified and by status. Those that are for no site are counted under no name.
+    requests: Mutex<BTreeMap<(String, String, u16), u64>>,
+    seconds: Mutex<BTreeMap<String, Seconds>>,
     pub(crate) connections: AtomicU64,
     pub(crate) handshakes_failed: AtomicU64,
     pub(crate) rules_refused: AtomicU64,
 }
 
 impl Metrics {
-    pub(crate) fn answered(&self, verified: &str, status: StatusCode, took: Duration) {
-        *self.requests.lock().entry((verified.to_owned(), status.as_u16())).or_default() += 1;
+    pub(crate) fn answered(&self, site: &str, verified: &str, status: StatusCode, took: Duration) {
+        let of = (site.to_owned(), verified.to_owned(), status.as_u16());
+        *self.requests.lock().entry(of).or_default() += 1;
         let took = took.as_secs_f64();
         let mut seconds = self.seconds.lock();
-        let (buckets, count, sum) = &mut *seconds;
+        let (buckets, count, sum) = seconds.entry(site.to_owned()).or_default();
         BUCKETS.iter().zip(buckets).filter(|(bound, _)| took <= **bound).for_each(|(_, bucket)| *bucket += 1);
         *count += 1;
         *sum += took;
@@ -210,10 +214,15 @@ pub(crate) fn text(sites: &Sites, core: Option<&Core>, metrics: &Metrics) -> Str
     let stats = stats(sites, core, metrics);
     let mut page = Text(String::new());
     page.head(REQUESTS, "counter", "HTTP requests by how their answers were verified, and by status.");
-    for ((verified, status), count) in metrics.requests.lock().iter() {
-        page.line(REQUESTS, &format!("verified=\"{verified}\",status=\"{status}\""), *count as f64);
+    for ((site, verified, status), count) in metrics.requests.lock().iter() {
+        let labels = labelled([("site", site), ("verified", verified), ("status", &status.to_string())]);
+        page.line(REQUESTS, &labels, *count as f64);
     }
-    page.histogram(&metrics.seconds.lock());
+    let mut seconds = metrics.seconds.lock().clone();
+    for site in &stats.sites {
+        seconds.entry(site.name.clone()).or_default();
+    }
+    page.histogram(&seconds);
     let (connections, failed) = (metrics.connections.load(Relaxed), metrics.handshakes_failed.load(Relaxed));
     page.one(CONNECTIONS, "gauge", "Open connections of clients.", connections);
     page.one(HANDSHAKES_FAILED, "counter", "TLS handshakes that failed or took too long.", failed);
@@ -265,10 +274,14 @@ pub(crate) fn text(sites: &Sites, core: Option<&Core>, metrics: &Metrics) -> Str
 
 /// A site that needs no name has none here, either.
 fn labels(site: &SiteStats, origin: Option<&OriginStats>) -> String {
-    let site = (!site.name.is_empty()).then(|| format!("site=\"{}\"", site.name));
-    let origin = origin.map(|of| format!("origin=\"{}\"", of.origin));
-    let both: Vec<String> = site.into_iter().chain(origin).collect();
-    both.join(",")
+    labelled([("site", &site.name), ("origin", origin.map_or("", |of| &of.origin))])
+}
+
+/// Those that say something.
+fn labelled<const N: usize>(labels: [(&str, &str); N]) -> String {
+    let said = labels.into_iter().filter(|(_, value)| !value.is_empty());
+    let said: Vec<String> = said.map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+    said.join(",")
 }
 
 /// Writing to a text does not fail.
@@ -303,14 +316,16 @@ impl Text {
         self.one(CORE_CARRIED, "counter", "Remembered pages that came along with ranges.", core.carried);
     }
 
-    fn histogram(&mut self, (buckets, count, sum): &([u64; BUCKETS.len()], u64, f64)) {
+    fn histogram(&mut self, of: &BTreeMap<String, Seconds>) {
         self.head(SECONDS, "histogram", "How long requests took, until their answers began to leave.");
         let bucket = format!("{SECONDS}_bucket");
-        for (bound, within) in BUCKETS.iter().zip(buckets) {
-            self.line(&bucket, &format!("le=\"{bound}\""), *within as f64);
+        for (site, (buckets, count, sum)) in of {
+            for (bound, within) in BUCKETS.iter().zip(buckets) {
+                self.line(&bucket, &labelled([("site", site), ("le", &bound.to_string())]), *within as f64);
+            }
+            self.line(&bucket, &labelled([("site", site), ("le", "+Inf")]), *count as f64);
+            self.line(&format!("{SECONDS}_sum"), &labelled([("site", site)]), *sum);
+            self.line(&format!("{SECONDS}_count"), &labelled([("site", site)]), *count as f64);
         }
-        self.line(&bucket, "le=\"+Inf\"", *count as f64);
-        self.line(&format!("{SECONDS}_sum"), "", *sum);
-        self.line(&format!("{SECONDS}_count"), "", *count as f64);
     }
 }

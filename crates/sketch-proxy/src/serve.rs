@@ -73,20 +73,19 @@ pub(crate) async fn answer(request: Request<Incoming>, peer: IpAddr, door: &Door
         let host = request.headers().get(header::HOST)?;
         host.to_str().map(str::to_owned).ok()
     });
-    let answer = dealt_with(request, peer, door).await;
+    let (parts, body) = request.into_parts();
+    let (site, answer) = match site(&parts, door) {
+        Ok(engine) => (engine.site.name.as_str(), dealt_with(parts, body, engine, peer, door).await),
+        Err(answer) => ("", *answer),
+    };
     let verified = answer.headers().get(VERIFIED).and_then(|value| value.to_str().ok()).unwrap_or("-");
-    door.metrics.answered(verified, answer.status(), begin.elapsed());
+    door.metrics.answered(site, verified, answer.status(), begin.elapsed());
     tracing::info!(target: "access", %peer, %method, host, path, status = answer.status().as_u16(), verified);
     answer
 }
 
-async fn dealt_with(request: Request<Incoming>, peer: IpAddr, door: &Door) -> Answer {
-    let (parts, body) = request.into_parts();
+async fn dealt_with(parts: request::Parts, body: Incoming, engine: &Arc<Engine>, peer: IpAddr, door: &Door) -> Answer {
     let scheme = if door.tls.is_some() { "https" } else { "http" };
-    let engine = match site(&parts, door) {
-        Ok(engine) => engine,
-        Err(answer) => return *answer,
-    };
     let parts = engine.spelled(parts);
     let rules = engine.rules();
     let (admitted, body) = match admitted(&parts, body, engine, &rules, door).await {

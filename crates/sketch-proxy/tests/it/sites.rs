@@ -87,6 +87,11 @@ async fn each_host_has_its_own_servers() {
     for line in [
         "tidings_sketch_fast_total{site=\"shop\"} 2".to_owned(),
         "tidings_sketch_fast_total{site=\"news\"} 2".to_owned(),
+        "tidings_sketch_requests_total{site=\"shop\",verified=\"fast\",status=\"200\"} 2".to_owned(),
+        "tidings_sketch_requests_total{site=\"stuck\",verified=\"-\",status=\"503\"} 100".to_owned(),
+        "tidings_sketch_requests_total{verified=\"-\",status=\"421\"} 1".to_owned(),
+        "tidings_sketch_request_seconds_bucket{site=\"news\",le=\"+Inf\"} 3".to_owned(),
+        "tidings_sketch_request_seconds_count{site=\"news\"} 3".to_owned(),
         format!("tidings_sketch_origin_up{{site=\"stuck\",origin=\"http://{}\"}} 1", stuck[0].address),
     ] {
         assert!(metrics.contains(&line), "no {line} in {metrics}");

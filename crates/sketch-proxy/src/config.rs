@@ -1,6 +1,7 @@
 //! Which origins, which quorum, which rules; every field with its default and why.
 
 use crate::ordered::{BftGroup, CellGroup, Group, Ordered};
+use crate::sites::plain;
 use crate::threads::cores;
 use crate::tls::Identity;
 use http::Uri;
@@ -31,7 +32,7 @@ impl Origin {
     /// Where it is, however it was written.
     fn place(&self) -> (String, u16) {
         let usual = if self.scheme == Scheme::HTTPS { 443 } else { 80 };
-        (self.authority.host().to_ascii_lowercase(), self.authority.port_u16().unwrap_or(usual))
+        (plain(self.authority.host()), self.authority.port_u16().unwrap_or(usual))
     }
 }
 
@@ -350,11 +351,17 @@ mod tests {
             ["", "healthz", "/a b", "*"].map(|wrong| Checks::of(wrong).unwrap_err().code),
             ["sketch.bad_path"; 4]
         );
-        for (one, other) in [("http://a:1", "http://a:1/"), ("http://A", "http://a:80"), ("https://a", "https://a:443")]
-        {
+        for (one, other) in [
+            ("http://a:1", "http://a:1/"),
+            ("http://A", "http://a:80"),
+            ("http://a.:80", "http://a"),
+            ("https://a", "https://a:443"),
+            ("http://[::1]", "http://[0:0::1]:80"),
+            ("http://[FE80::A]:81", "http://[fe80:0::a]:81"),
+        ] {
             assert!(of(&[one, other]).unwrap_err().message.ends_with("is named twice"), "{one} {other}");
         }
-        assert!(of(&["http://a", "https://a", "http://a:8080"]).is_ok());
+        assert!(of(&["http://a", "https://a", "http://a:8080", "http://[::1]", "http://[::2]"]).is_ok());
         for wrong in ["a:80", "http://a/path", "ftp://a", ""] {
             assert_eq!(of(&[wrong]).unwrap_err().code, "sketch.bad_origin", "{wrong}");
         }

@@ -10,7 +10,7 @@ use crate::held::Room;
 use crate::sketching_core;
 use http::uri::Authority;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tidings_base::{Class, Error, KeyRange};
 use tidings_sketch::sketch::Sketch;
@@ -80,10 +80,19 @@ impl Sites {
     }
 }
 
-/// A host's name, without a port and without the dot at its end.
+/// A host's name, without a port.
 fn host_of(authority: &str) -> String {
-    let host = authority.parse::<Authority>().map_or_else(|_| authority.to_owned(), |whole| whole.host().to_owned());
-    host.strip_suffix('.').unwrap_or(&host).to_ascii_lowercase()
+    let whole = authority.parse::<Authority>();
+    plain(whole.as_ref().map_or(authority, Authority::host))
+}
+
+/// A host in one spelling: without the dot at its end, and an address of IPv6 as it is usually written.
+pub(crate) fn plain(host: &str) -> String {
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match address.and_then(|address| address.parse::<Ipv6Addr>().ok()) {
+        Some(address) => format!("[{address}]"),
+        None => host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase(),
+    }
 }
 
 /// Whose requests are for a site.
@@ -134,7 +143,7 @@ fn check(sites: &[Site]) -> Result<(), Error> {
             let what = format!("no host leads to the site {name}");
             return bad(what, "Say by `hosts` whose requests are for it; all that no other site names are `*`.");
         }
-        for host in site.hosts.iter().map(|host| host.trim_end_matches('.').to_ascii_lowercase()) {
+        for host in site.hosts.iter().map(|host| plain(host)) {
             if let Some(other) = hosts.insert(host.clone(), name).filter(|other| *other != name) {
                 return bad(format!("{host} leads to both {other} and {name}"), "Leave it to one of them.");
             }
@@ -178,6 +187,7 @@ mod tests {
             ("shop.example:8080", "shop"),
             ("shop.example.:8080", "shop"),
             ("[::1]:8080", "shop"),
+            ("[0:0::0001]", "shop"),
             ("www.shop.example", "shop"),
             ("a.b.shop.example", "shop"),
             ("img.shop.example", "images"),
@@ -206,6 +216,7 @@ mod tests {
             [("a b", "a"), ("b", "b")],
             [("a", "a"), ("a", "b")],
             [("a", "a"), ("b", "A.")],
+            [("a", "[::1]"), ("b", "[0::1]")],
             [("a", "*"), ("b", "*")],
         ] {
             let wrong = code(&[(one.0, &[one.1]), (other.0, &[other.1])]);

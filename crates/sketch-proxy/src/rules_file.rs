@@ -91,6 +91,7 @@ pub fn parse(name: &str, text: &str) -> Result<Rules, Error> {
         stripped_cookies: cookies.collect::<Result<Vec<_>, Error>>()?,
         paths: paths.collect::<Result<Vec<_>, Error>>()?,
         remembers_set_cookie: file.remembers_set_cookie,
+        mutant: None,
     })
 }
 

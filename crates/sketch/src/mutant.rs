@@ -39,6 +39,16 @@ pub enum Mutant {
     LostOfOneSite,
     /// K: fast reads do not look at the session.
     SessionIgnored,
+    /// I: what is black-listed is fast all the same.
+    BlackListIgnored,
+    /// I: whoever was charged with too much is left out, however many that are.
+    AllEjected,
+    /// L: a client may cause as many replicated reads as it likes.
+    AllowanceIgnored,
+    /// D: what a client wants of the whole goes upstream.
+    ConditionsForwarded,
+    /// C: a header is forwarded that the sketch does not cover.
+    InputUnsketched,
     /// G: a command that comes again is executed again.
     ExecutedAgain,
     /// F, H: an ordered command needs f + 1 equal replies although reads pass the order by.
@@ -69,7 +79,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 30] = [
+    pub const ALL: [Mutant; 35] = [
         Mutant::MismatchAccepted,
         Mutant::UpdateOfThen,
         Mutant::ComparedWithThen,
@@ -87,6 +97,11 @@ impl Mutant {
         Mutant::EntriesOutliveRange,
         Mutant::LostOfOneSite,
         Mutant::SessionIgnored,
+        Mutant::BlackListIgnored,
+        Mutant::AllEjected,
+        Mutant::AllowanceIgnored,
+        Mutant::ConditionsForwarded,
+        Mutant::InputUnsketched,
         Mutant::ExecutedAgain,
         Mutant::OrderedShort,
         Mutant::FastQuorumShort,
@@ -122,6 +137,11 @@ impl Mutant {
             Mutant::EntriesOutliveRange => "entries-outlive-range",
             Mutant::LostOfOneSite => "lost-of-one-site",
             Mutant::SessionIgnored => "session-ignored",
+            Mutant::BlackListIgnored => "black-list-ignored",
+            Mutant::AllEjected => "all-ejected",
+            Mutant::AllowanceIgnored => "allowance-ignored",
+            Mutant::ConditionsForwarded => "conditions-forwarded",
+            Mutant::InputUnsketched => "input-unsketched",
             Mutant::ExecutedAgain => "executed-again",
             Mutant::OrderedShort => "ordered-short",
             Mutant::FastQuorumShort => "fast-quorum-short",

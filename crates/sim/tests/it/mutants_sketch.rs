@@ -45,7 +45,7 @@ const DIRECT: &[(Rule, u64, &[&str])] = &[
     (Rule::RepeatRemembered, 5, DELAYED),
 ];
 
-/// Rules that no seed here misses: tests of the machines hold them (`crates/sketch/tests/it`).
+/// Rules that no seed here misses: tests of the machines hold them (`crates/sketch/tests/it`, `crates/sketch/src/http`).
 const ELSEWHERE: &[Rule] = &[
     Rule::OverlapKept,
     Rule::Joined,
@@ -55,6 +55,11 @@ const ELSEWHERE: &[Rule] = &[
     Rule::ExecutorTrusted,
     Rule::TransferKeepsTable,
     Rule::AppliedIsNewest,
+    Rule::BlackListIgnored,
+    Rule::AllEjected,
+    Rule::AllowanceIgnored,
+    Rule::ConditionsForwarded,
+    Rule::InputUnsketched,
 ];
 
 /// Two minutes of faults.

@@ -18,6 +18,7 @@ mod rules;
 pub use conditions::{Reply, Wanted, content_range, is_compressible};
 pub use rules::{Bodies, Hold, PathRule, Rules};
 
+use crate::mutant::Mutant;
 use crate::sketch::{BodyHash, Of, Sketch, Sketching};
 use crate::sketcher::Kind;
 use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -240,7 +241,8 @@ impl Rules {
             return Err(BadRequest::Body);
         }
         let (headers, session) = self.without_session(sketching, &parts.headers);
-        let passes = |name: &HeaderName| self.forwards(name) || (!read && conditions::is_conditional(name));
+        let conditions_pass = !read || self.mutant == Some(Mutant::ConditionsForwarded);
+        let passes = |name: &HeaderName| self.forwards(name) || (conditions_pass && conditions::is_conditional(name));
         let inputs = passing(&headers, passes);
         let personal = self.is_personal(&headers);
         let forwarded = Forwarded {
@@ -252,7 +254,12 @@ impl Rules {
             non_inputs: passing(&headers, |name| self.is_non_input(name)),
             body,
         };
-        let key = forwarded.sketch(sketching, self.identity());
+        let key = match self.mutant {
+            Some(Mutant::InputUnsketched) => {
+                Forwarded { inputs: Fields::new(), ..forwarded.clone() }.sketch(sketching, self.identity())
+            }
+            _ => forwarded.sketch(sketching, self.identity()),
+        };
         let kind = match read {
             true => Kind::Read { way: self.way(parts.uri.path(), personal), after: session },
             false => Kind::Write,

@@ -1,6 +1,7 @@
 //! What passes the sketcher, by name; what may be fast, by path; and how large bodies may be.
 
 use super::SESSION_COOKIE;
+use crate::mutant::Mutant;
 use crate::session;
 use crate::sigma::Sigma;
 use crate::sketch::{Of, Sketching};
@@ -29,6 +30,9 @@ pub struct Rules {
     pub paths: Vec<PathRule>,
     /// Whether answers that set a cookie may be remembered. Only where all clients may have the same one.
     pub remembers_set_cookie: bool,
+    /// A rule left out, for tests.
+    #[doc(hidden)]
+    pub mutant: Option<Mutant>,
 }
 
 /// The way of all requests below a path.
@@ -62,6 +66,7 @@ impl Default for Rules {
             stripped_cookies: Vec::new(),
             paths: Vec::new(),
             remembers_set_cookie: false,
+            mutant: None,
         }
     }
 }

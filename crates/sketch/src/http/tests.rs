@@ -185,6 +185,24 @@ fn cookies_that_do_not_pass_are_as_if_they_were_not_there() {
     assert_eq!(of(&declared, "Accept: x\nCookie: me=1").1, Way::Personal, "it reaches the origin");
 }
 
+/// Rules C and D, and that they are missed: what decides an answer is sketched, and no condition goes upstream.
+#[test]
+fn inputs_are_sketched_and_conditions_stay_here() {
+    let of = |mutant, headers: &str| {
+        let parts = request(&format!("GET /\nHost: x.org\n{headers}"));
+        let admitted = Rules { mutant, ..Rules::default() }.admit(&sketching(), "http", &parts, Bytes::new()).unwrap();
+        (admitted.key, admitted.forwarded.inputs.len())
+    };
+    for (mutant, alike) in [(None, false), (Some(Mutant::InputUnsketched), true)] {
+        let [one, other] = ["Accept-Language: de", "Accept-Language: en"].map(|headers| of(mutant, headers));
+        assert_eq!((one.1, other.1, one.0 == other.0), (1, 1, alike), "{mutant:?}");
+    }
+    for (mutant, forwarded) in [(None, 0), (Some(Mutant::ConditionsForwarded), 4)] {
+        let conditions = "If-None-Match: *\nIf-Modified-Since: x\nRange: bytes=0-1\nAccept-Encoding: gzip";
+        assert_eq!(of(mutant, conditions).1, forwarded, "{mutant:?}");
+    }
+}
+
 /// Whatever a path is spelt like, no rule makes it laxer than the page that servers may take it for.
 #[test]
 fn spellings_do_not_lead_past_rules() {

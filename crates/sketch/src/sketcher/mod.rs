@@ -307,8 +307,12 @@ pub struct Sketcher<Q, R> {
 impl<Q: Clone, R: Clone> Sketcher<Q, R> {
     /// A sketcher with what it remembers.
     pub fn new(options: Options, history: Arc<History>, ranges: Arc<dyn Ranges>) -> Sketcher<Q, R> {
+        let most_ejected = match options.mutant {
+            Some(Mutant::AllEjected) => options.replicas,
+            _ => options.faults,
+        };
         Sketcher {
-            replicas: Replicas::new(options.replicas, options.faults, &options.secret),
+            replicas: Replicas::new(options.replicas, most_ejected, &options.secret),
             lists: Lists::new(options.replicas),
             limits: Limits::new(options.allowance),
             options,
@@ -387,13 +391,13 @@ impl<Q: Clone, R: Clone> Sketcher<Q, R> {
 
     /// Rule L.
     fn allows(&mut self, now: Now, client: u64) -> bool {
-        self.limits.allow(now.mono, client, self.ranges.share())
+        self.limits.allow(now.mono, client, self.ranges.share()) || self.is(Mutant::AllowanceIgnored)
     }
 
     /// Rules I and K: whether an entry lets a read be fast.
     fn may_be_fast(&self, entry: &Entry, after: Option<Sigma>) -> bool {
         let session = self.is(Mutant::SessionIgnored) || after.is_none_or(|write| entry.sigma > write);
-        !entry.black && session
+        (!entry.black || self.is(Mutant::BlackListIgnored)) && session
     }
 
     fn write(&mut self, now: Now, pending: Pending<Q>, out: &mut Outbox<Output<Q, R>>) {

@@ -267,6 +267,40 @@ fn black_listed_reads_are_never_fast_and_kept_up() {
     assert_eq!(desk.read(1), End::Answered(5, How::Fast));
 }
 
+/// Rule I, and that it is missed: at most f are left out, however many are charged.
+#[test]
+fn no_more_than_f_are_left_out() {
+    for (mutant, left_out) in [(None, 1), (Some(Mutant::AllEjected), 3)] {
+        let mut desk = Desk::new(Options { mutant, ..options() });
+        for _ in 0..500 {
+            desk.read_with(1, USUAL, |replica, page| (replica == ReplicaId(0)).then_some(page));
+        }
+        let standing = desk.sketcher.standing(desk.now.mono);
+        assert_eq!(standing.iter().filter(|standing| standing.ejected).count(), left_out, "{mutant:?}");
+    }
+}
+
+/// Rules I and L, and that they are missed: what is listed is not tried, and what a client causes is bounded.
+#[test]
+fn lists_and_allowances_are_kept_to() {
+    let allowance = Some(Allowance { burst: 8, every: Duration::from_secs(3_600) });
+    let of = |mutant| {
+        let mut desk = Desk::new(Options { mutant, allowance, ..options() });
+        for page in 0..17 {
+            desk.pages.insert(1, page);
+            desk.read(1);
+        }
+        let tried = desk.sketcher.counts().tried_fast;
+        let listed_is_tried = desk.read(1) == End::Answered(16, How::Fast);
+        assert_eq!(desk.sketcher.counts().tried_fast > tried, listed_is_tried);
+        let refused = (100..120).filter(|request| desk.read(*request) == End::Refused(Refusal::TooManyReplicated));
+        (listed_is_tried, refused.count())
+    };
+    assert_eq!(of(None), (false, 13));
+    assert_eq!(of(Some(Mutant::BlackListIgnored)), (true, 13));
+    assert_eq!(of(Some(Mutant::AllowanceIgnored)), (false, 0));
+}
+
 #[test]
 fn what_changes_with_every_read_is_listed_until_it_settles() {
     let mut desk = Desk::new(options());

@@ -26,6 +26,14 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(run("tables", 3, &short(2)), run("tables", 3, &short(2)));
 }
 
+/// R9: in these worlds one live query is only told to read again, and has in the end what a fresh read says.
+#[test]
+fn live_queries_that_are_read_again_end_with_what_there_is() {
+    for seed in [5, 15, 35] {
+        assert_eq!(run("tables", seed, &short(2)).unwrap().failures, [], "seed {seed}");
+    }
+}
+
 /// A live query waited for the rest of an answer whose pieces had overtaken each other, and missed changes until the end.
 #[test]
 fn seeds_in_which_a_live_query_missed_a_change_are_green() {

@@ -8,7 +8,8 @@
 //! All machines are the production ones, those of placement and of the store too. Messages are lost, repeated and late;
 //! partitions move as leases lapse, and former owners hear of it late; nodes, store and clients crash; the store is slow, or
 //! does not reach some rows; tables are dropped and made again; clients return with cursors, say something else of
-//! themselves, and lose their claims; devices leave, hear through Notify (a map of versions here), and come back. When the
+//! themselves, and lose their claims; in some worlds one reads all again whenever it is told that something may have changed
+//! (R9); devices leave, hear through Notify (a map of versions here), and come back. When the
 //! faults are over every operation must have an outcome, every live query must have told what a fresh read says, and so must
 //! what a device has that is away and was told nothing; and again after each of a few moments in which links fail for a blink
 //! and nothing follows.
@@ -115,6 +116,7 @@ impl Run {
         around.files.create(PASSING, Vec::new());
         // Not drawn: seeds that are kept for what they showed without copies, scans and devices go on as they did.
         let (copies, devices) = ((seed % 5).is_multiple_of(2), matches!(seed % 5, 2 | 4));
+        let rereads = seed % 10 == 5;
         let others = clients.iter().copied().chain([cell]).chain(servers.clone()).collect();
         let replicas: Vec<HostId> = nodes.iter().chain(&managers).copied().collect();
         let times = Times::FAST;
@@ -137,7 +139,7 @@ impl Run {
                 devices,
                 mutant: options.mutant.and_then(Mutant::of_tables),
             },
-            habits: client::Habits { think: THINK[own.below(3) as usize], whole, scans: copies, devices },
+            habits: client::Habits { think: THINK[own.below(3) as usize], whole, scans: copies, devices, rereads },
             calm: false,
         };
         for host in town.everybody() {

@@ -1,17 +1,18 @@
-//! A client's live query: what it hears is folded; a channel that breaks is opened again elsewhere, from the last cursor.
+//! A client's live query: what it hears is folded; a channel that breaks is opened again elsewhere, from the last cursor. One that
+//! is told no more than that something may have changed reads all rows again (R9).
 
-use super::{Client, Out};
+use super::{AGAIN, Client, Out, REREADS, Rereading, reads};
 use crate::kernel::{Effect, HostId};
 use crate::scenarios::tables::fact::{Fact, Rows, of_team, value_of};
 use crate::scenarios::tables::files::LASTING;
-use crate::scenarios::tables::letter::{Letter, Watches};
+use crate::scenarios::tables::letter::{Asked, Letter, Watches};
 use crate::scenarios::tables::node::SEAL;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidings_base::{Mono, Now};
 use tidings_predicate::Key;
 use tidings_predicate::query::Ask;
-use tidings_tables::calls::{Caller, Visible};
+use tidings_tables::calls::{Caller, Level, Read, Span, Visible};
 use tidings_tables::gateway::{Event, Start};
 use tidings_tables::live::Change;
 use tidings_tables::refusal::Refusal;
@@ -23,6 +24,8 @@ const SILENCE: Duration = Duration::from_secs(9);
 const MISSING: Duration = Duration::from_secs(3);
 /// Once in so many times a client asks by the clock, which it may not (R9).
 const CLOCKED: u64 = 12;
+/// Of those whose live query is read again: more than there ever is.
+const LIMIT: usize = 1_000;
 /// What a cursor has before its positions, sealed as it is here.
 const HEAD: usize = 34;
 
@@ -53,6 +56,8 @@ pub(super) struct Live {
     clocked: bool,
     /// What the client said of itself, and before that.
     teams: Vec<char>,
+    /// The rows are to be read again.
+    again: bool,
 }
 
 impl Live {
@@ -112,6 +117,9 @@ impl Client {
             ..Live::default()
         };
         let mut ask = self.query();
+        if self.is_rereader() {
+            ask.limit = Some(LIMIT);
+        }
         if clocked {
             ask.project = vec![("at".to_owned(), "now()".to_owned())];
         }
@@ -123,6 +131,29 @@ impl Client {
     /// T1: whether it returns with what it had at its cursor, as who stores both together. Others return with all that they heard.
     fn keeps_both(&self) -> bool {
         self.number < 2
+    }
+
+    /// Whether its live query is read again: somebody whose claims do not end.
+    fn is_rereader(&self) -> bool {
+        self.habits.rereads && self.number == 2
+    }
+
+    /// Reads what its live query asks, until it is answered.
+    pub(super) fn read_again(&mut self, now: Now, out: &mut Out) {
+        let (id, team) = (self.id(REREADS), self.me.team);
+        let again = now.mono + Duration::from_millis(self.rng.between(AGAIN.0, AGAIN.1));
+        self.reread = Some(Rereading { id, team, again });
+        let read = Read { ask: self.query(), ..reads(Span::All, Level::Latest, team) };
+        let caller = self.caller();
+        self.ask(id, LASTING, caller, Asked::Scan(Box::new(read), Vec::new()), out);
+    }
+
+    /// All rows, as they were behind the last word that they may have changed.
+    pub(super) fn reread(&mut self, id: u64, records: Vec<Visible>, out: &mut Out) {
+        let Some(Rereading { team, .. }) = self.reread.take_if(|reread| reread.id == id) else { return };
+        records.iter().for_each(|record| self.shows(record, vec![team], out));
+        let row = |record: Visible| (record.key.clone(), (record.version, value_of(&record)));
+        self.me.live.rows = records.into_iter().map(row).collect();
     }
 
     /// Says something else of itself.
@@ -207,6 +238,9 @@ impl Client {
                 Err(refusal) => self.ended(now, &refusal, out),
             }
         }
+        if std::mem::take(&mut self.me.live.again) {
+            self.read_again(now, out);
+        }
         let live = &mut self.me.live;
         live.missing = (!live.early.is_empty()).then(|| live.missing.unwrap_or(now.mono));
     }
@@ -247,7 +281,10 @@ impl Client {
                 self.me.live.taken += 1;
                 changes.into_iter().for_each(|change| self.changes(change, out));
             }
-            Event::Again => self.me.live.taken += 1,
+            Event::Again => {
+                self.me.live.taken += 1;
+                self.me.live.again = true;
+            }
             Event::Settling => self.me.live.settling = true,
             Event::Settled => self.me.live.settling = false,
             Event::Progress { cursor } => self.given(cursor, out),
@@ -282,11 +319,12 @@ impl Client {
     /// A cursor: everything up to there has been told.
     fn given(&mut self, cursor: Vec<u8>, out: &mut Out) {
         self.begins_watch();
-        let (client, live) = (self.number, &mut self.me.live);
+        let (client, rereads, live) = (self.number, self.is_rereader(), &mut self.me.live);
         let sealed = cursor.first() == Some(&SEAL);
         // R4: one that names no partition says that everything is to come, and nothing about what is there already.
         let says = cursor.len() > HEAD;
-        let exactly = (says && self.habits.whole && !live.ahead && !live.clocked && !live.settling).then(|| {
+        let folds = self.habits.whole && !rereads;
+        let exactly = (says && folds && !live.ahead && !live.clocked && !live.settling).then(|| {
             // The data epoch is the client's own count, and no part of where it is.
             cursor.iter().enumerate().filter(|(at, _)| !(26..34).contains(at)).map(|(_, byte)| *byte).collect()
         });

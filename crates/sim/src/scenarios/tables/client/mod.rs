@@ -39,6 +39,7 @@ const PASSES: u64 = 1 << 41;
 const COMPARES: u64 = 1 << 42;
 const LAST: u64 = 1 << 43;
 const FORKS: u64 = 1 << 44;
+const REREADS: u64 = 1 << 45;
 
 /// How clients behave.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,8 @@ pub struct Habits {
     pub scans: bool,
     /// Some clients are devices, which leave and hear through Notify.
     pub devices: bool,
+    /// One live query is read again whenever something may have changed (R9).
+    pub rereads: bool,
 }
 
 /// An operation without outcome.
@@ -93,6 +96,14 @@ struct Reading {
     until: Mono,
 }
 
+/// All rows of a live query that is read again, under way.
+#[derive(Debug)]
+struct Rereading {
+    id: u64,
+    team: char,
+    again: Mono,
+}
+
 impl Reading {
     fn is_of(&self, key: &Key) -> bool {
         self.key.as_ref().is_none_or(|of| of == key)
@@ -111,6 +122,7 @@ pub struct Client {
     habits: Habits,
     me: Memory,
     read: Option<Reading>,
+    reread: Option<Rereading>,
     next: Mono,
     calm: bool,
     /// At the end: what is still to be compared or read, and when it is asked again.
@@ -170,6 +182,7 @@ impl Client {
             habits,
             me,
             read: None,
+            reread: None,
             next,
             calm,
             asks: None,
@@ -197,7 +210,7 @@ impl Client {
 
     /// Whether it waits for nothing.
     pub fn is_quiet(&self) -> bool {
-        self.calm && self.me.open.is_empty() && self.asks.is_none()
+        self.calm && self.me.open.is_empty() && self.asks.is_none() && self.reread.is_none()
     }
 
     /// A frame or an answer of a node.
@@ -217,9 +230,10 @@ impl Client {
         let open = self.me.open.values().map(|open| open.again).min();
         let read = self.read.as_ref().map(|reading| reading.until);
         let asks = self.asks.map(|(_, again)| again);
+        let reread = self.reread.as_ref().map(|reread| reread.again);
         let live = (!self.me.device.away).then(|| self.me.live.deadline());
         let look = self.is_device().then_some(self.me.device.look);
-        [next, open, read, asks, live, look].into_iter().flatten().min()
+        [next, open, read, reread, asks, live, look].into_iter().flatten().min()
     }
 
     /// Time has passed.
@@ -233,6 +247,9 @@ impl Client {
         }
         if self.asks.is_some_and(|(_, again)| again <= now.mono) {
             self.ask_again(now, out);
+        }
+        if self.reread.as_ref().is_some_and(|reread| reread.again <= now.mono) {
+            self.read_again(now, out);
         }
         if !self.calm && self.next <= now.mono {
             let mean = self.habits.think.as_millis() as u64;
@@ -488,6 +505,8 @@ impl Client {
 
     fn answered(&mut self, now: Now, id: u64, answer: Result<Answered, Refusal>, out: &mut Out) {
         match (id, answer) {
+            (REREADS.., Ok(Answered::Rows(records, _))) => self.reread(id, records, out),
+            (REREADS.., _) => {}
             (FORKS.., Ok(Answered::Written(partition, outcome))) => {
                 self.written(id - FORKS, Ok((partition, outcome)), true, out);
             }

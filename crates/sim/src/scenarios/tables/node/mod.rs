@@ -160,6 +160,8 @@ impl Node {
             page: 3,
             page_bytes: habits.piece,
             log_changes: habits.log,
+            // As long as marks of deletions are kept here: they go while others go on from before them.
+            log_time: Duration::from_secs(60),
             seed: rng.next_u64(),
             collects: false,
             mutant: habits.mutant,

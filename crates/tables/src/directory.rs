@@ -508,8 +508,14 @@ mod tests {
         assert_eq!(table.alter(&caller("other"), public.clone()), Err(Refusal::NotYours));
         assert_eq!(table.alter(&caller("shop"), public), Ok(()));
         assert_eq!((table.properties.access, table.properties.app.as_str()), (Access::Public, "shop"));
-        let wrong = Properties { may_write: Some("1 +".to_owned()), ..Properties::default() };
-        assert!(matches!(table.alter(&caller("shop"), wrong), Err(Refusal::Query(_))));
+        // A rule over columns themselves would deny every write.
+        for rule in ["1 +", "price < 3", "old.n < nwe.n"] {
+            let wrong = Properties { may_write: Some(rule.to_owned()), ..Properties::default() };
+            assert!(matches!(table.alter(&caller("shop"), wrong), Err(Refusal::Query(_))), "{rule}");
+        }
+        let rule = "old == null || new.n > old.n && writer == user.sub && key != ''";
+        let right = Properties { may_write: Some(rule.to_owned()), ..Properties::default() };
+        assert_eq!(table.alter(&caller("shop"), right), Ok(()));
     }
 
     /// Level first, then the list; the application and operators are not shut out.

@@ -6,10 +6,12 @@ use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tidings_predicate::{Dialect, Functions, Kinds, Predicate};
+use tidings_predicate::{Dialect, Functions, Kinds, Predicate, Wrong};
 
 /// The most columns of a schema.
 pub const MAX_SCHEMA: usize = 512;
+/// What a rule for writers sees besides `key` and `user`.
+const SEEN: [&str; 3] = ["old", "new", "writer"];
 
 /// What a table is, apart from its records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +80,15 @@ impl Properties {
     /// What guards its writes, if anything does: it may call functions that are pure, where whoever decides knows them.
     pub fn guard(&self, functions: &Functions) -> Result<Option<Predicate>, Refusal> {
         let Some(text) = &self.may_write else { return Ok(None) };
-        let guard = Predicate::compile(text, &Dialect { functions: functions.clone(), ..Dialect::default() })?;
+        let columns = SEEN.map(|name| (name.to_owned(), Kinds::DATA)).into();
+        let dialect = Dialect { functions: functions.clone(), columns, closed: true, ..Dialect::default() };
+        let guard = Predicate::compile(text, &dialect).map_err(|mut refusal| {
+            if refusal.wrong == Wrong::Name {
+                refusal.message +=
+                    "; a rule for writers sees `old`, `new` (columns stand as `new.price`), `writer`, `key` and `user`";
+            }
+            refusal
+        })?;
         guard.check_pure()?;
         Ok(Some(guard))
     }

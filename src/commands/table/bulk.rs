@@ -4,7 +4,7 @@ use super::with_tables;
 use crate::cli::Remote;
 use crate::cli::table::Format;
 use crate::output::{self, broken};
-use futures::future::try_join_all;
+use futures::future::join_all;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
@@ -77,7 +77,7 @@ pub fn import(
         if format == Format::Csv {
             let mut text = String::new();
             input.read_to_string(&mut text).map_err(failed)?;
-            return write(&table, &audience, csv::read(&text)?.into_iter().map(Line::from).collect()).await;
+            return write(&table, &audience, 0, csv::read(&text)?).await;
         }
         let (mut count, mut batch) = (0, Vec::new());
         for (number, line) in (1..).zip(BufReader::new(input).lines()) {
@@ -86,15 +86,16 @@ pub fn import(
                 continue;
             }
             let record = form::line_of(&line);
-            batch.push(record.map_err(|error| Error {
+            let record = record.map_err(|error| Error {
                 message: format!("line {number}: {}; {count} records before it are written", error.message),
                 ..error
-            })?);
+            })?;
+            batch.push((number, record));
             if batch.len() == AT_ONCE {
-                count += write(&table, &audience, std::mem::take(&mut batch)).await?;
+                count = write(&table, &audience, count, std::mem::take(&mut batch)).await?;
             }
         }
-        Ok(count + write(&table, &audience, batch).await?)
+        write(&table, &audience, count, batch).await
     })?;
     match remote.json {
         true => output::json(&json!({ "written": count })),
@@ -103,18 +104,18 @@ pub fn import(
     Ok(())
 }
 
-async fn write(table: &Table, audience: &str, records: Vec<Line>) -> Result<usize, Error> {
-    let count = records.len();
+/// Writes lines behind so many that are written; how many are then.
+async fn write(table: &Table, audience: &str, mut count: usize, records: Vec<(usize, Line)>) -> Result<usize, Error> {
     let mut records = records.into_iter();
     loop {
         let some: Vec<_> = records.by_ref().take(AT_ONCE).collect();
         if some.is_empty() {
             return Ok(count);
         }
-        try_join_all(some.into_iter().map(|Line { key, columns, audience: own }| async {
-            let audience = own.unwrap_or_else(|| audience.to_owned());
-            table.write(Write::put(key, columns).audience(audience)).await?.committed()
-        }))
-        .await?;
+        let writes = some.into_iter().map(async |(number, Line { key, columns, audience: own })| {
+            let write = Write::put(key, columns).audience(own.unwrap_or_else(|| audience.to_owned()));
+            (number, table.write(write).await.and_then(|outcome| outcome.committed()).map(drop))
+        });
+        count = form::written(count, join_all(writes).await)?;
     }
 }

@@ -237,6 +237,17 @@ fn exports_are_imported_as_they_were() {
     }
     let read = lines(&table(&server, &["read", "one", "key == 'k'", "--json"]).out);
     assert_eq!(read[0]["columns"]["n"], "9007199254740993", "beyond what readers of JSON take exactly");
+
+    // The first that is refused is told by its line, and how many are written all the same.
+    create(&server, "typed", &["--column", "n:int"]);
+    let records = [("a", json!(1)), ("b", json!("x")), ("c", json!("y")), ("d", json!(4))];
+    let ndjson = records.map(|(key, n)| format!("{}\n", json!({ "key": key, "columns": { "n": n } }))).concat();
+    for (format, text, line) in [("ndjson", ndjson.as_str(), 2), ("csv", "key,n\na,1\nb,x\nc,y\nd,4\n", 3)] {
+        let file = dir.path().join("refused");
+        std::fs::write(&file, text).unwrap();
+        let refused = server.run(&["table", "import", "typed", file.to_str().unwrap(), "--format", format]);
+        refused.failed(2, &format!("line {line}, with 2 others written: "));
+    }
 }
 
 #[test]

@@ -50,6 +50,9 @@ fn a_table_by_curl() {
     let import = "{\"key\":\"kiwi\",\"columns\":{\"price\":9}}\n";
     let (status, imported) = http("POST", server.address, "/v1/tables/prices/import", import).unwrap();
     assert_eq!((status, imported.as_str()), (200, "{\"written\":1}"));
+    let refused = format!("{import}{{\"key\":\"fig\",\"columns\":{{}},\"audience\":\"(\"}}\n");
+    let (status, refused) = http("POST", server.address, "/v1/tables/prices/import", &refused).unwrap();
+    assert!(status == 400 && refused.contains("line 2, with 1 others written: "), "{status}: {refused}");
     let exported = http_get(server.address, "/v1/tables/prices/export?format=csv").unwrap().1;
     assert!(exported.contains("key,price\r\napple,3\r\nkiwi,9\r\n"), "{exported}");
     assert_eq!(ask("DELETE", "/v1/tables/prices/records/kiwi", Value::Null).0, 200);

@@ -3,7 +3,7 @@
 //! A field is JSON if it is quoted so or begins like it (`3`, `true`, `[…]`, `{…}`, `"…"`), otherwise text; an empty field is
 //! no value at all.
 
-use super::form::Columns;
+use super::form::{Columns, Line};
 use std::collections::BTreeSet;
 use tidings_base::{Class, Error};
 use tidings_predicate::json::{self, Form};
@@ -79,16 +79,21 @@ fn field(text: &str) -> String {
     }
 }
 
-/// Reads lines: keys and columns, in order.
-pub fn read(text: &str) -> Result<Vec<(Key, Columns)>, Error> {
+/// Reads lines, each with its number.
+pub fn read(text: &str) -> Result<Vec<(usize, Line)>, Error> {
     // Spreadsheets mark their UTF-8 by an invisible character.
     let mut lines = fields(text.strip_prefix('\u{feff}').unwrap_or(text))?.into_iter();
     let Some(heading) = lines.next() else { return Ok(Vec::new()) };
     let at = heading.iter().position(|name| name == KEY).ok_or_else(|| bad(1, "the heading names no `key`"))?;
+    let mut names = BTreeSet::new();
+    if let Some(twice) = heading.iter().find(|name| !names.insert(*name)) {
+        return Err(bad(1, format!("the heading names `{twice}` twice")));
+    }
     let record = |(number, line): (usize, Vec<String>)| {
         if line.len() != heading.len() {
             return Err(bad(number, format!("it has {} fields, and the heading {}", line.len(), heading.len())));
         }
+        let value = |text: &str| value(text).map_err(|error| bad(number, error.message));
         let key = match value(&line[at])? {
             Some(Value::String(text)) => Key::String(text),
             Some(Value::Bytes(bytes)) => Key::Bytes(bytes),
@@ -101,7 +106,7 @@ pub fn read(text: &str) -> Result<Vec<(Key, Columns)>, Error> {
                 columns.insert(name.clone(), value);
             }
         }
-        Ok((key, columns))
+        Ok((number, Line::from((key, columns))))
     };
     (2..).zip(lines).map(record).collect()
 }
@@ -165,23 +170,32 @@ mod tests {
         let writer = Writer::new(columns.keys().cloned());
         for key in [Key::from("k"), Key::from("3"), Key::Bytes(vec![0, 255])] {
             let text = writer.heading() + &writer.record(&key, &columns);
-            assert_eq!(read(&text).unwrap(), [(key.clone(), columns.clone())], "{text}");
-            assert_eq!(read(&format!("\u{feff}{text}")).unwrap(), [(key, columns.clone())], "as spreadsheets write it");
+            let expected = [(2, Line::from((key, columns.clone())))];
+            assert_eq!(read(&text).unwrap(), expected, "{text}");
+            assert_eq!(read(&format!("\u{feff}{text}")).unwrap(), expected, "as spreadsheets write it");
         }
         let fewer = Columns::from([("int".to_owned(), Value::Int(1))]);
         let text = writer.heading() + &writer.record(&Key::from("k"), &fewer);
-        assert_eq!(read(&text).unwrap(), [(Key::from("k"), fewer)]);
+        assert_eq!(read(&text).unwrap(), [(2, Line::from((Key::from("k"), fewer)))]);
     }
 
     #[test]
     fn bad_lines_are_named() {
-        for bad in ["a,b\n1,2\n", "key,b\nx\n", "key\n\"x\n", "key,b\n,1\n"] {
-            assert_eq!(read(bad).unwrap_err().code, "tables.bad_csv", "{bad:?}");
+        for (bad, line) in [
+            ("a,b\n1,2\n", 1),
+            ("key,a,a\nx,1,2\n", 1),
+            ("key,key\nx,y\n", 1),
+            ("key,b\nx\n", 2),
+            ("key\n\"x\n", 2),
+            ("key,b\nx,1\n,1\n", 3),
+            ("key,b\nx,9223372036854775808\n", 2),
+        ] {
+            let error = read(bad).unwrap_err();
+            assert_eq!(error.code, "tables.bad_csv", "{bad:?}");
+            assert!(error.message.starts_with(&format!("line {line} ")), "{bad:?}: {}", error.message);
         }
         assert_eq!(read("").unwrap(), []);
-        assert_eq!(
-            read("key,a\n7,x").unwrap(),
-            [(Key::from("7"), Columns::from([("a".to_owned(), Value::from("x"))]))]
-        );
+        let x = Columns::from([("a".to_owned(), Value::from("x"))]);
+        assert_eq!(read("key,a\n7,x").unwrap(), [(2, Line::from((Key::from("7"), x)))]);
     }
 }

@@ -243,6 +243,16 @@ impl From<(Key, Columns)> for Line {
     }
 }
 
+/// What came of lines that were written together, in their order, behind so many that are written: how many are by now, or which
+/// is the first that is not.
+pub fn written(before: usize, lines: Vec<(usize, Result<(), Error>)>) -> Result<usize, Error> {
+    let count = before + lines.iter().filter(|(_, written)| written.is_ok()).count();
+    let refused = lines.into_iter().find_map(|(number, written)| Some((number, written.err()?)));
+    refused.map_or(Ok(count), |(number, error)| {
+        Err(Error { message: format!("line {number}, with {count} others written: {}", error.message), ..error })
+    })
+}
+
 /// A netid as people write it: 32 hexadecimal digits.
 pub fn netid_of(text: &str) -> Result<Bytes, Error> {
     let digits = Some(text).filter(|text| text.len() == 32 && text.is_ascii());

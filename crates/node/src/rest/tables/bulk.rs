@@ -171,23 +171,25 @@ pub(in crate::rest) async fn import(
     let audience = text_of(&mut query, "audience")?.unwrap_or_default();
     query.finish()?;
     let text = std::str::from_utf8(&body).map_err(|_| bad_path("the body is not UTF-8"))?;
-    let records: Vec<Line> = match lines {
-        Lines::Csv => csv::read(text)?.into_iter().map(Line::from).collect(),
+    let records: Vec<(usize, Line)> = match lines {
+        Lines::Csv => csv::read(text)?,
         Lines::Ndjson => (1..)
             .zip(text.lines())
             .filter(|(_, line)| !line.trim().is_empty())
-            .map(|(number, line)| record_of(number, line))
+            .map(|(number, line)| Ok((number, record_of(number, line)?)))
             .collect::<Result<_, Error>>()?,
     };
-    let (count, table) = (records.len(), path.text(TABLE)?);
+    let (mut count, table) = (0, path.text(TABLE)?);
     let mut records = records.into_iter();
     loop {
-        let some: Vec<Line> = records.by_ref().take(AT_ONCE).collect();
+        let some: Vec<(usize, Line)> = records.by_ref().take(AT_ONCE).collect();
         if some.is_empty() {
             return Ok(Json(json!({ "written": count })));
         }
-        let writes = some.into_iter().map(|record| write(&app, &caller, &table, &audience, record));
-        futures::future::try_join_all(writes).await?;
+        let writes = some
+            .into_iter()
+            .map(async |(number, record)| (number, write(&app, &caller, &table, &audience, record).await));
+        count = form::written(count, futures::future::join_all(writes).await)?;
     }
 }
 

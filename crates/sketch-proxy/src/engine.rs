@@ -1,7 +1,7 @@
 //! The machines, and what they want done.
 
 use crate::config::Site;
-use crate::held::{Held, Room};
+use crate::held::{Held, Room, check_spool};
 use crate::ordered::{self, Ordered, Unfit};
 use crate::seats::Seats;
 use crate::upstream::Upstream;
@@ -169,6 +169,10 @@ impl Engine {
             })
         });
         let shared = sketching.is_some();
+        // What a group says is held in memory; what other proxies of a core say need not be.
+        if site.group.is_none() || shared {
+            check_spool(&site.spool)?;
+        }
         let mut table = history::Options::of(site.entries);
         if shared {
             // Ranges are dropped and carried by whole shards, so these are much smaller than ranges.

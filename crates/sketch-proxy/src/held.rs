@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tidings_base::{Class, Error};
 use tidings_sketch::http::{Bodies, Hold};
 use tidings_sketch::sketch::{BodyHash, BodyPen};
 use tokio::io::AsyncWriteExt;
@@ -174,7 +175,7 @@ impl Store {
     ) -> io::Result<()> {
         if writing.is_none() {
             let directory = self.directory.clone();
-            let made = tokio::task::spawn_blocking(move || tempfile::tempfile_in(directory)).await;
+            let made = tokio::task::spawn_blocking(move || nameless(&directory)).await;
             let mut file = tokio::fs::File::from_std(made.map_err(io::Error::other)??);
             let (begun, mut pen) = (memory.split(), Box::<BodyPen>::default());
             file.write_all(&begun).await?;
@@ -191,6 +192,20 @@ impl Store {
         writing.pen.part(data);
         writing.file.write_all(data).await
     }
+}
+
+/// A file without a name, which is gone once nobody has it.
+fn nameless(directory: &Path) -> io::Result<File> {
+    tempfile::tempfile_in(directory)
+}
+
+/// Refuses a directory in which bodies cannot lie: otherwise the first long page would find out.
+pub(crate) fn check_spool(directory: &Path) -> Result<(), Error> {
+    nameless(directory).map(drop).map_err(|error| {
+        let what = format!("long bodies cannot lie in {}: {error}", directory.display());
+        Error::new("sketch.bad_spool", Class::Invalid, what)
+            .hint("Name a directory that is there, and that this process may write to, with --spool.")
+    })
 }
 
 fn no_room() -> io::Error {

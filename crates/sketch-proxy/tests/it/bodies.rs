@@ -43,6 +43,19 @@ async fn long_bodies_lie_on_disk_and_are_verified_like_others() {
 }
 
 #[tokio::test]
+async fn a_spool_that_holds_no_files_is_refused_at_the_start() {
+    let place = tempfile::tempdir().unwrap();
+    let (file, nowhere) = (place.path().join("file"), place.path().join("nowhere"));
+    std::fs::write(&file, "").unwrap();
+    for spool in [file, nowhere] {
+        let mut config = Config::of(SocketAddr::from(([127, 0, 0, 1], 0)), &["http://a".to_owned()]).unwrap();
+        config.sites[0].spool = spool;
+        let refused = Proxy::start(config).await.err().unwrap();
+        assert!(refused.code == "sketch.bad_spool" && refused.hint.contains("--spool"), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn without_room_on_disk_there_is_no_page() {
     let site = Site::start(&[Sin::None; 3], |config| {
         config.sites[0].bodies.memory = 1_000;

@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{AddrParseError, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use tidings_sketch_proxy::parse_prefix;
 
 #[derive(Subcommand)]
 pub enum Sketch {
@@ -127,10 +128,10 @@ pub struct Site {
     #[arg(long)]
     pub unverified_rather_than_none: bool,
     /// Serve what begins with this path from one origin, unverified and marked
-    #[arg(long = "unverified-path", value_name = "PREFIX")]
+    #[arg(long = "unverified-path", value_name = "PREFIX", value_parser = parse_prefix)]
     pub unverified_paths: Vec<String>,
     /// Never serve what begins with this path from one origin
-    #[arg(long = "agreed-path", value_name = "PREFIX")]
+    #[arg(long = "agreed-path", value_name = "PREFIX", value_parser = parse_prefix)]
     pub agreed_paths: Vec<String>,
     /// How many pages to remember, at 31 bytes each
     #[arg(long, default_value_t = 1 << 20, value_name = "N")]

@@ -75,6 +75,10 @@ fn what_cannot_be_is_refused_by_name() {
     let misfit =
         ["sketch", "run", "--listen", "127.0.0.1:0", "--origin", "http://a", "--origin", "http://b", "--quorum", "3"];
     run(&misfit).failed(2, "2 origins");
+    for flag in ["--unverified-path", "--agreed-path"] {
+        let said = run(&["sketch", "run", "--origin", "http://a", flag, "img"]);
+        assert!(said.code == 2 && said.err.contains("a prefix begins with /"), "{said:?}");
+    }
 }
 
 /// The answer to a request, whole.

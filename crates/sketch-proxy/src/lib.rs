@@ -46,7 +46,7 @@ mod upstream;
 pub use config::{ANY_HOST, Checks, Config, Core, Origin, Secret, Site, of_site};
 pub use metrics::{Counted, OriginStats, SiteStats, Stats};
 pub use ordered::{BftGroup, CellGroup, Group, Service};
-pub use rules_file::parse as parse_rules;
+pub use rules_file::{parse as parse_rules, parse_prefix};
 pub use sketching_core::CoreStats;
 pub use tls::Identity;
 

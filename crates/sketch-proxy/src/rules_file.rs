@@ -73,10 +73,8 @@ pub fn parse(name: &str, text: &str) -> Result<Rules, Error> {
             WayOf::Agreed => Way::Replicated,
             WayOf::Unverified => Way::One,
         };
-        if !path.prefix.get_ref().starts_with('/') {
-            return Err(bad(Some(path.prefix.span().start), "a prefix begins with /"));
-        }
-        Ok(PathRule { prefix: path.prefix.into_inner(), way, personal_too: path.personal_too })
+        let prefix = parse_prefix(path.prefix.get_ref()).map_err(|what| bad(Some(path.prefix.span().start), &what));
+        prefix.map(|prefix| PathRule { prefix, way, personal_too: path.personal_too })
     });
     let cookies = file.stripped_cookies.into_iter().map(|name| match is_cookie(name.get_ref()) {
         true => Ok(name.into_inner()),
@@ -93,6 +91,14 @@ pub fn parse(name: &str, text: &str) -> Result<Rules, Error> {
         remembers_set_cookie: file.remembers_set_cookie,
         mutant: None,
     })
+}
+
+/// The beginning of paths, if any path begins so.
+pub fn parse_prefix(text: &str) -> Result<String, String> {
+    match text.starts_with('/') {
+        true => Ok(text.to_owned()),
+        false => Err("a prefix begins with /".to_owned()),
+    }
 }
 
 /// A header's name, if a rule about it has an effect.

@@ -282,6 +282,7 @@ mod tests {
             ("origin = [\"http://a\"]\ngroup = \"g\"\nclient = \"c\"", "site shop: the argument"),
             ("group = \"g\"", "site shop: the following required arguments were not provided: --client <FILE>"),
             ("listen = \":80\"", "site shop: `listen` is no flag"),
+            ("unverified_path = [\"/a\", \"img\"]", "site shop: invalid value 'img' for '--unverified-path <PREFIX>'"),
         ] {
             assert!(of(keys).starts_with(why), "{keys}: {}", of(keys));
         }

@@ -298,3 +298,25 @@ fn a_running_proxy_is_surveyed_and_its_origins_are_checked() {
     let wrong = run(&["sketch", "run", "--origin", "http://a", "--new-pages", "5"]);
     assert!(wrong.code == 2 && wrong.err.contains("256/50"), "{wrong:?}");
 }
+
+#[test]
+fn origins_that_are_down_are_named_and_only_those_left_out_that_are() {
+    let _turn = turn();
+    let origins = [(); 3].map(|()| format!("http://{}", free_address()));
+    let mut command = tidings();
+    command.args(["sketch", "run", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--health-path", "/healthz"]);
+    origins.iter().for_each(|origin| {
+        command.args(["--origin", origin]);
+    });
+    let proxy = Running::start(&mut command);
+    let admin = address(&proxy.line(2)).to_string();
+    let stats = || run(&["sketch", "stats", "--admin", &admin, "--json"]).json();
+    let down = |stats: &serde_json::Value| (0..3).all(|origin| stats["sites"][0]["origins"][origin]["up"] == false);
+    until("all are found down", || down(&stats()).then_some(()));
+    proxy.signal(Signal::TERM);
+    let said = proxy.ended().err;
+    let told: Vec<&str> = said.lines().filter(|line| line.contains("an origin is down")).collect();
+    assert!(origins.iter().all(|origin| told.iter().any(|line| line.contains(origin))), "{said}");
+    let left_out = told.iter().filter(|line| line.contains("it is not asked alone")).count();
+    assert_eq!((left_out, told.len()), (1, 3), "one of three may be wrong: {said}");
+}

@@ -65,6 +65,8 @@ const ENTRIES_IN_A_SHARED_SHARD: usize = 256;
 struct Machines {
     /// What the site is called, for the log.
     site: String,
+    /// What origins are called, for the log.
+    origins: Vec<String>,
     sketcher: Sketcher<Question, Sheet>,
     /// Votes on what origins say, or asks members of a cell one after the other. A BFT group agrees by itself.
     group: Option<Group<Question, Sheet>>,
@@ -188,6 +190,7 @@ impl Engine {
             site: site.clone(),
             machines: Mutex::new(Machines {
                 site: site.name.clone(),
+                origins: site.origins.iter().map(ToString::to_string).collect(),
                 sketcher,
                 group,
                 health,
@@ -424,8 +427,11 @@ impl Engine {
                     }
                 };
                 let answer = self.upstream.fetch(from, &question, begun).await;
-                let answer =
-                    answer.inspect_err(|why| tracing::debug!(origin = from.0, %why, "an origin gave no answer")).ok();
+                let answer = answer
+                    .inspect_err(
+                        |why| tracing::debug!(origin = self.upstream.name(from), %why, "an origin gave no answer"),
+                    )
+                    .ok();
                 answer.map(|answer| (answer, None))
             }
         };
@@ -451,8 +457,9 @@ impl Engine {
 
     async fn check(self: Arc<Self>, origin: ReplicaId) {
         let checked = self.upstream.check(origin).await;
-        let passed =
-            checked.inspect_err(|why| tracing::debug!(origin = origin.0, %why, "a health check failed")).is_ok();
+        let passed = checked
+            .inspect_err(|why| tracing::debug!(origin = self.upstream.name(origin), %why, "a health check failed"))
+            .is_ok();
         self.step(|_| Some(Turn::Health(Checked(origin, passed))));
     }
 }
@@ -483,13 +490,6 @@ fn votes(site: &Site, kind: group::Kind) -> Result<Group<Question, Sheet>, Error
         let what = format!("{replicas} origins, f = {}, quorum {}", site.faults, site.quorum);
         Error::new("sketch.misfit", Class::Invalid, what).hint(misfit.to_string())
     })
-}
-
-fn told(site: &str, origin: ReplicaId, up: bool) {
-    match up {
-        true => tracing::info!(site, origin = origin.0, "an origin is up"),
-        false => tracing::warn!(site, origin = origin.0, "an origin is down: it is not asked alone"),
-    }
 }
 
 fn reply(from: ReplicaId, nonce: u64, answer: Answer<Sheet>, sigma: Option<Sigma>) -> group::Reply<Sheet> {
@@ -540,8 +540,8 @@ impl Machines {
             match output {
                 health::Output::Check(origin) => errands.checks.push(origin),
                 health::Output::Turned(origin, up) => {
-                    told(&self.site, origin, up);
                     self.sketcher.handle(now, sketcher::Input::Health(origin, up), &mut asked);
+                    self.tell(now.mono, origin, up);
                 }
             }
         }
@@ -574,6 +574,20 @@ impl Machines {
                     group::Output::Refused(call, why, one) => sketcher::Input::NotReplicated(call, why, one),
                 };
                 self.sketcher.handle(now, input, &mut asked);
+            }
+        }
+    }
+
+    /// Logs that an origin is up, or down. However many are down, no more are left out than may be wrong.
+    fn tell(&self, now: Mono, origin: ReplicaId, up: bool) {
+        let at = usize::from(origin.0);
+        let left_out = self.sketcher.standing(now).get(at).is_some_and(|standing| standing.ejected);
+        let (site, origin) = (self.site.as_str(), self.origins.get(at).map_or("", String::as_str));
+        match (up, left_out) {
+            (true, _) => tracing::info!(site, origin, "an origin is up"),
+            (false, true) => tracing::warn!(site, origin, "an origin is down: it is not asked alone"),
+            (false, false) => {
+                tracing::warn!(site, origin, "an origin is down, and asked alone all the same: too many are")
             }
         }
     }

@@ -78,6 +78,11 @@ impl Upstream {
         &self.origins
     }
 
+    /// What an origin is called.
+    pub(crate) fn name(&self, origin: ReplicaId) -> String {
+        self.origins.get(usize::from(origin.0)).map_or_else(String::new, ToString::to_string)
+    }
+
     /// Asks one origin for everything (rule D: no conditions, no ranges, no coding), and sketches what it answers. Says when the head
     /// of the answer is there.
     pub(crate) async fn fetch(

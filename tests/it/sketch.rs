@@ -70,6 +70,19 @@ fn pages_are_those_of_the_quorum() {
 }
 
 #[test]
+fn whoever_names_too_few_origins_to_compare_is_warned() {
+    let _turn = turn();
+    let told = |more: &[&str]| {
+        let start = ["sketch", "run", "--listen", "127.0.0.1:0", "--origin", "http://a", "--origin", "http://b"];
+        let proxy = Running::start(tidings().args(start).args(more));
+        proxy.line(1);
+        proxy.signal(Signal::TERM);
+        proxy.ended().err.contains("warning: with fewer than three origins no wrong one is found")
+    };
+    assert_eq!((told(&[]), told(&["--quorum", "2"])), (true, false));
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_name() {
     run(&["sketch", "run", "--origin", "ftp://a"]).failed(2, "only http:// and https://");
     let misfit =

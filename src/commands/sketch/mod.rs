@@ -50,6 +50,7 @@ fn serve(args: Run) -> Result<(), Error> {
         let tls = certificate.zip(key).map(|(certificate, key)| Identity { certificate, key });
         let scheme = if tls.is_some() { "https" } else { "http" };
         let told = told(&all);
+        let warnings: Vec<String> = all.iter().filter_map(sites::warning).collect();
         let core = sharing::joined(&shared).await?;
         let others = others(&all);
         let config = Config::new(listen, all);
@@ -58,6 +59,7 @@ fn serve(args: Run) -> Result<(), Error> {
         let (first, further) = told;
         output::line(format_args!("listening on {scheme}://{}; {first}", proxy.address()));
         further.iter().for_each(|site| output::line(format_args!("  {site}")));
+        warnings.iter().for_each(output::note);
         if let Some(admin) = proxy.admin() {
             output::line(format_args!("telling metrics on http://{admin}/metrics"));
         }

@@ -232,6 +232,14 @@ pub fn agreement(site: &Site) -> String {
     }
 }
 
+/// What whoever starts it should know: there is nothing to compare an origin's word with.
+pub fn warning(site: &Site) -> Option<String> {
+    let compares = site.group.is_some() || site.quorum > 1 || site.replicas() > 2;
+    let of = if site.name.is_empty() { String::new() } else { format!("site {}: ", site.name) };
+    let what = "with fewer than three origins no wrong one is found: name three or more, or let two agree (--quorum 2)";
+    (!compares).then(|| format!("warning: {of}{what}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 use tidings_base::KeyHash;
-use tidings_sketch::group;
 use tidings_sketch::http::{
     Admitted, BadRequest, Forwarded, Page, Reply, Rules, SESSION_COOKIE, VERIFIED, Wanted, check, is_compressible,
 };
@@ -269,9 +268,7 @@ fn refused(why: Refusal, write: bool) -> Answer {
         Refusal::Busy | Refusal::Moved => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::TooManyReplicated => StatusCode::TOO_MANY_REQUESTS,
         Refusal::WritesRefused => StatusCode::METHOD_NOT_ALLOWED,
-        Refusal::NoAnswer | Refusal::Group(group::Refusal::Unreachable | group::Refusal::Disagreement) => {
-            StatusCode::BAD_GATEWAY
-        }
+        Refusal::NoAnswer | Refusal::Group(_) => StatusCode::BAD_GATEWAY,
     };
     let mut told = match why {
         Refusal::Moved => "nobody remembers this page at the moment; try again".to_owned(),

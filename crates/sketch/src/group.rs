@@ -188,6 +188,9 @@ pub enum Refusal {
     /// Members answered, and too few of them the same.
     #[error("the replicas do not agree; compare what they serve")]
     Disagreement,
+    /// They agree on what is no answer of the service that was asked. Whoever knows the service says so, not this machine.
+    #[error("the replicas run another service than was asked for; name theirs with --service")]
+    OtherService,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

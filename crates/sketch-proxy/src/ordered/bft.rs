@@ -255,11 +255,11 @@ impl Bft {
             tracing::debug!(%error, "the group gave no answer");
             if error.class == Class::OutcomeUnknown { Refusal::Unreachable } else { Refusal::Disagreement }
         })?;
-        let page = self.taken(question, answered.result);
-        page.zip(answered.sigma).ok_or_else(|| {
+        let Some(page) = self.service.page(&question.forwarded.method, answered.result) else {
             tracing::warn!(service = ?self.service, "the group does not answer as this service does");
-            Refusal::Disagreement
-        })
+            return Err(Refusal::OtherService);
+        };
+        taken(&self.sketching, question, page).zip(answered.sigma).ok_or(Refusal::Disagreement)
     }
 
     /// A result as a page with its sketch. A liar's may be none.

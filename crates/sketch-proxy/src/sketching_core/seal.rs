@@ -258,11 +258,16 @@ fn how_of(text: &str) -> Option<How> {
     [How::Fast, How::Agreed, How::Unverified].into_iter().find(|how| word(*how) == text)
 }
 
+/// Why what is behind a site has no answer.
+const OF_GROUP: [group::Refusal; 3] =
+    [group::Refusal::Disagreement, group::Refusal::Unreachable, group::Refusal::OtherService];
+
 fn refusal_word(why: Refusal) -> &'static str {
     match why {
         Refusal::TooManyReplicated => "too-many",
         Refusal::Group(group::Refusal::Disagreement) => "disagreement",
         Refusal::Group(group::Refusal::Unreachable) => "unreachable",
+        Refusal::Group(group::Refusal::OtherService) => "other-service",
         Refusal::Busy => "busy",
         // What is not for the client to hear: the one who asked goes another way.
         Refusal::Moved | Refusal::WritesRefused | Refusal::NoAnswer => "moved",
@@ -270,7 +275,7 @@ fn refusal_word(why: Refusal) -> &'static str {
 }
 
 fn refusal_of(word: &str) -> Option<Refusal> {
-    let of_group = [group::Refusal::Disagreement, group::Refusal::Unreachable].map(Refusal::Group);
+    let of_group = OF_GROUP.map(Refusal::Group);
     let known = [Refusal::Moved, Refusal::Busy, Refusal::TooManyReplicated].into_iter().chain(of_group);
     known.into_iter().find(|why| refusal_word(*why) == word)
 }
@@ -319,7 +324,7 @@ mod tests {
         assert!(same(&mac, &seal().of_page(&NONCE, How::Agreed, &page)));
         assert!(!same(&mac, &seal().of_page(&NONCE, How::Fast, &page)));
         assert!(!same(&mac, &seal().of_page(&[8; 16], How::Agreed, &page)));
-        let of_group = [group::Refusal::Disagreement, group::Refusal::Unreachable].map(Refusal::Group);
+        let of_group = OF_GROUP.map(Refusal::Group);
         for why in [Refusal::Moved, Refusal::Busy, Refusal::TooManyReplicated].into_iter().chain(of_group) {
             let header = seal().refusal(&NONCE, why);
             assert_eq!(seal().says(&NONCE, &header), Some(Says::Refused(why)));

@@ -240,6 +240,19 @@ async fn a_client_of_another_group_is_refused_at_once() {
     assert_eq!(refused.as_deref(), Some("sketch.no_client"));
 }
 
+/// What is in the way is said to whoever asks: nothing that the replicas serve could be compared.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_group_of_another_service_is_told_of() {
+    let keys = Town::start([(); 4].map(|()| KeyValue::default()), [None; 4]).await;
+    let pages = Town::start([(); 4].map(|()| Origin::new(free_address()).unwrap()), [None; 4]).await;
+    for config in [keys.config(0, Service::Pages), pages.config(0, Service::Keys)] {
+        let proxy = Proxy::start(config).await.unwrap();
+        let got = Asking::of(proxy.address()).get("/page").await;
+        let told = String::from_utf8_lossy(&got.body).into_owned();
+        assert!(got.status == 502 && told.contains("another service"), "{} {told}", got.status);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn pages_of_servers_beside_the_replicas_are_verified() {
     let mut servers = Vec::new();

@@ -70,6 +70,24 @@ fn what_cannot_be_a_group_is_refused_and_nothing_is_made() {
     assert!(said.code == 2 && said.err.contains("two addresses"), "{said:?}");
 }
 
+#[test]
+fn a_client_of_another_group_is_refused_at_once() {
+    let at = tempdir().unwrap();
+    let addresses = addresses();
+    let [town, other] = ["town", "other"].map(|name| at.path().join(name).display().to_string());
+    for dir in [&town, &other] {
+        let mut args = vec!["bft", "keygen", dir];
+        addresses.iter().for_each(|pair| args.extend(["--replica", pair]));
+        assert_eq!(run(&args).code, 0);
+    }
+    let (group, client) = (format!("{town}/group.toml"), format!("{other}/client-1.toml"));
+    for asked in [&["status"][..], &["get", "colour"], &["get", "colour", "--remembered"], &["delete", "colour"]] {
+        let named = ["--group", group.as_str(), "--client", client.as_str()];
+        let args = [&["bft"][..], asked, &named[..]].concat();
+        run(&args).failed(2, "client 1 is not of the group `town`");
+    }
+}
+
 /// One that boasts of its height keeps the others from their next life until it is left out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_liar_does_not_keep_a_group_from_its_next_life() {

@@ -183,6 +183,16 @@ impl Membership {
         self.clients.get(&id)
     }
 
+    /// Refuses secrets that are of none of its clients: its replicas would hear nothing of what they sign.
+    pub fn check_client(&self, client: &ClientSecrets) -> Result<(), Error> {
+        if self.client(client.id) == Some(&client.secret.public()) {
+            return Ok(());
+        }
+        let what = format!("client {} is not of the group `{}`", client.id, self.name);
+        Err(Error::new("bft.no_client", Class::Invalid, what)
+            .hint("The files of the group and of its client are made together, by `tidings bft keygen`."))
+    }
+
     /// Its registered clients.
     pub fn clients(&self) -> impl Iterator<Item = u64> + '_ {
         self.clients.keys().copied()

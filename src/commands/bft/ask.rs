@@ -109,7 +109,8 @@ fn read(asks: &Asks, request: Bytes, way: &Way) -> Result<Answered, Error> {
 /// The group and who asks it.
 fn of(asks: &Asks) -> Result<(Arc<Membership>, ClientSecrets), Error> {
     let membership = Arc::new(super::group(&asks.group)?);
-    Ok((membership, ClientSecrets::parse(&super::text(&asks.client)?)?))
+    let secrets = super::client(&asks.client, &membership)?;
+    Ok((membership, secrets))
 }
 
 /// Asks once, and gives up after half a minute.

@@ -11,7 +11,7 @@ use crate::cli::bft::Bft;
 use crate::output::broken;
 use std::path::Path;
 use tidings_base::Error;
-use tidings_bft::membership::Membership;
+use tidings_bft::membership::{ClientSecrets, Membership};
 
 /// Runs what was typed.
 pub fn run(command: Bft) -> Result<(), Error> {
@@ -39,6 +39,13 @@ pub(super) fn no_engine() -> Error {
 
 pub(super) fn text(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|error| broken(format_args!("cannot read {}", path.display()), error))
+}
+
+/// The secrets of one of the group's clients.
+fn client(path: &Path, group: &Membership) -> Result<ClientSecrets, Error> {
+    let secrets = ClientSecrets::parse(&text(path)?)?;
+    group.check_client(&secrets)?;
+    Ok(secrets)
 }
 
 pub(super) fn group(path: &Path) -> Result<Membership, Error> {

@@ -18,7 +18,7 @@ use tidings_base::{Class, Error};
 use tidings_bft::frame::Status;
 use tidings_bft::keys::{Secret, random};
 use tidings_bft::mark;
-use tidings_bft::membership::{ClientSecrets, Membership, ReplicaSecrets};
+use tidings_bft::membership::{Membership, ReplicaSecrets};
 use tidings_bft::snapshot::{Shelf, Snapshot};
 use tidings_sketch::ReplicaId;
 
@@ -80,7 +80,7 @@ type Look = [Option<Status>];
 
 /// Refuses unless the group rests with this state, now and a while later.
 async fn at_rest(args: &Rekey, group: &Membership, state: &Snapshot) -> Result<(), Error> {
-    let secrets = ClientSecrets::parse(&super::text(&args.asks.client)?)?;
+    let secrets = super::client(&args.asks.client, group)?;
     let (membership, without) = (Arc::new(group.clone()), without(args, group)?);
     let first = status::ask(membership.clone(), secrets.clone()).await?;
     tokio::time::sleep(STILL).await;

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Asks each, and prints.
 pub fn run(args: &Asks) -> Result<(), Error> {
     let membership = Arc::new(super::group(&args.group)?);
-    let secrets = ClientSecrets::parse(&super::text(&args.client)?)?;
+    let secrets = super::client(&args.client, &membership)?;
     let statuses = runtime()?.block_on(ask(membership.clone(), secrets))?;
     if args.json {
         let rows = (0..).zip(&statuses).map(|(number, status): (u16, _)| match status {

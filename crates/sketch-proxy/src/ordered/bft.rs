@@ -202,11 +202,7 @@ const MOST_ORDERS: usize = WINDOW / 2;
 impl Bft {
     pub(crate) fn start(group: &BftGroup, sketching: Sketching, site: &Site) -> Result<Bft, Error> {
         let BftGroup { membership, client, last_nonce, service } = group;
-        if membership.client(client.id) != Some(&client.secret.public()) {
-            let what = format!("client {} is not of the group `{}`", client.id, membership.name());
-            return Err(Error::new("sketch.no_client", Class::Invalid, what)
-                .hint("The files of the group and of its client are made together, by `tidings bft keygen`."));
-        }
+        membership.check_client(client)?;
         let options = Options { give_up: site.give_up, ..Options::after(*last_nonce) };
         let names = membership.replicas().iter().enumerate();
         Ok(Bft {

@@ -237,7 +237,7 @@ async fn a_client_of_another_group_is_refused_at_once() {
     let Some(Group::Bft(group)) = &mut config.sites[0].group else { panic!("{config:?}") };
     group.client = other.group.founded.clients[0].clone();
     let refused = Proxy::start(config).await.err().map(|error| error.code.into_owned());
-    assert_eq!(refused.as_deref(), Some("sketch.no_client"));
+    assert_eq!(refused.as_deref(), Some("bft.no_client"));
 }
 
 /// What is in the way is said to whoever asks: nothing that the replicas serve could be compared.

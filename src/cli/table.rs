@@ -191,15 +191,15 @@ pub enum Table {
     },
     /// Write a record for each line of a file
     #[command(after_help = "Examples:\n  tidings table import prices prices.ndjson\n  \
-                            tidings table import prices prices.csv --format csv")]
+                            tidings table import prices prices.csv")]
     Import {
         /// The table
         table: String,
         /// The file, or `-` for standard input
         file: PathBuf,
-        /// How it is written
-        #[arg(long, value_enum, default_value_t = Format::Ndjson)]
-        format: Format,
+        /// How it is written [default: as its name ends, or ndjson]
+        #[arg(long, value_enum)]
+        format: Option<Format>,
         /// Whom the records are shown to that do not say so themselves
         #[arg(long, value_name = "PREDICATE")]
         audience: Option<String>,

@@ -62,7 +62,7 @@ fn line(text: &str) -> &str {
 pub fn import(
     table: &str,
     file: &Path,
-    format: Format,
+    format: Option<Format>,
     audience: Option<String>,
     remote: &Remote,
 ) -> Result<(), Error> {
@@ -72,6 +72,8 @@ pub fn import(
         _ => Box::new(std::fs::File::open(file).map_err(failed)?),
     };
     let audience = audience.unwrap_or_default();
+    let named_csv = file.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv"));
+    let format = format.unwrap_or(if named_csv { Format::Csv } else { Format::Ndjson });
     let count = with_tables(remote, async |tables| {
         let table = tables.table(table);
         if format == Format::Csv {

@@ -225,9 +225,9 @@ fn exports_are_imported_as_they_were() {
     table(&server, &["put", "one", "ü, \"x\"", r#"{"n": -1}"#]);
     for (format, to) in [("ndjson", "two"), ("csv", "three")] {
         let exported = table(&server, &["export", "one", "--format", format]).out;
-        let file = dir.path().join(format);
+        let file = dir.path().join("exported").with_extension(format);
         std::fs::write(&file, &exported).unwrap();
-        let imported = table(&server, &["import", to, file.to_str().unwrap(), "--format", format, "--json"]).json();
+        let imported = table(&server, &["import", to, file.to_str().unwrap(), "--json"]).json();
         assert_eq!(imported["written"], 2, "{exported}");
         let columns = |name: &str| {
             let rows = lines(&table(&server, &["export", name]).out);

@@ -29,6 +29,24 @@ fn stricter() -> Properties {
     }
 }
 
+/// With one column and no other.
+fn closed() -> Properties {
+    let column = Column { holds: [Kind::String].into(), required: false };
+    Properties { schema: Some(Schema { columns: [("team".to_owned(), column)].into(), closed: true }), ..public() }
+}
+
+/// Alters the table, and tells its first owner.
+fn alter(world: &mut World, properties: Properties) {
+    world.directory.alter(&user("maker"), properties).unwrap();
+    let properties = Box::new(world.directory.properties.clone());
+    world.tell_processor(0, Input::Altered { table: TABLE, properties });
+    world.directory_changed();
+}
+
+fn names_what_is_not_there(refusal: &Refusal) -> bool {
+    tidings_base::Error::from(refusal.clone()).code == "tables.predicate_name"
+}
+
 #[test]
 fn everybody_is_held_to_what_the_table_is_now() {
     let mut world = World::calm(None, public());
@@ -36,10 +54,7 @@ fn everybody_is_held_to_what_the_table_is_now() {
     version(write(&mut world, 0, &guest(), put("k", "a", 1)));
     world.watch(1, everything(&ann, &Packed::empty(), ""));
     world.run(500);
-    world.directory.alter(&user("maker"), stricter()).unwrap();
-    let properties = Box::new(world.directory.properties.clone());
-    world.tell_processor(0, Input::Altered { table: TABLE, properties });
-    world.directory_changed();
+    alter(&mut world, stricter());
     world.run(100);
     let all = || read(Span::All, Level::Committed, &Packed::empty());
     // Once by the owner that was told, once by the next one, which has it from the directory.
@@ -140,20 +155,14 @@ fn what_was_decided_before_a_table_was_closed_is_told_again() {
         named(Write { change, ..put("k", "a", 1) }, op, 0, None)
     };
     let first = version(write(&mut world, 0, &ann, team(1)));
-    let column = Column { holds: [Kind::String].into(), required: false };
-    let schema = Some(Schema { columns: [("team".to_owned(), column)].into(), closed: true });
-    world.directory.alter(&user("maker"), Properties { schema, ..public() }).unwrap();
-    let properties = Box::new(world.directory.properties.clone());
-    world.tell_processor(0, Input::Altered { table: TABLE, properties });
-    world.directory_changed();
+    alter(&mut world, closed());
     let other = world.node();
     for owner in [0, other] {
         world.lease(0, owner);
         world.run(200);
         assert_eq!(version(write(&mut world, owner, &ann, team(1))), first);
         let refused = write(&mut world, owner, &ann, team(2));
-        let code = |refusal: &Refusal| tidings_base::Error::from(refusal.clone()).code.into_owned();
-        assert!(matches!(&refused, Some(Err(why)) if code(why) == "tables.predicate_name"), "{refused:?}");
+        assert!(matches!(&refused, Some(Err(why)) if names_what_is_not_there(why)), "{refused:?}");
     }
 }
 
@@ -165,12 +174,7 @@ fn a_query_of_what_a_table_had_before_it_was_closed_goes_on() {
     version(write(&mut world, 0, &ann, put("k", "a", 1)));
     world.watch(1, everything(&ann, &Packed::empty(), "n >= 1"));
     world.run(500);
-    let column = Column { holds: [Kind::String].into(), required: false };
-    let schema = Some(Schema { columns: [("team".to_owned(), column)].into(), closed: true });
-    world.directory.alter(&user("maker"), Properties { schema, ..public() }).unwrap();
-    let properties = Box::new(world.directory.properties.clone());
-    world.tell_processor(0, Input::Altered { table: TABLE, properties });
-    world.directory_changed();
+    alter(&mut world, closed());
     let other = world.node();
     for owner in [0, other] {
         world.lease(0, owner);
@@ -180,8 +184,7 @@ fn a_query_of_what_a_table_had_before_it_was_closed_goes_on() {
         // New texts know the columns that there are.
         let team = Update::Put { columns: data(&[("team", "b".into())]), predicate: "n == 1".to_owned() };
         let refused = write(&mut world, owner, &ann, Write { change: team, ..put("l", "b", 1) });
-        let code = |refusal: &Refusal| tidings_base::Error::from(refusal.clone()).code.into_owned();
-        assert!(matches!(&refused, Some(Err(why)) if code(why) == "tables.predicate_name"), "{refused:?}");
+        assert!(matches!(&refused, Some(Err(why)) if names_what_is_not_there(why)), "{refused:?}");
     }
     version(write(&mut world, other, &ann, delete("k")));
     world.run(1_000);

@@ -29,6 +29,7 @@ mod processing;
 mod reading;
 mod requests;
 mod rereading;
+mod room;
 mod sealing;
 mod serving;
 mod sweeping;

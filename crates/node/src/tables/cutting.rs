@@ -6,7 +6,7 @@
 //! ```
 //! What is given up is served by nobody until the directory says what came of it. If it says nothing it is taken back.
 
-use super::directories::{Entry, TableName};
+use super::directories::{Entry, Growth, TableName};
 use super::hub::Hub;
 use super::serving::for_partition;
 use std::sync::Arc;
@@ -91,12 +91,15 @@ impl Hub {
                 true => cut(directory),
                 false => Err(Refusal::Moved),
             };
-        recut(&mut (*self.table(name).await?.directory).clone())?;
+        let entry = self.table(name).await?;
+        let mut directory = (*entry.directory).clone();
+        recut(&mut directory)?;
+        drop(self.room_to_grow(&entry, &directory).await?);
         let changed = async {
             for partition in parents {
                 self.cede(*partition).await?;
             }
-            self.change_table(name, |_, directory| recut(directory)).await
+            self.change_table(name, Growth::Bounded, |_, directory| recut(directory)).await
         };
         let changed = changed.await;
         self.held.settle(parents);

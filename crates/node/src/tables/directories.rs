@@ -47,7 +47,7 @@ impl TableName {
     }
 
     /// Names of applications have no dots.
-    fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         format!("/{}.{}", self.app, self.table)
     }
 
@@ -87,6 +87,17 @@ pub(super) struct Directories {
     known: RwLock<BTreeMap<TableName, Arc<Entry>>>,
     /// Tables in whose place another of their name was found.
     replaced: Mutex<Vec<Arc<Entry>>>,
+    /// One at a time takes more room.
+    pub(super) growing: tokio::sync::Mutex<()>,
+}
+
+/// Whether a change of a directory may be refused because that grows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// It is somebody's wish, or for a table's size.
+    Bounded,
+    /// The table would not be served otherwise, and it takes a few digits.
+    Free,
 }
 
 impl Directories {
@@ -169,8 +180,14 @@ impl Hub {
 
     /// Makes a table.
     pub(super) async fn create_table(&self, name: &TableName, directory: &Directory) -> Result<Arc<Entry>, Error> {
-        let cell = self.the_cell()?;
-        let created = cell.open(&name.path()).write().create_file(directory.encode()).exclusive().await;
+        let (cell, contents) = (self.the_cell()?, directory.encode());
+        // What is there already is said to be, whether or not there is room for another one.
+        if cell.stat(&name.path()).await?.is_some() {
+            return Err(Refusal::Exists.into());
+        }
+        let turn = self.room_for(name, contents.len()).await?;
+        let created = cell.open(&name.path()).write().create_file(contents).exclusive().await;
+        drop(turn);
         match created {
             Ok(handle) => drop(handle),
             Err(error) if error.code == "cell.node_exists" => return Err(Refusal::Exists.into()),
@@ -184,6 +201,7 @@ impl Hub {
     pub(super) async fn change_table<T, E>(
         &self,
         name: &TableName,
+        growth: Growth,
         mut change: impl FnMut(&Entry, &mut Directory) -> Result<T, E>,
     ) -> Result<(Arc<Entry>, T), Error>
     where
@@ -193,13 +211,17 @@ impl Hub {
             let entry = self.table(name).await?;
             let mut directory = (*entry.directory).clone();
             let changed = change(&entry, &mut directory)?;
+            let _turn = match growth {
+                Growth::Bounded => self.room_to_grow(&entry, &directory).await?,
+                Growth::Free => None,
+            };
             match self.replace(&entry, directory).await {
                 Ok(entry) => {
                     self.changed.notify_one();
                     return Ok((Arc::new(entry), changed));
                 }
                 // Others were quicker, or dropped it.
-                Err(error) if matches!(error.class, Class::Refused | Class::NotFound) => {}
+                Err(error) if error.code == "cell.wrong_generation" || error.class == Class::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
@@ -261,11 +283,35 @@ fn unknown(name: &TableName) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::room;
     use super::*;
     use std::time::Duration;
+    use tidings_base::LeaseNumber;
     use tidings_predicate::Packed;
+    use tidings_tables::acl;
     use tidings_tables::calls::{Access, Caller};
     use tidings_tables::directory::Properties;
+    use tidings_wire::v1;
+    use tidings_wire::v1::cell_message::Message;
+
+    async fn begun(hub: &Hub) {
+        let begun = async {
+            while hub.the_cell().is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), begun).await.expect("a session with the cell");
+    }
+
+    /// Whoever has a key of an application.
+    fn maker(app: &str) -> Caller {
+        let (access, principal, app) = (Access::App, format!("app:{app}/k"), app.to_owned());
+        Caller { access, app, user: String::new(), principal, claims: Packed::empty(), expires: None }
+    }
+
+    fn table_of(app: &str, id: u64) -> Directory {
+        Directory::create(TableId(id), &maker(app), Properties::default(), Vec::new()).unwrap()
+    }
 
     /// A name that is dropped and made again has another table: what was decided for the first is not written into it.
     #[tokio::test(flavor = "multi_thread")]
@@ -273,16 +319,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (services, _data) = crate::services::testing::embedded(dir.path()).await;
         let hub = services.tables_here().unwrap().hub.clone();
-        let begun = async {
-            while hub.the_cell().is_err() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), begun).await.expect("a session with the cell");
-        let (access, app) = (Access::App, "shop".to_owned());
-        let (user, principal) = (String::new(), "app:shop/k".to_owned());
-        let caller = Caller { access, app, user, principal, claims: Packed::empty(), expires: None };
-        let make = |id| Directory::create(TableId(id), &caller, Properties::default(), Vec::new()).unwrap();
+        begun(&hub).await;
+        let make = |id| table_of("shop", id);
         let name = TableName::parse("shop", "prices").unwrap();
         let first = hub.create_table(&name, &make(1)).await.unwrap();
         hub.drop_table(&first).await.unwrap();
@@ -299,6 +337,77 @@ mod tests {
         let listed = hub.tables().await.unwrap();
         assert_eq!((listed.entries.len(), listed.names.len()), (1, 2));
         drop(hub);
+        crate::gate::Services::stop(&services).await;
+    }
+
+    /// Whatever one application has, others make tables, and what is there goes on.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_application_that_has_all_it_may_takes_nothing_from_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let (services, _data) = crate::services::testing::embedded(dir.path()).await;
+        let hub = services.tables_here().unwrap().hub.clone();
+        begun(&hub).await;
+        let cell = hub.the_cell().unwrap();
+        let name = |app: &str, table: &str| TableName::parse(app, table).unwrap();
+        let first = name("shop", "first");
+        let entry = hub.create_table(&first, &table_of("shop", 1)).await.unwrap();
+        // Files alone: what is in them counts for its bytes.
+        let fill = async |kind: &str, count: usize, bytes: usize| {
+            let names: Vec<String> = (0..count).map(|n| format!("/shop.{kind}{n}")).collect();
+            for some in names.chunks(64) {
+                let made = some.iter().map(|path| {
+                    let file = cell.open(path).write().create_file(vec![b'{'; bytes]);
+                    async { file.await.map(drop) }
+                });
+                futures::future::try_join_all(made).await.unwrap();
+            }
+        };
+        let code = |refused: Result<Arc<Entry>, Error>| refused.unwrap_err().code.into_owned();
+        let grown = async |change: fn(&mut Directory) -> Result<(), Refusal>, growth| {
+            hub.change_table(&first, growth, |_, directory| change(directory)).await.map(|(entry, ())| entry)
+        };
+        let listed: fn(&mut Directory) -> Result<(), Refusal> = |directory| {
+            let who = "user:shop/ann".to_owned();
+            directory.change_acl(
+                &maker("shop"),
+                None,
+                &[acl::Change { who, allow: acl::Right::ALL.into(), ..Default::default() }],
+            )
+        };
+        let open: fn(&mut Directory) -> Result<(), Refusal> =
+            |directory| directory.change_acl(&maker("shop"), Some(false), &[]);
+        let acquired: fn(&mut Directory) -> Result<(), Refusal> =
+            |directory| directory.acquire(0, LeaseNumber::new(i32::MAX as u32).unwrap()).map(drop);
+
+        fill("t", room::TABLES_OF_APP - 2, 1).await;
+        hub.create_table(&name("shop", "last"), &table_of("shop", 2)).await.unwrap();
+        assert_eq!(code(hub.create_table(&name("shop", "more"), &table_of("shop", 3)).await), "tables.too_many");
+        assert_eq!(code(hub.create_table(&first, &table_of("shop", 3)).await), "tables.exists");
+        hub.create_table(&name("blog", "posts"), &table_of("blog", 4)).await.unwrap();
+        grown(listed, Growth::Bounded).await.unwrap();
+
+        // One that was dropped counts until its rows are gone: here that waits for files that cannot be read.
+        hub.drop_table(&hub.table(&name("shop", "last")).await.unwrap()).await.unwrap();
+        assert_eq!(code(hub.create_table(&name("shop", "more"), &table_of("shop", 3)).await), "tables.too_many");
+        grown(open, Growth::Bounded).await.unwrap();
+
+        // What the cell itself refuses is said, and nobody is told to try again.
+        let quota = async |max_bytes| {
+            let set = v1::SetQuota { path: "/".to_owned(), max_nodes: 0, max_bytes };
+            cell.request(Message::SetQuota(set)).await.unwrap();
+        };
+        quota(1).await;
+        assert_eq!(code(grown(listed, Growth::Bounded).await), "cell.quota_bytes");
+        quota(0).await;
+
+        // Bytes: what grows is refused by name, at once, and everything else goes on.
+        fill("b", 64, 256 << 10).await;
+        assert_eq!(code(grown(listed, Growth::Bounded).await), "tables.no_room");
+        grown(acquired, Growth::Free).await.unwrap();
+        assert_eq!(hub.tables().await.unwrap().entries.len(), 2);
+        hub.create_table(&name("blog", "notes"), &table_of("blog", 5)).await.unwrap();
+        hub.drop_table(&entry).await.unwrap();
+        drop((hub, cell));
         crate::gate::Services::stop(&services).await;
     }
 

@@ -21,6 +21,8 @@ use tokio::time::MissedTickBehavior;
 
 /// How marks begin: no table can have such a name.
 const MARK: &str = ".dropped-";
+/// How long they are: a table is 16 digits.
+pub(super) const MARKED: usize = MARK.len() + 16;
 /// How often marks are looked for.
 const LOOK: Duration = Duration::from_secs(1);
 /// Inputs that may wait for the machine.
@@ -30,13 +32,13 @@ fn path(table: TableId) -> String {
     format!("/{MARK}{table}")
 }
 
-fn marked(name: &str) -> Option<TableId> {
+pub(super) fn marked(name: &str) -> Option<TableId> {
     u64::from_str_radix(name.strip_prefix(MARK)?, 16).ok().map(TableId)
 }
 
 /// How many partitions a table had, and whose it was, as its mark says. One that cannot be read says at least that the table is
 /// gone; those of earlier versions do not name the application.
-fn said(mark: &[u8]) -> (u32, Option<String>) {
+pub(super) fn said(mark: &[u8]) -> (u32, Option<String>) {
     let mut words = std::str::from_utf8(mark).unwrap_or_default().split(' ');
     let partitions = words.next().and_then(|word| word.parse().ok()).unwrap_or(1);
     (partitions, words.next().map(str::to_owned))

@@ -4,7 +4,7 @@
 //! directory first (R1), under a term of its own.
 
 use super::NAMESPACE;
-use super::directories::{Entry, Listed};
+use super::directories::{Entry, Growth, Listed};
 use super::hub::{Hub, place};
 use crate::metrics;
 use crate::placement::joining::{Member, Pool};
@@ -292,11 +292,11 @@ impl Hub {
 
     /// R1: takes a partition over in the directory, then serves it.
     async fn acquire(&self, entry: &Entry, partition: PartitionId, lease: LeaseNumber) {
-        let acquired = self.change_table(&entry.name, |_, directory| match directory.table() == partition.table {
+        let acquire = |_: &Entry, directory: &mut Directory| match directory.table() == partition.table {
             true => directory.acquire(partition.number, lease),
             false => Err(Refusal::Moved),
-        });
-        match acquired.await {
+        };
+        match self.change_table(&entry.name, Growth::Free, acquire).await {
             Ok((_, acquired)) => self.gained(acquired).await,
             Err(error) => tracing::debug!(%error, %partition, "tables: a partition is not acquired"),
         }

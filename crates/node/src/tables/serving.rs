@@ -3,7 +3,7 @@
 use super::NO_MEMBER;
 use super::convert;
 use super::cutting::{Why, ceded_to};
-use super::directories::{Entry, TableName};
+use super::directories::{Entry, Growth, TableName};
 use super::hub::{Hub, random};
 use super::reading::Taken;
 use crate::connection::Responder;
@@ -91,7 +91,7 @@ impl Hub {
         let new = alter.properties.unwrap_or_default();
         self.refuse_promises(&new)?;
         let caller = convert::caller_of(&convert::relative(caller, &name.app));
-        let changed = self.change_table(&name, |entry, directory| {
+        let changed = self.change_table(&name, Growth::Bounded, |entry, directory| {
             if alter.generation > 0 && entry.version.1 != alter.generation {
                 return Err(Error::from(Refusal::Changed));
             }
@@ -143,8 +143,8 @@ impl Hub {
             entry.directory.may(&caller, Right::Administer)?;
             return Ok(self.info(&entry, true));
         }
-        let changed =
-            self.change_table(&name, |_, directory| directory.change_acl(&caller, access.listed, &changes)).await?;
+        let change = |_: &Entry, directory: &mut Directory| directory.change_acl(&caller, access.listed, &changes);
+        let changed = self.change_table(&name, Growth::Bounded, change).await?;
         // Live queries here of those who are shut out end before this is answered; those at other nodes soon after.
         self.tell_gateway(&changed.0).await;
         Ok(self.info(&changed.0, true))

@@ -14,15 +14,17 @@ use futures::stream;
 use http::header;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
+use std::iter::Peekable;
 use tidings_base::Error;
 use tidings_client::tables::form::Line;
 use tidings_client::tables::{Outcome, Record, csv, form, shown};
+use tidings_predicate::Key;
 use tidings_predicate::json::Form;
 use tidings_wire::v1;
 use tidings_wire::v1::record_write::Change;
 use tidings_wire::v1::tables_message::Message;
 
-/// How many writes of an import are under way at a time.
+/// How many writes of an import are under way at a time, at most.
 const AT_ONCE: usize = 64;
 
 /// How records are written line by line.
@@ -180,9 +182,9 @@ pub(in crate::rest) async fn import(
             .collect::<Result<_, Error>>()?,
     };
     let (mut count, table) = (0, path.text(TABLE)?);
-    let mut records = records.into_iter();
+    let mut records = records.into_iter().peekable();
     loop {
-        let some: Vec<(usize, Line)> = records.by_ref().take(AT_ONCE).collect();
+        let some = together(&mut records);
         if some.is_empty() {
             return Ok(Json(json!({ "written": count })));
         }
@@ -191,6 +193,27 @@ pub(in crate::rest) async fn import(
             .map(async |(number, record)| (number, write(&app, &caller, &table, &audience, record).await));
         count = form::written(count, futures::future::join_all(writes).await)?;
     }
+}
+
+/// The next records that may be written in any order: of one key the last one wins, so that it comes behind the others.
+fn together(records: &mut Peekable<impl Iterator<Item = (usize, Line)>>) -> Vec<(usize, Line)> {
+    let mut some = Vec::<(usize, Line)>::new();
+    while some.len() < AT_ONCE {
+        let other = |line: &Line| !some.iter().any(|(_, before)| may_be_one(&before.key, &line.key));
+        let Some(next) = records.next_if(|(_, line)| other(line)) else { break };
+        some.push(next);
+    }
+    some
+}
+
+/// Whether two keys may name one record: which column its table is partitioned by is not known here, and a line may have the value
+/// there or beside its key, as a number or as text.
+fn may_be_one(one: &Key, other: &Key) -> bool {
+    let value = |key: &Key| {
+        let text = key.partition_value()?.to_string();
+        Some(text.parse::<i64>().map(|number| number.to_string()).unwrap_or(text))
+    };
+    one.own() == other.own() && value(one).zip(value(other)).is_none_or(|(one, other)| one == other)
 }
 
 async fn write(
@@ -222,6 +245,25 @@ fn record_of(number: usize, line: &str) -> Result<Line, Error> {
 mod tests {
     use super::*;
     use tidings_base::Class;
+
+    #[test]
+    fn records_that_may_be_one_are_not_written_together() {
+        let line = |key: Key| Line { key, columns: Default::default(), audience: None };
+        let cut = |keys: Vec<Key>| {
+            let mut records = (1..).zip(keys.into_iter().map(line)).peekable();
+            let batches = std::iter::from_fn(|| Some(together(&mut records)).filter(|some| !some.is_empty()));
+            batches.map(|some| some.len()).collect::<Vec<usize>>()
+        };
+        let keys = |text: &str| text.chars().map(|key| Key::String(key.to_string())).collect::<Vec<Key>>();
+        assert_eq!(cut(keys("abacbb")), [2, 3, 1]);
+        assert_eq!(cut((0..150).map(|n| Key::String(n.to_string())).collect()), [64, 64, 22]);
+        // Bytes are not the text that they spell; a key within a value is one within the same, however that is written, or in a column.
+        let bytes = Key::Bytes(b"a".to_vec());
+        let (rome, oslo) = (Key::within("Rome", "a"), Key::within("Oslo", "a"));
+        assert_eq!(cut(vec![bytes, "a".into(), rome.clone()]), [2, 1]);
+        assert_eq!(cut(vec![rome.clone(), oslo.clone(), Key::within("Rome", "b"), rome, oslo, "a".into()]), [3, 2, 1]);
+        assert_eq!(cut(vec![Key::within(7, "a"), Key::within("7", "a"), Key::within("07", "a")]), [1, 1, 1]);
+    }
 
     #[test]
     fn lines_are_records_and_bad_ones_are_numbered() {

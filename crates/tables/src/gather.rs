@@ -1,6 +1,7 @@
 //! Puts the answers of partitions together: projection, order, limit, groups, look-ups.
 
 use crate::calls::Visible;
+use crate::record::check_key;
 use crate::refusal::Refusal;
 use tidings_base::Wall;
 use tidings_predicate::query::{Ask, Collector, Query, Row};
@@ -46,7 +47,8 @@ impl Gather {
     /// and given to [`Gather::add`].
     pub fn lookup(&self, record: &Visible) -> Result<Option<(String, Key)>, Refusal> {
         let scope = scope(&self.reading, &record.key, &record.columns).metered(&self.meter);
-        let named = self.query.lookup_key(&scope)?;
+        // What cannot be a key finds nothing.
+        let named = self.query.lookup_key(&scope)?.filter(|(_, key)| check_key(key).is_ok());
         Ok(named.map(|(table, key)| (table.to_owned(), key)))
     }
 

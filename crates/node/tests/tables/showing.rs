@@ -115,7 +115,9 @@ async fn a_look_up_finds_no_more_than_its_reader_would() {
         town.create(&shop, name, json!({ "level": level })).await;
     }
     let orders = table(&town, &shop, "orders").await;
-    for (key, item) in [("1", "open"), ("2", "secret"), ("3", "near"), ("4", "none")] {
+    // The last two are no keys, so that no record has them.
+    let long = "x".repeat(1_025);
+    for (key, item) in [("1", "open"), ("2", "secret"), ("3", "near"), ("4", "none"), ("5", ""), ("6", &long)] {
         orders.put(key, [("item", Cell::from(item))]).await.unwrap();
     }
     for name in ["items", "vault", "listed"] {

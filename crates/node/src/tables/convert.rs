@@ -22,11 +22,12 @@ use tidings_wire::v1::record_write::Change;
 use tidings_wire::v1::{ReadLevel, TableLevel, TableRight};
 
 /// Whoever calls, as a table of an application sees it: whoever is of another application is nobody in particular there.
+/// R8: a list may name it, and does not any more once its token has expired.
 pub(super) fn relative(caller: &v1::TablesCaller, app: &str) -> v1::TablesCaller {
     if caller.app == app {
         return caller.clone();
     }
-    v1::TablesCaller { level: TableLevel::Public.into(), claims: Bytes::new(), until_us: 0, ..caller.clone() }
+    v1::TablesCaller { level: TableLevel::Public.into(), claims: Bytes::new(), ..caller.clone() }
 }
 
 /// Whoever calls, as the machines have it.

@@ -105,6 +105,51 @@ async fn who_has_expired_is_refused_on_a_connection_that_is_open_still() {
     town.node.shutdown().await.unwrap();
 }
 
+/// R8: a list of another application names whoever has expired no more, and nobody becomes one of its own by expiring.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_of_another_application_expires_too() {
+    let town = Town::start_with(|config| {
+        (config.timings.token_leeway, config.timings.key_check) = (Time::seconds(0), Time::seconds(300));
+    })
+    .await;
+    let (_shop, blog) = (town.app("shop").await, town.app("blog").await);
+    for name in ["listed", "open"] {
+        town.create(&blog, name, json!({ "level": "public" })).await;
+        table(&town, &blog, name).await.put("a", [("n", Cell::Int(1))]).await.unwrap();
+    }
+    let changes = json!([{ "who": "user:shop/ann", "allow": ["read"] }]);
+    let access = town.ask(&blog, Method::PATCH, "tables/listed/access", json!({ "changes": changes })).await;
+    assert_eq!(access.status, 200, "{}", access.text());
+    let token = town.user_for("ann", 6);
+    let mut listed = table(&town, &token, "blog/listed").await.watch(&Ask::default(), WatchOptions::default());
+    let mut open = table(&town, &token, "blog/open").await.watch(&Ask::default(), WatchOptions::default());
+    for live in [&mut listed, &mut open] {
+        let first = tokio::time::timeout(SOON, live.next()).await.expect("it begins");
+        assert!(matches!(first, Some(Event::Reset { .. })), "{first:?}");
+    }
+    let ended = async |live: &mut tidings_client::tables::Watch| {
+        let ended = async {
+            loop {
+                match live.next().await {
+                    Some(Event::Ended(error)) => break error.code.into_owned(),
+                    Some(_) => {}
+                    None => panic!("it ended without a word"),
+                }
+            }
+        };
+        tokio::time::timeout(SOON, ended).await.expect("it ends")
+    };
+    assert_eq!(ended(&mut listed).await, "tables.denied");
+    // What is everybody's goes on.
+    table(&town, &blog, "open").await.put("b", [("n", Cell::Int(2))]).await.unwrap();
+    let told = async { while !matches!(open.next().await.expect("it goes on"), Event::Put(_)) {} };
+    tokio::time::timeout(SOON, told).await.expect("it goes on");
+    let closed = town.ask(&blog, Method::PATCH, "tables/open", json!({ "level": "app" })).await;
+    assert_eq!(closed.status, 200, "{}", closed.text());
+    assert_eq!(ended(&mut open).await, "tables.access");
+    town.node.shutdown().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_events_says_that_its_token_has_expired() {
     let town = Town::start_with(|config| {

@@ -446,6 +446,8 @@ impl Gateway {
             return self.timers.set(Timer::Expiry(number), now.mono + left);
         }
         let known = if watched.watch.caller.app.is_empty() { Access::Public } else { Access::App };
+        // Whoever is of another application does not become one of the table's own.
+        let known = known.min(watched.watch.caller.access);
         // Nobody vouches any more for who it is.
         let caller = Caller { access: known, principal: String::new(), ..watched.watch.caller.clone() };
         let directory = self.directories.get(&watched.watch.table).ok_or(Refusal::Access);

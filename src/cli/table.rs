@@ -212,6 +212,7 @@ const CREATE_HELP: &str = "A column is declared as NAME:KIND, or NAME:KIND! if e
 int, double, string, bytes, list and map.\n\n\
 A table that is partitioned by a column has a key for each value of it: `--in VALUE` says which is meant.\n\n\
 Examples:\n  tidings table create prices\n  tidings table create notes --level user --column text:string!\n  \
+tidings table create posts --may-write \"old == null || writer == 'user:shop/' + user.sub\"\n  \
 tidings table create visits --partition-by city --cut M";
 
 const ACL_HELP: &str = "WHO is `*`, app:APPLICATION/KEY or user:APPLICATION/SUBJECT, with `*` in the last place for all of \
@@ -245,7 +246,8 @@ pub struct Properties {
     /// Who may use it: whoever is authorised at this level or higher [default: app]
     #[arg(long, value_enum)]
     pub level: Option<Level>,
-    /// A predicate over `old`, `new`, `writer`, `key` and `user` that guards every change; empty = none
+    /// A predicate over `old`, `new`, `writer` (of the old record: `user:APPLICATION/SUBJECT`, or an application), `key` and
+    /// `user` that guards every change; empty = none
     #[arg(long, value_name = "PREDICATE")]
     pub may_write: Option<String>,
     /// Declare what a column holds; may be given several times; those declared before are replaced

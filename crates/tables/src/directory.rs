@@ -513,7 +513,7 @@ mod tests {
             let wrong = Properties { may_write: Some(rule.to_owned()), ..Properties::default() };
             assert!(matches!(table.alter(&caller("shop"), wrong), Err(Refusal::Query(_))), "{rule}");
         }
-        let rule = "old == null || new.n > old.n && writer == user.sub && key != ''";
+        let rule = "old == null || new.n > old.n && writer == 'user:shop/' + user.sub && key != ''";
         let right = Properties { may_write: Some(rule.to_owned()), ..Properties::default() };
         assert_eq!(table.alter(&caller("shop"), right), Ok(()));
     }

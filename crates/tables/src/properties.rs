@@ -26,8 +26,8 @@ pub struct Properties {
     /// R1: the column by whose value records are placed; for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition_by: Option<PartitionBy>,
-    /// A predicate over `old`, `new` (columns, or null), `writer` (of the old record, or null), `key` and `user.` that guards
-    /// every change. None: in tables of the level `user` only a record's writer may replace it.
+    /// A predicate over `old`, `new` (columns, or null), `writer` (of the old record as that names it, `user:shop/ann` or `shop`, or
+    /// null), `key` and `user.` that guards every change. None: in tables of the level `user` only a record's writer may replace it.
     pub may_write: Option<String>,
     /// R11: whether clients may leave writes unsent.
     pub lossy: bool,

@@ -48,7 +48,8 @@ pub(super) struct Properties {
     /// Who may use it: `public`, `app` (the default) or `user`, or whoever is authorised higher.
     #[schema(example = "app")]
     level: Option<String>,
-    /// A predicate over `old`, `new`, `writer`, `key` and `user` that guards every change.
+    /// A predicate over `old`, `new`, `writer` (of the old record: `user:APPLICATION/SUBJECT`, or an application), `key` and `user`
+    /// that guards every change.
     may_write: Option<String>,
     /// Clients may leave writes unsent.
     lossy: Option<bool>,

@@ -2,7 +2,7 @@
 
 use super::{Town, near, put_near};
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::pin::pin;
 use std::time::Duration;
 use tidings_base::Error;
@@ -55,6 +55,32 @@ async fn a_rule_for_writers_holds_from_the_next_write_on() {
             assert_eq!(put.status, status, "{rule}: {}", put.text());
         }
     }
+    town.node.shutdown().await.unwrap();
+}
+
+/// `writer` is whoever wrote the record, as the record says it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_tells_a_records_writer_from_others() {
+    let town = Town::start().await;
+    let (shop, ann, bob) = (town.app("shop").await, town.user("ann"), town.user("bob"));
+    let rule = "old == null || writer == 'user:shop/' + user.sub";
+    town.create(&shop, "t", json!({ "level": "app", "may_write": rule })).await;
+    let path = "tables/t/records/a";
+    let put = async |who: &str, path: &str, n: i64| town.ask(who, Method::PUT, path, json!({ "n": n })).await;
+    assert_eq!(put(&ann, path, 1).await.status, 200);
+    for (who, name) in [(&bob, "bob"), (&shop, "the application")] {
+        assert_eq!(put(who, path, 2).await.error(), (403, "tables.may_not_write".into()), "{name}");
+        let gone = town.ask(who, Method::DELETE, path, Value::Null).await;
+        assert_eq!(gone.error(), (403, "tables.may_not_write".into()), "{name}");
+    }
+    assert_eq!(put(&ann, path, 3).await.status, 200);
+    assert_eq!(town.ask(&ann, Method::DELETE, path, Value::Null).await.status, 200);
+    // What an application writes has its name.
+    let rule = json!({ "may_write": "old == null || writer == 'shop'" });
+    assert_eq!(town.ask(&shop, Method::PATCH, "tables/t", rule).await.status, 200);
+    assert_eq!(put(&shop, path, 4).await.status, 200);
+    assert_eq!(put(&ann, path, 5).await.status, 200);
+    assert_eq!(put(&ann, path, 6).await.error(), (403, "tables.may_not_write".into()));
     town.node.shutdown().await.unwrap();
 }
 

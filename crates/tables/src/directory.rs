@@ -19,8 +19,11 @@ use serde::{Deserialize, Serialize};
 use tidings_base::LeaseNumber;
 use tidings_predicate::{Functions, Key};
 
-/// The most partitions of a table: its directory fits a file of the cell (256 KiB) with the longest keys.
+/// The most partitions of a table.
 pub const MAX_PARTITIONS: usize = 100;
+/// The most bytes of a directory that somebody has made larger. A file of the cell has 256 KiB: in what is left, terms and leases
+/// become longer numbers with each acquisition. A bound lies there twice, as text of which some characters take six bytes.
+pub const MAX_DIRECTORY: usize = 224 << 10;
 
 /// One partition: the keys from `start` up to, and without, `end`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,7 +156,22 @@ impl Directory {
             })
             .collect();
         let next = partitions.len() as u32;
-        Ok(Directory { format: Self::FORMAT, id: id.0, properties, partitions, next, acl: None })
+        let created = Directory { format: Self::FORMAT, id: id.0, properties, partitions, next, acl: None };
+        created.fits(0)?;
+        Ok(created)
+    }
+
+    /// Refuses what may leave no room for acquisitions. What is so large already may become smaller.
+    fn fits(&self, before: usize) -> Result<(), Refusal> {
+        let size = self.encode().len();
+        if size > MAX_DIRECTORY && size > before { Err(Refusal::DirectoryTooLarge) } else { Ok(()) }
+    }
+
+    /// Changes it, if it fits afterwards.
+    fn becomes(&mut self, changed: Directory) -> Result<(), Refusal> {
+        changed.fits(self.encode().len())?;
+        *self = changed;
+        Ok(())
     }
 
     /// Other properties, if the caller may give them. The application and the partition column stay.
@@ -180,8 +198,7 @@ impl Directory {
         }
         let properties = Properties { app: self.properties.app.clone(), partition_by, ..properties };
         properties.check(functions)?;
-        self.properties = properties;
-        Ok(())
+        self.becomes(Directory { properties, ..self.clone() })
     }
 
     /// Changes the list of access, if the caller may. The first change makes a list; with `listed` = false there is none
@@ -193,9 +210,9 @@ impl Directory {
             let acl = acl.get_or_insert_default();
             changes.iter().try_for_each(|change| acl.change(change))?;
         }
-        self.acl = acl.filter(|_| listed != Some(false));
-        self.format = if self.acl.is_some() { Self::GUARDED } else { Self::FORMAT };
-        Ok(())
+        let acl = acl.filter(|_| listed != Some(false));
+        let format = if acl.is_some() { Self::GUARDED } else { Self::FORMAT };
+        self.becomes(Directory { acl, format, ..self.clone() })
     }
 
     /// Refuses whoever may not do something: first by the table's level, then by its list.
@@ -269,8 +286,10 @@ impl Directory {
         let numbers = [self.next, self.next + 1];
         let left = child(numbers[0], parent.start.clone(), Some(at.clone()), parent.cut_by_itself);
         let right = child(numbers[1], Some(at.clone()), parent.end.clone(), false);
-        self.partitions.splice(place..=place, [left, right]);
-        self.next += 2;
+        let mut cut = self.clone();
+        cut.partitions.splice(place..=place, [left, right]);
+        cut.next += 2;
+        self.becomes(cut)?;
         Ok(numbers)
     }
 
@@ -481,6 +500,42 @@ mod tests {
         assert_eq!(table.within(Some(&Key::from("a")), Some(&Key::from("c"))).count(), 1);
         table.partitions.remove(1);
         assert!(Directory::decode(&table.encode()).is_err());
+    }
+
+    /// A file of the cell has 256 KiB, whatever leases and terms become.
+    #[test]
+    fn what_has_no_room_for_acquisitions_is_refused_by_name() {
+        let large = Err(Refusal::DirectoryTooLarge);
+        let key = |n: usize| Key::String(format!("{n:03}{}", "\u{1}".repeat(1_010)));
+        let cuts = |count: usize| (0..count).map(key).collect::<Vec<Key>>();
+        let make = |cuts| Directory::create(TableId(9), &caller("shop"), Properties::default(), cuts);
+        assert_eq!(make(cuts(20)).map(drop), large);
+        let mut table = make(cuts(18)).unwrap();
+        let before = table.clone();
+        let opened = |table: &mut Directory, number| {
+            let acquired = table.acquire(number, lease(9)).unwrap();
+            Opened { number, lease: lease(9), term: acquired.entry.term }
+        };
+        let parent = opened(&mut table, 18);
+        assert_eq!(table.split(parent, &key(30)).map(drop), large);
+        let long = Properties { may_write: Some(format!("'{}' != ''", "x".repeat(20 << 10))), ..Properties::default() };
+        assert_eq!(table.alter(&caller("shop"), long), large);
+        let change = |n: usize| Change {
+            who: format!("user:shop/{n:03}{}", "x".repeat(240)),
+            allow: Right::ALL.into(),
+            ..Change::default()
+        };
+        let changes: Vec<Change> = (0..128).map(change).collect();
+        assert_eq!(table.change_acl(&caller("shop"), None, &changes), large);
+        assert_eq!((&table.properties, &table.acl, table.next), (&before.properties, &before.acl, before.next));
+        // With the longest numbers it is a file still, and what is too large already may become smaller.
+        for part in &mut table.partitions {
+            (part.lease, part.term) = (u32::MAX, Term::new((1 << 23) - 1).unwrap());
+        }
+        assert!(table.encode().len() < 256 << 10, "{}", table.encode().len());
+        table.properties.may_write = Some(format!("'{}' != ''", "x".repeat(30 << 10)));
+        assert!(table.encode().len() > MAX_DIRECTORY);
+        assert_eq!(table.alter(&caller("shop"), Properties::default()), Ok(()));
     }
 
     #[test]

@@ -50,6 +50,7 @@ impl PartitionBy {
         if !plain || tidings_predicate::is_reserved(name) {
             return Err(Refusal::BadColumns(format!("No table can be partitioned by a column `{name}`.")));
         }
+        crate::properties::check_length(name)?;
         let declared = schema.and_then(|schema| schema.columns.get(name));
         if declared.is_some_and(|column| column.holds != self.holds.column().holds) {
             return Err(Refusal::Schema(format!(

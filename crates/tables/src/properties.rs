@@ -10,6 +10,8 @@ use tidings_predicate::{Dialect, Functions, Kinds, Predicate, Wrong};
 
 /// The most columns of a schema.
 pub const MAX_SCHEMA: usize = 512;
+/// The longest name of a column that is declared, or that a table is partitioned by, in bytes.
+pub const MAX_COLUMN: usize = 256;
 /// What a rule for writers sees besides `key` and `user`.
 const SEEN: [&str; 3] = ["old", "new", "writer"];
 
@@ -107,12 +109,24 @@ impl Properties {
             if tidings_predicate::is_reserved(name) || name.is_empty() {
                 return Err(Refusal::BadColumns(format!("No column can have the name `{name}`.")));
             }
+            check_length(name)?;
             if column.holds.is_empty() {
                 return Err(Refusal::Schema(format!("The column `{name}` could hold nothing.")));
             }
         }
         Ok(())
     }
+}
+
+/// Refuses a name that is longer than its table's directory takes.
+pub(crate) fn check_length(name: &str) -> Result<(), Refusal> {
+    if name.len() <= MAX_COLUMN {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(40).collect();
+    Err(Refusal::BadColumns(format!(
+        "The name of a declared column has at most {MAX_COLUMN} bytes, and `{shown}…` more."
+    )))
 }
 
 /// What columns hold.

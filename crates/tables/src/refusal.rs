@@ -43,6 +43,8 @@ pub enum Refusal {
     TooSlow,
     /// The table may not grow.
     Quota,
+    /// What is known of the table would not fit its file.
+    DirectoryTooLarge,
     /// R6: another operation had this id.
     Forked,
     /// R6: the outcome was acknowledged and forgotten.
@@ -190,6 +192,12 @@ impl From<Refusal> for Error {
                 Class::Refused,
                 "The table has no room for more.",
                 "Delete records, or raise its quota.",
+            ),
+            Refusal::DirectoryTooLarge => (
+                "tables.directory_too_large",
+                Class::Refused,
+                "Where a table is cut, its columns, rules and list of access take 224 KiB at most.",
+                "Cut it at shorter keys or at fewer, or declare less.",
             ),
             Refusal::Forked => (
                 "tables.forked",

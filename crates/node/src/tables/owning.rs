@@ -9,6 +9,7 @@ use super::hub::{Hub, place};
 use crate::metrics;
 use crate::placement::joining::{Member, Pool};
 use parking_lot::Mutex;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +63,14 @@ struct Rules {
 }
 
 impl Told {
+    /// How a directory stands to the one that the gateway knows, which is the newer one from here on.
+    fn knows_directory(&mut self, table: TableId, version: (u64, u64)) -> Ordering {
+        let known = self.directories.entry(table).or_default();
+        let order = version.cmp(known);
+        *known = version.max(*known);
+        order
+    }
+
     fn knows_rules(&self, entry: &Entry) -> bool {
         self.rules.get(&entry.table()).is_some_and(|rules| rules.version >= entry.version)
     }
@@ -220,9 +229,12 @@ impl Hub {
     pub(super) async fn tell_gateway(&self, entry: &Entry) {
         let table = entry.table();
         let _turn = self.held.telling.lock().await;
-        let before = self.held.told.lock().directories.insert(table, entry.version);
-        if before != Some(entry.version) {
-            self.gateway(gateway::Input::Directory(entry.directory.clone())).await;
+        let order = self.held.told.lock().knows_directory(table, entry.version);
+        match order {
+            // Somebody read it before it was changed, and says so late.
+            Ordering::Less => return,
+            Ordering::Equal => {}
+            Ordering::Greater => self.gateway(gateway::Input::Directory(entry.directory.clone())).await,
         }
         for part in &entry.directory.partitions {
             let partition = entry.directory.partition_id(part.number);
@@ -311,5 +323,23 @@ impl Hub {
         let _turn = self.held.telling_rules.lock().await;
         self.processor(processor::Input::Gained(Box::new(acquired))).await;
         self.held.told.lock().rules.remove(&partition.table);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gateway_is_not_told_what_was_before() {
+        let mut told = Told::default();
+        let table = TableId(7);
+        let orders =
+            [(3, 1), (3, 2), (3, 1), (3, 2), (2, 9), (4, 1)].map(|version| told.knows_directory(table, version));
+        assert_eq!(
+            orders,
+            [Ordering::Greater, Ordering::Greater, Ordering::Less, Ordering::Equal, Ordering::Less, Ordering::Greater]
+        );
+        assert_eq!(told.directories[&table], (4, 1));
     }
 }

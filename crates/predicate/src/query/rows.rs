@@ -44,10 +44,11 @@ impl Rows {
 
     /// Drops what cannot be in the answer any more, now and then.
     fn bound(&mut self, query: &Query) -> Result<(), Trouble> {
-        let limit = query.limit.unwrap_or(MAX_HELD);
-        if limit > MAX_HELD || (query.limit.is_none() && self.rows.len() > MAX_HELD) {
+        let limit = query.limit.unwrap_or(usize::MAX);
+        if limit > MAX_HELD && self.rows.len() > MAX_HELD {
             return Err(Trouble::TooMany);
         }
+        let limit = limit.min(MAX_HELD);
         if self.rows.len() > 2 * limit.max(16) || self.bytes > MAX_HELD_BYTES {
             self.rows.sort_by(|left, right| compare(query, left, right));
             self.rows.truncate(limit);

@@ -124,7 +124,14 @@ fn what_has_no_order_is_refused_and_what_is_held_is_bounded() {
     };
     assert_eq!(by("a", f64::NAN.into(), None), Err(Trouble::Fault(Fault::NotANumber)));
     assert_eq!(by("a", vec![1].into(), None), Err(Trouble::Fault(Fault::WrongKind)));
-    assert_eq!(by("a", 1.into(), Some(MAX_HELD + 1)), Err(Trouble::TooMany));
+    assert_eq!(by("a", 1.into(), Some(MAX_HELD + 1)), Ok(()));
+    // A limit beyond what may be held is refused as soon as more is.
+    let many = Ask { order: vec![(text("a"), Direction::Ascending)], limit: Some(2 * MAX_HELD), ..ask() };
+    let query = Query::compile(&many, &dialect()).expect("a query");
+    let (mut collector, row) = (Collector::new(&query), packed([("a", 1.into())]));
+    let mut add = |n: usize| collector.add(&Scope::record(&Key::String(n.to_string()), &row));
+    assert_eq!((0..MAX_HELD).try_for_each(&mut add), Ok(()));
+    assert_eq!(add(MAX_HELD), Err(Trouble::TooMany));
     let large = packed([("a", "x".repeat(1 << 20).as_str().into())]);
     let held = |limit| {
         let ask = Ask { order: vec![(text("key"), Direction::Ascending)], limit, ..ask() };

@@ -367,6 +367,10 @@ impl Recorded {
                 out.put_slice(what.as_bytes());
             }
             Told::Refused(Refusal::RuleTooSlow) => out.put_u8(8),
+            Told::Refused(Refusal::BadColumns(what)) => {
+                out.put_u8(9);
+                out.put_slice(what.as_bytes());
+            }
             Told::Refused(_) => out.put_u8(6),
         }
         out.freeze()
@@ -385,6 +389,7 @@ impl Recorded {
             6 => Told::Refused(Refusal::MayNotWrite),
             7 => Told::Refused(Refusal::PartitionColumn(String::from_utf8_lossy(value).into_owned())),
             8 => Told::Refused(Refusal::RuleTooSlow),
+            9 => Told::Refused(Refusal::BadColumns(String::from_utf8_lossy(value).into_owned())),
             _ => return None,
         };
         Some(Recorded { hash, what })

@@ -185,8 +185,11 @@ fn the_widest_record_is_too_slow_for_nobody() {
     version(write(&mut world, 0, &ann, wide(MAX_COLUMNS - 1, MAX_ENTRIES)));
     // What a patch makes of it is held to the same.
     let more = Update::Patch { set: data(&[("y", 1.into())]), unset: Vec::new() };
-    let refused = write(&mut world, 0, &ann, Write { change: more, ..put("k", "", 0) });
+    let patch = || crate::client::named(Write { change: more.clone(), ..put("k", "", 0) }, 1, 0, None);
+    let refused = write(&mut world, 0, &ann, patch());
     assert!(matches!(refused, Some(Ok(Answer::Written(Outcome::Refused(Refusal::BadColumns(_)))))), "{refused:?}");
+    // Whoever repeats it hears the same.
+    assert_eq!(write(&mut world, 0, &ann, patch()), refused);
     let names = ["has(z.zz)"; 100].join(" || ");
     assert_eq!(pages(&mut world, 0, 0, &ann, reading(asked(&names))).map(|page| page.records.len()), Ok(0));
 }

@@ -345,6 +345,9 @@ impl Hub {
         link: Option<&Arc<Link>>,
     ) -> Result<Watching, Error> {
         self.refuse_expired(&caller)?;
+        if query.query.as_ref().is_some_and(|query| query.from.is_some() || query.before.is_some()) {
+            return Err(bounded());
+        }
         let name = TableName::parse(&caller.app, &query.table)?;
         let until = Instant::now() + super::serving::CALL;
         let entry = loop {
@@ -461,6 +464,11 @@ fn foreign_endpoint() -> Error {
         .hint("Watch without a netid, or as a caller of the application that the table belongs to.")
 }
 
+fn bounded() -> Error {
+    Error::new("tables.not_live", Class::Invalid, "`from` and `before` bound a read, and no live query")
+        .hint("Ask for keys in the predicate: key >= 'a' && key < 'b'.")
+}
+
 fn one_frame() -> Error {
     Error::new("tables.no_query", Class::Invalid, "a live query is an operation whose request goes on")
         .hint("Send the query with `more`, and new reader data under the same operation.")
@@ -475,6 +483,26 @@ mod tests {
         let text = v1::record_data::Form::Json("x".repeat(400 << 10));
         let key = Some(key_to(format!("k{key}").as_str().into()));
         v1::Record { key, data: Some(v1::RecordData { form: Some(text) }), ..Default::default() }
+    }
+
+    /// A live query is told of every key that its predicate is true of.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn bounds_of_a_read_are_refused_in_a_live_query() {
+        let dir = tempfile::tempdir().unwrap();
+        let (services, _data) = crate::services::testing::embedded(dir.path()).await;
+        let hub = services.tables_here().unwrap().hub.clone();
+        let caller = v1::TablesCaller { app: "shop".to_owned(), ..Default::default() };
+        let key = || Some(key_to("m".into()));
+        for query in [
+            v1::RecordQuery { from: key(), ..Default::default() },
+            v1::RecordQuery { before: key(), ..Default::default() },
+        ] {
+            let query = v1::LiveQuery { table: "t".to_owned(), query: Some(query), ..Default::default() };
+            let refused = hub.watch(caller.clone(), query, None).await.err().expect("refused");
+            assert_eq!(refused.code, "tables.not_live");
+        }
+        drop(hub);
+        crate::gate::Services::stop(&services).await;
     }
 
     #[test]

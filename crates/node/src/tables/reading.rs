@@ -43,7 +43,10 @@ enum At {
 /// A read over all partitions, as far as it has come.
 struct Course {
     name: TableName,
+    /// Whoever reads, to this table's application.
     caller: v1::TablesCaller,
+    /// The same to its own: a look-up may lead back there.
+    own: v1::TablesCaller,
     read: v1::RecordRead,
     ask: Ask,
     at: At,
@@ -247,6 +250,7 @@ impl Hub {
         let ask = read.query.as_ref().map(query_of).transpose()?.unwrap_or_default();
         let mut course = Course {
             caller: convert::relative(caller, &name.app),
+            own: caller.clone(),
             name,
             ask,
             at: At::From(None),
@@ -398,7 +402,7 @@ impl Hub {
                 course.reached(&piece);
                 let records: Vec<Visible> = piece.rows.into_iter().filter_map(convert::record_of).collect();
                 for records in records.chunks(TOGETHER) {
-                    let eyes = Eyes { caller: &course.caller, name: &course.name, read: &course.read };
+                    let eyes = Eyes { caller: &course.own, name: &course.name, read: &course.read };
                     let named = self.look_up(eyes, (&mut gather, &mut turns), records, &mut found).await?;
                     for (record, at) in records.iter().zip(&named) {
                         gather.add(record, found.at(at))?;

@@ -177,6 +177,31 @@ async fn a_look_up_finds_no_more_than_its_reader_would() {
     town.node.shutdown().await.unwrap();
 }
 
+/// Whoever reads a table of another application is known in those of its own, and there alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_up_leads_back_into_tables_of_the_readers_own_application() {
+    let town = Town::start().await;
+    let (shop, blog) = (town.app("shop").await, town.app("blog").await);
+    let (ann, bob) = (town.user("ann"), town.user("bob"));
+    town.create(&blog, "posts", json!({ "level": "public" })).await;
+    town.create(&shop, "people", json!({ "level": "user" })).await;
+    table(&town, &blog, "posts").await.put("1", [("by", Cell::from("ann"))]).await.unwrap();
+    let letter = Write::put("ann", [("name", Cell::from("Ann"))]).audience("user.sub == 'ann'");
+    table(&town, &ann, "people").await.write(letter).await.unwrap().committed().unwrap();
+    let ask = json!({
+        "lookup": { "table": "shop/people", "key": "by", "name": "who" },
+        "project": [{ "name": "name", "expression": "who.name" }],
+    });
+    for (who, name) in [(&ann, json!("Ann")), (&bob, Value::Null)] {
+        let answer = town.ask(who, Method::POST, "tables/blog%2Fposts/query", ask.clone()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["rows"][0]["columns"]["name"], name);
+    }
+    let answer = town.ask(&blog, Method::POST, "tables/posts/query", ask).await;
+    assert_eq!(answer.error(), (403, "tables.access".into()));
+    town.node.shutdown().await.unwrap();
+}
+
 /// Pages of about a megabyte, between which hidden records lie, and within which.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_end_where_they_would_without_hidden_records() {

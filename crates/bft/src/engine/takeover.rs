@@ -1,7 +1,7 @@
 //! Takes a state over from the other replicas: f + 1 equal signed hashes make one (rule G), whoever sends its bytes.
 
 use super::batch::Batch;
-use super::message::Message;
+use super::message::{LONGEST_PART, Message};
 use super::wires::Wire;
 use super::{Finalization, Identity, Runtime, Scheme, engine_key, file_key};
 use crate::mutant::Mutant;
@@ -13,7 +13,7 @@ use commonware_cryptography::certificate::Verifier;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::{Receiver, Recipients, Sender};
 use commonware_parallel::Sequential;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidings_sketch::ReplicaId;
 
@@ -21,6 +21,12 @@ use tidings_sketch::ReplicaId;
 const WAIT: Duration = Duration::from_secs(2);
 /// How often one part is asked for.
 const ATTEMPTS: usize = 3;
+/// How long one replica may take to send a snapshot: so long for any, and so long for each of its parts, which come as fast
+/// over a line of 8 Mbit/s.
+const COPY: Duration = Duration::from_secs(10);
+const COPY_OF_A_PART: Duration = Duration::from_millis(250);
+/// How often that time is doubled for a replica that has failed before: its line may be slower.
+const MOST_DOUBLED: u32 = 6;
 /// Of so many looks that find no agreement one is told of: about one a minute.
 const LOOKS_TOLD: u64 = 60 / WAIT.as_secs();
 
@@ -58,13 +64,15 @@ pub struct Taker<'a, E, A> {
     identity: &'a Identity,
     scheme: &'a Scheme,
     wire: &'a mut A,
+    /// How often each has begun to send a snapshot, and has not sent in time what was agreed on.
+    failed: BTreeMap<PublicKey, u32>,
     mutant: Option<Mutant>,
 }
 
 impl<'a, E: Runtime, A: Asks> Taker<'a, E, A> {
     /// One who asks over this wire.
     pub fn new(context: E, identity: &'a Identity, scheme: &'a Scheme, wire: &'a mut A) -> Taker<'a, E, A> {
-        Taker { context, identity, scheme, wire, mutant: None }
+        Taker { context, identity, scheme, wire, failed: BTreeMap::new(), mutant: None }
     }
 
     /// The same without a rule, for tests.
@@ -78,15 +86,18 @@ impl<'a, E: Runtime, A: Asks> Taker<'a, E, A> {
     pub async fn take(mut self) -> Option<Taken> {
         let mut looks = 0;
         loop {
-            let Some((height, hash, by)) = self.words().await? else {
+            let Some((height, hash, mut by)) = self.words().await? else {
                 if looks % LOOKS_TOLD == 0 {
                     tracing::warn!("no f + 1 replicas give their word for the same state: none is taken over yet");
                 }
                 looks += 1;
                 continue;
             };
+            // While one takes its time, the others may go on so far that nothing follows on this state: whoever took it in vain is
+            // asked last.
+            by.sort_by_key(|peer| self.failed.get(peer).copied());
             for peer in by {
-                let Some(snapshot) = self.snapshot(&peer, height).await.filter(|snapshot| snapshot.hash == hash) else {
+                let Some(snapshot) = self.snapshot(&peer, height, hash).await else {
                     tracing::warn!(%peer, height, "a replica does not send the snapshot it gave its word for");
                     continue;
                 };
@@ -126,18 +137,40 @@ impl<'a, E: Runtime, A: Asks> Taker<'a, E, A> {
         }
     }
 
-    async fn snapshot(&mut self, from: &PublicKey, height: u64) -> Option<Snapshot> {
-        let mut bytes = BytesMut::new();
+    /// The snapshot with this hash, if this replica sends it in time.
+    async fn snapshot(&mut self, from: &PublicKey, height: u64, hash: [u8; 32]) -> Option<Snapshot> {
+        let (total, first) = self.part(from, height, 0).await?;
+        let total = usize::try_from(total).ok().filter(|total| *total <= LONGEST)?;
+        let failed = self.failed.get(from).copied().unwrap_or(0);
+        let over = self.context.sleep(patience(total) * 2u32.pow(failed.min(MOST_DOUBLED)));
+        tokio::pin!(over);
+        let copied = tokio::select! {
+            biased;
+            () = &mut over => None,
+            copied = self.copy(from, height, total, first) => copied.filter(|snapshot| snapshot.hash == hash),
+        };
+        if copied.is_none() {
+            self.failed.insert(from.clone(), failed + 1);
+        }
+        copied
+    }
+
+    /// The parts, each as long as it can be: with shorter ones a liar could go on for ever.
+    async fn copy(&mut self, from: &PublicKey, height: u64, total: usize, first: Bytes) -> Option<Snapshot> {
+        let (mut bytes, mut part) = (BytesMut::new(), first);
         loop {
-            let offset = bytes.len() as u64;
-            let (total, part) = self.part(from, height, offset).await?;
-            bytes.extend_from_slice(&part);
-            if bytes.len() as u64 >= total {
-                return Some(Snapshot::from_bytes(height, bytes.freeze()));
-            }
-            if part.is_empty() || bytes.len() > LONGEST {
+            if part.len() != LONGEST_PART.min(total - bytes.len()) {
                 return None;
             }
+            bytes.extend_from_slice(&part);
+            if bytes.len() == total {
+                return Some(Snapshot::from_bytes(height, bytes.freeze()));
+            }
+            let (of, next) = self.part(from, height, bytes.len() as u64).await?;
+            if of != total as u64 {
+                return None;
+            }
+            part = next;
         }
     }
 
@@ -204,10 +237,14 @@ impl<'a, E: Runtime, A: Asks> Taker<'a, E, A> {
     }
 }
 
+/// How long the bytes of a snapshot may take that is so long.
+fn patience(total: usize) -> Duration {
+    COPY + COPY_OF_A_PART * total.div_ceil(LONGEST_PART) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::message::LONGEST_PART;
     use crate::membership::Founded;
     use crate::membership::tests::group;
     use crate::snapshot::{Attestation, EVERY};
@@ -215,7 +252,7 @@ mod tests {
     use commonware_consensus::simplex::types::{Finalize, Proposal};
     use commonware_consensus::types::{Epoch, Round, View};
     use commonware_cryptography::Digested;
-    use commonware_runtime::{Runner as _, deterministic};
+    use commonware_runtime::{Clock as _, Runner as _, Supervisor as _, deterministic};
     use commonware_utils::non_empty;
     use std::collections::VecDeque;
     use std::sync::Arc;
@@ -247,6 +284,10 @@ mod tests {
         None,
         /// Other bytes of the snapshot.
         Part,
+        /// The bytes, one at a time.
+        Drip,
+        /// The bytes, each part when it is almost given up; and who is asked after that has nothing any more for where to go on.
+        Late,
         /// This, for where to go on.
         Floor(Bytes, Bytes),
         /// Another state, further on, with the true word for where to go on.
@@ -255,11 +296,14 @@ mod tests {
 
     /// Three replicas that are asked; the first one may lie.
     struct Three {
+        clock: deterministic::Context,
         founded: Founded,
         snapshot: Snapshot,
         floor: (Finalization, Batch),
         lie: Lie,
-        answers: VecDeque<(PublicKey, Bytes)>,
+        answers: VecDeque<(usize, PublicKey, Bytes)>,
+        /// Who was asked for the snapshot.
+        begun: Vec<usize>,
         /// Who was asked for where to go on.
         asked: Vec<usize>,
     }
@@ -277,8 +321,12 @@ mod tests {
             let lies = number == 0;
             match *message {
                 Message::AskPart { height, offset } => {
+                    if offset == 0 {
+                        self.begun.push(number);
+                    }
                     let state = self.state(number);
-                    let end = state.bytes.len().min(offset as usize + LONGEST_PART);
+                    let length = if lies && self.lie == Lie::Drip { 1 } else { LONGEST_PART };
+                    let end = state.bytes.len().min(offset as usize + length);
                     let mut bytes = state.bytes[offset as usize..end].to_vec();
                     if lies && self.lie == Lie::Part {
                         bytes[0] ^= 1;
@@ -289,6 +337,7 @@ mod tests {
                     self.asked.push(number);
                     let (finalization, batch) = match &self.lie {
                         Lie::Floor(finalization, batch) if lies => (finalization.clone(), batch.clone()),
+                        Lie::Late if self.asked.len() == 1 => (Bytes::new(), Bytes::new()),
                         _ => (self.floor.0.encode(), self.floor.1.encode()),
                     };
                     Message::Floor { height, finalization, batch }
@@ -308,41 +357,48 @@ mod tests {
                 let key = engine_key(&self.founded.membership.replicas()[number].key).unwrap();
                 if matches!(&whom, Recipients::All) || matches!(&whom, Recipients::One(one) if *one == key) {
                     let answer = self.answer(number, &message).encoded();
-                    self.answers.push_back((key, answer));
+                    self.answers.push_back((number, key, answer));
                 }
             }
         }
 
         async fn hear(&mut self) -> Option<(PublicKey, Bytes)> {
+            let is_part = |answer: &Bytes| matches!(Message::read(answer.clone()), Ok(Message::Part { .. }));
+            if self.lie == Lie::Late && self.answers.front().is_some_and(|(by, _, answer)| *by == 0 && is_part(answer))
+            {
+                self.clock.sleep(WAIT - Duration::from_millis(100)).await;
+            }
             match self.answers.pop_front() {
-                Some(heard) => Some(heard),
+                Some((_, key, answer)) => Some((key, answer)),
                 None => std::future::pending().await,
             }
         }
     }
 
-    /// Takes over from three of which the first one lies: whether what is taken is the truth, and who was asked where to go on.
+    /// Takes over from three of which the first one lies: whether what is taken is the truth, who was asked for it, and who where
+    /// to go on.
     fn taken_without(
         mutant: Option<Mutant>,
         lie: impl FnOnce(&Founded, &[Digested<Batch>]) -> Lie,
-    ) -> (bool, Vec<usize>) {
+    ) -> (bool, Vec<usize>, Vec<usize>) {
         let founded = group("one");
         let all = chain(&founded, EVERY + 2);
         let floor = (word(&founded, &all[EVERY as usize]), all[EVERY as usize].inner().clone());
-        let snapshot = Snapshot::from_bytes(EVERY, Bytes::from(vec![7; LONGEST_PART + 100]));
+        let snapshot = Snapshot::from_bytes(EVERY, Bytes::from(vec![7; 7 * LONGEST_PART + 100]));
         let lie = lie(&founded, &all);
-        let (me, answers, asked) = (identity(&founded, 3), VecDeque::new(), Vec::new());
-        let mut three = Three { founded, snapshot, floor, lie, answers, asked };
+        let me = identity(&founded, 3);
         let scheme = me.scheme().unwrap();
-        let taken = deterministic::Runner::default().start(|context| async {
+        deterministic::Runner::default().start(|context| async move {
+            let (clock, answers, begun, asked) = (context.child("clock"), VecDeque::new(), Vec::new(), Vec::new());
+            let mut three = Three { clock, founded, snapshot, floor, lie, answers, begun, asked };
             let taker = Taker::new(context, &me, &scheme, &mut three).without(mutant);
-            taker.take().await.unwrap()
-        });
-        (taken.snapshot == three.snapshot && taken.floor == three.floor.0, three.asked)
+            let taken = taker.take().await.unwrap();
+            (taken.snapshot == three.snapshot && taken.floor == three.floor.0, three.begun, three.asked)
+        })
     }
 
     fn taken(lie: impl FnOnce(&Founded, &[Digested<Batch>]) -> Lie) -> Vec<usize> {
-        let (is_true, asked) = taken_without(None, lie);
+        let (is_true, _, asked) = taken_without(None, lie);
         assert!(is_true, "it is not what was agreed on");
         asked
     }
@@ -351,7 +407,7 @@ mod tests {
     fn one_replicas_word_for_a_state_is_not_enough() {
         let made_up = || Lie::State(Snapshot::from_bytes(2 * EVERY, Bytes::from_static(b"made up")));
         assert_eq!(taken(|_, _| made_up()), [1]);
-        let (is_true, _) = taken_without(Some(Mutant::OneWordEnough), |_, _| made_up());
+        let (is_true, ..) = taken_without(Some(Mutant::OneWordEnough), |_, _| made_up());
         assert!(!is_true, "the rule is what keeps it out");
     }
 
@@ -363,6 +419,19 @@ mod tests {
     #[test]
     fn other_bytes_than_the_agreed_ones_are_not_taken() {
         assert_eq!(taken(|_, _| Lie::Part), [1]);
+    }
+
+    #[test]
+    fn parts_that_are_shorter_than_they_could_be_are_not_taken() {
+        assert_eq!(taken(|_, _| Lie::Drip), [1]);
+    }
+
+    /// With each part almost as late as it may be, a gibibyte would take hours, and all of it could be another one's bytes.
+    #[test]
+    fn who_sends_late_is_given_up_and_asked_last() {
+        let (is_true, begun, asked) = taken_without(None, |_, _| Lie::Late);
+        assert!(is_true, "it is not what was agreed on");
+        assert_eq!((begun, asked), (vec![0, 1, 1], vec![1, 1]));
     }
 
     #[test]

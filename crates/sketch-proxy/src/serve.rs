@@ -77,10 +77,23 @@ pub(crate) async fn answer(request: Request<Incoming>, peer: IpAddr, door: &Door
         Ok(engine) => (engine.site.name.as_str(), dealt_with(parts, body, engine, peer, door).await),
         Err(answer) => ("", *answer),
     };
+    let answer = if method == Method::HEAD { without_content(answer) } else { answer };
     let verified = answer.headers().get(VERIFIED).and_then(|value| value.to_str().ok()).unwrap_or("-");
     door.metrics.answered(site, verified, answer.status(), begin.elapsed());
     tracing::info!(target: "access", %peer, %method, host, path, status = answer.status().as_u16(), verified);
     answer
+}
+
+/// RFC 9110 §9.3.2: an answer to HEAD has no content, and says how long that of GET is. By HTTP/1.1 hyper sees to it; by HTTP/2 content
+/// would make the answer malformed.
+fn without_content(answer: Answer) -> Answer {
+    let (mut parts, content) = answer.into_parts();
+    if let Some(length) = content.size_hint().exact().filter(|length| *length > 0)
+        && !parts.headers.contains_key(header::CONTENT_LENGTH)
+    {
+        insert(&mut parts.headers, header::CONTENT_LENGTH, &length.to_string());
+    }
+    Response::from_parts(parts, full(Bytes::new()))
 }
 
 async fn dealt_with(parts: request::Parts, body: Incoming, engine: &Arc<Engine>, peer: IpAddr, door: &Door) -> Answer {

@@ -29,6 +29,7 @@ for via in h2 tls; do
   done
   same /app.js --compressed
   same /page.html -I
+  same /page.html -I -H 'If-Match: "x"'
   same /data.bin -r 100-199
   same /digits.txt -r 0-1,4-5
   same /missing -I

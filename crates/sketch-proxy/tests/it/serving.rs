@@ -1,6 +1,10 @@
 //! What clients may ask, and what they may not.
 
 use crate::origins::{Sin, Site};
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidings_sketch::http::{Bodies, PathRule};
@@ -37,6 +41,42 @@ async fn a_page_is_served_as_it_was_asked_for() {
     let moved = site.get("/moved").await;
     assert_eq!((moved.status, moved.header("location")), (302, "/elsewhere"));
     assert_eq!(site.get("/partial").await.status, 502, "an origin that answers in part was not asked to");
+}
+
+/// RFC 9110 §9.3.2. By HTTP/2 nobody drops what is there too much: the answer would be malformed.
+#[tokio::test]
+async fn no_answer_to_head_has_content() {
+    let allowance = Some(Allowance { burst: 10, every: Duration::from_secs(3_600) });
+    let site = Site::start(&[Sin::None; 3], |config| config.sites[0].allowance = allowance).await;
+    site.put("/page", "0123456789");
+    let stream = TcpStream::connect(site.proxy.address()).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let task = tokio::spawn(connection);
+    let mut ask = async |method: &str, path: &str, (name, value): (&str, &str)| {
+        let uri = format!("http://{}{path}", site.proxy.address());
+        let request = Request::builder().method(method).uri(uri).header(name, value).body(Empty::<Bytes>::new());
+        let (parts, body) = sender.send_request(request.unwrap()).await.unwrap().into_parts();
+        let body = body.collect().await.expect("it is well formed").to_bytes();
+        let length = parts.headers.get("content-length").map(|length| length.to_str().unwrap().to_owned());
+        (parts.status.as_u16(), body.len(), length)
+    };
+    for (path, header, status) in [
+        ("/page", ("accept", "*/*"), 200),
+        ("/page", ("if-match", "\"x\""), 412),
+        ("/page", ("host", "a.org"), 400),
+        ("/partial", ("accept", "*/*"), 502),
+        ("/page", ("cookie", "me=1"), 429),
+    ] {
+        for _ in 0..if status == 429 { 10 } else { 0 } {
+            ask("GET", path, header).await;
+        }
+        let (got, length, told) = ask("HEAD", path, header).await;
+        assert_eq!((got, length), (status, 0), "{path} {header:?}");
+        let (got, length, _) = ask("GET", path, header).await;
+        assert_eq!((got, Some(length.to_string())), (status, told), "{path} {header:?}");
+    }
+    task.abort();
 }
 
 /// The parts of a multipart message: what each says of itself, and its content.

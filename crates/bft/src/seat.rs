@@ -248,13 +248,16 @@ impl<S: Durable> Seat<S> {
         }
     }
 
-    /// A command that another replica passed on.
-    pub fn passed_on(&self, signed: Signed) {
-        if self.state.lock().replica.replied(signed.command.client, signed.command.nonce).is_none()
-            && self.is_signed(&signed, Purpose::Order)
-        {
+    /// A command that another replica passed on. Whether its client may have signed it: of one that was executed nobody looks.
+    pub fn passed_on(&self, signed: Signed) -> bool {
+        if self.state.lock().replica.replied(signed.command.client, signed.command.nonce).is_some() {
+            return true;
+        }
+        let is_signed = self.is_signed(&signed, Purpose::Order);
+        if is_signed {
             self.pool.add(signed);
         }
+        is_signed
     }
 
     /// Whether its client signed it. What the pool knows was verified when it came there: whoever is busy hears of a command from its

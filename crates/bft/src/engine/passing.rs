@@ -37,10 +37,44 @@ pub async fn pass_on<E: Runtime, S: Durable>(context: E, seat: Arc<Seat<S>>, (mu
     }
 }
 
+/// Whoever is honest passes on what it has verified alone: behind a command that nobody signed there is nothing to look for, and
+/// a message has room for ten thousand of them.
 fn take_in<S: Durable>(seat: &Seat<S>, bytes: Bytes) {
     let mut reader = Reader::new(bytes);
     while reader.left() > 0 {
         let Ok(signed) = Signed::read(&mut reader) else { return };
-        seat.passed_on(signed);
+        if !seat.passed_on(signed) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Purpose;
+    use crate::kv::KeyValue;
+    use crate::mark::Start;
+    use crate::membership::tests::group;
+    use crate::snapshot::Shelf;
+    use tidings_sketch::replica::Command;
+
+    #[test]
+    fn nothing_is_looked_at_behind_a_command_that_nobody_signed() {
+        let (founded, directory) = (group("one"), tempfile::tempdir().unwrap());
+        let (membership, secrets) = (Arc::new(founded.membership.clone()), founded.replicas[0].clone());
+        let shelf = Shelf::open(directory.path()).unwrap();
+        let seat = Seat::open(membership, secrets, Start::Born, shelf, KeyValue::default(), None).unwrap();
+        let signed = |nonce| {
+            let command = Command { client: 1, nonce, request: Bytes::from_static(b"put") };
+            Signed::new(&founded.membership, &founded.clients[0].secret, Purpose::Order, command)
+        };
+        let mut forged = signed(3);
+        forged.command.nonce = 4;
+        let mut message = BytesMut::new();
+        [signed(1), signed(2), signed(1), forged, signed(5)].iter().for_each(|signed| signed.put(&mut message));
+        take_in(&seat, message.freeze());
+        let waiting: Vec<u64> = (1..=5).filter(|nonce| seat.pool.knows(&signed(*nonce))).collect();
+        assert_eq!(waiting, [1, 2]);
     }
 }

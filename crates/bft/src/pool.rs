@@ -14,6 +14,8 @@ use tokio::sync::futures::Notified;
 
 /// The most bytes of commands that wait.
 const MOST_BYTES: usize = 64 << 20;
+/// Of one client: others must find room.
+const MOST_BYTES_OF_A_CLIENT: usize = MOST_BYTES / 8;
 /// How many commands that were executed are still known: more than come again within a few seconds.
 const MOST_DONE: usize = 1 << 14;
 
@@ -36,11 +38,18 @@ struct Waiting {
     seen: u32,
 }
 
+/// What of one client waits.
+#[derive(Debug, Default)]
+struct Share {
+    count: usize,
+    bytes: usize,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     commands: BTreeMap<Name, Waiting>,
     order: BTreeMap<u64, Name>,
-    clients: BTreeMap<u64, usize>,
+    clients: BTreeMap<u64, Share>,
     bytes: usize,
     arrivals: u64,
     executed: u64,
@@ -86,14 +95,17 @@ impl Pool {
         if inner.commands.contains_key(&name) {
             return Added::Known;
         }
-        if inner.clients.get(&name.0).is_some_and(|count| *count >= WINDOW) || inner.bytes + length > MOST_BYTES {
+        let is_full = |share: &Share| share.count >= WINDOW || share.bytes + length > MOST_BYTES_OF_A_CLIENT;
+        if inner.clients.get(&name.0).is_some_and(is_full) || inner.bytes + length > MOST_BYTES {
             return Added::Full;
         }
         inner.arrivals += 1;
         let arrival = inner.arrivals;
         inner.order.insert(arrival, name);
         inner.commands.insert(name, Waiting { signed, arrival, seen: 0 });
-        *inner.clients.entry(name.0).or_default() += 1;
+        let share = inner.clients.entry(name.0).or_default();
+        share.count += 1;
+        share.bytes += length;
         inner.bytes += length;
         drop(inner);
         self.arrived.notify_waiters();
@@ -134,12 +146,14 @@ impl Pool {
         inner.executed = inner.executed.max(height);
         for name in names {
             let Some(waiting) = inner.commands.remove(&name) else { continue };
+            let length = waiting.signed.length();
             inner.order.remove(&waiting.arrival);
-            inner.bytes -= waiting.signed.length();
+            inner.bytes -= length;
             inner.done.0.insert(name, blake3::hash(&waiting.signed.encoded()));
-            if let Some(count) = inner.clients.get_mut(&name.0) {
-                *count -= 1;
-                if *count == 0 {
+            if let Some(share) = inner.clients.get_mut(&name.0) {
+                share.count -= 1;
+                share.bytes -= length;
+                if share.count == 0 {
                     inner.clients.remove(&name.0);
                 }
             }
@@ -183,6 +197,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::LONGEST_REQUEST;
     use crate::keys::Signature;
     use bytes::Bytes;
     use tidings_sketch::replica::Command;
@@ -218,6 +233,27 @@ mod tests {
         assert_eq!((pool.add(signed(1, 5_000)), pool.add(signed(2, 1))), (Added::Full, Added::New));
         pool.executed(1, [(1, 0)]);
         assert_eq!(pool.add(signed(1, 5_000)), Added::New);
+    }
+
+    #[test]
+    fn one_client_cannot_take_all_the_room_with_long_requests() {
+        let pool = Pool::default();
+        let long = |client, nonce| {
+            let mut long = signed(client, nonce);
+            long.command.request = Bytes::from(vec![1; LONGEST_REQUEST]);
+            long
+        };
+        let taken =
+            |client| (1..=WINDOW as u64).take_while(|nonce| pool.add(long(client, *nonce)) == Added::New).count();
+        let most = MOST_BYTES_OF_A_CLIENT / long(1, 1).length();
+        assert_eq!((taken(1), taken(2)), (most, most));
+        assert_eq!(
+            (pool.add(signed(1, 5_000)), pool.add(signed(3, 1))),
+            (Added::New, Added::New),
+            "what is short fits"
+        );
+        pool.executed(1, [(1, 1)]);
+        assert_eq!((pool.add(long(1, 5_001)), pool.add(long(1, 5_002))), (Added::New, Added::Full));
     }
 
     #[test]

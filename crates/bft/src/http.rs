@@ -18,9 +18,10 @@ use hyper::{Request as HttpRequest, Response as HttpResponse, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tidings_sketch::direct::Reads;
 use tidings_sketch::http::says_how_long;
@@ -38,6 +39,8 @@ pub const LONGEST_PAGE: usize = LONGEST_RESULT - (1 << 10);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Requests that wait for the thread.
 const MOST_WAITING: usize = 1_024;
+/// Pages of one block that are fetched at once. A server that says nothing takes its whole time for each.
+pub(crate) const AT_ONCE: usize = 16;
 
 /// What belongs to a connection, or to the moment, and is not passed on.
 const NOT_PASSED_ON: [&str; 12] = [
@@ -191,14 +194,15 @@ impl Origin {
     }
 
     fn fetch(&self, request: &Bytes) -> Response {
-        let Some(request) = Request::read(request).ok().and_then(|request| self.asked(&request)) else {
-            return Response::Refused(Refusal::Malformed);
-        };
+        fetched(self.begin(request))
+    }
+
+    /// Where the page will be, if it can be asked for.
+    fn begin(&self, request: &Bytes) -> Result<Receiver<Response>, Refusal> {
+        let request = Request::read(request).ok().and_then(|request| self.asked(&request)).ok_or(Refusal::Malformed)?;
         let (sender, receiver) = sync_channel(1);
-        let sent = self.jobs.try_send((request, sender)).is_ok();
-        // The thread answers within its patience; a little more is for the way there.
-        let answer = sent.then(|| receiver.recv_timeout(2 * PATIENCE).ok()).flatten();
-        answer.unwrap_or(Response::Refused(Refusal::Unreachable))
+        self.jobs.try_send((request, sender)).map_err(|_| Refusal::Unreachable)?;
+        Ok(receiver)
     }
 
     fn asked(&self, request: &Request) -> Option<HttpRequest<Empty<Bytes>>> {
@@ -210,6 +214,12 @@ impl Origin {
         }
         Some(asked)
     }
+}
+
+fn fetched(begun: Result<Receiver<Response>, Refusal>) -> Response {
+    // The thread answers within its patience; a little more is for the way there.
+    let waited = |page: Receiver<Response>| page.recv_timeout(2 * PATIENCE).map_err(|_| Refusal::Unreachable);
+    begun.and_then(waited).unwrap_or_else(Response::Refused)
 }
 
 async fn fetch_all(mut queue: mpsc::Receiver<Job>) {
@@ -287,6 +297,18 @@ impl Durable for Origin {
     /// Pages change when they like (rule E).
     const ORDERED: bool = false;
 
+    fn together(&self, requests: &[Bytes]) -> Vec<Bytes> {
+        let (mut under_way, mut pages) = (VecDeque::new(), Vec::with_capacity(requests.len()));
+        for request in requests {
+            if under_way.len() == AT_ONCE {
+                pages.extend(under_way.pop_front().map(fetched));
+            }
+            under_way.push_back(self.begin(request));
+        }
+        pages.extend(under_way.into_iter().map(fetched));
+        pages.iter().map(Response::encoded).collect()
+    }
+
     fn save(&self, _: &mut BytesMut) {}
 
     fn load(&self, _: &mut Reader) -> Result<Origin, Malformed> {
@@ -295,10 +317,12 @@ impl Durable for Origin {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::net::{Shutdown, TcpListener};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::{Arc, Barrier};
 
     /// A server that gives every request this answer, and tells what it was asked.
     fn server(answer: Vec<u8>) -> (Origin, std::sync::mpsc::Receiver<String>) {
@@ -307,14 +331,55 @@ mod tests {
         let (told, asked) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut stream, mut request, mut piece) = (stream.unwrap(), Vec::new(), [0; 4_096]);
-                while !request.ends_with(b"\r\n\r\n") {
-                    let read = stream.read(&mut piece).unwrap();
-                    request.extend_from_slice(&piece[..read]);
-                }
-                let _ = told.send(String::from_utf8(request).unwrap());
+                let mut stream = stream.unwrap();
+                let _ = told.send(head(&mut stream));
                 let _ = stream.write_all(&answer);
                 let _ = stream.shutdown(Shutdown::Both);
+            }
+        });
+        (Origin::new(address).unwrap(), asked)
+    }
+
+    /// A request as it comes.
+    fn head(stream: &mut TcpStream) -> String {
+        let (mut request, mut piece) = (Vec::new(), [0; 4_096]);
+        while !request.ends_with(b"\r\n\r\n") {
+            let read = stream.read(&mut piece).unwrap();
+            request.extend_from_slice(&piece[..read]);
+        }
+        String::from_utf8(request).unwrap()
+    }
+
+    /// What a server was asked.
+    #[derive(Default)]
+    pub(crate) struct Asked {
+        pub(crate) all: AtomicUsize,
+        at_once: AtomicUsize,
+        pub(crate) most_at_once: AtomicUsize,
+    }
+
+    /// A server that says what path it was asked for, and to nobody before as many have asked it as may at once.
+    pub(crate) fn gathering() -> (Origin, Arc<Asked>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (asked, gathered) = (Arc::new(Asked::default()), Arc::new(Barrier::new(AT_ONCE)));
+        let noted = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, gathered, asked) = (stream.unwrap(), Arc::clone(&gathered), Arc::clone(&noted));
+                std::thread::spawn(move || {
+                    let head = head(&mut stream);
+                    let path = head.split(' ').nth(1).unwrap();
+                    asked.all.fetch_add(1, SeqCst);
+                    asked.most_at_once.fetch_max(asked.at_once.fetch_add(1, SeqCst) + 1, SeqCst);
+                    gathered.wait();
+                    asked.at_once.fetch_sub(1, SeqCst);
+                    let length = path.len();
+                    let _ = write!(
+                        stream,
+                        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{path}"
+                    );
+                });
             }
         });
         (Origin::new(address).unwrap(), asked)

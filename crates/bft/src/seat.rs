@@ -27,7 +27,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tidings_sketch::direct::{self, Reads, ReplicaSketcher};
-use tidings_sketch::replica::{Block, Outcome, Replica};
+use tidings_sketch::replica::{Block, Command, Outcome, Replica};
 use tidings_sketch::sigma::Sigma;
 
 /// What is replicated, and can be carried from one replica to another.
@@ -39,6 +39,12 @@ pub trait Durable: Reads + Clone + Send + Sync + Sized + 'static {
     /// Whether the order alone decides what it answers. If not, honest replicas may answer differently: then a snapshot holds that a
     /// command was answered, and no answer, and who asks again after it is told that its nonce is too old.
     const ORDERED: bool = true;
+
+    /// What these give, of a service whose commands change nothing, and which takes long for each of them: had at once. None of
+    /// any other service, whose commands are executed one after the other.
+    fn together(&self, _: &[Bytes]) -> Vec<Bytes> {
+        Vec::new()
+    }
 
     /// Writes the state: the same bytes wherever it is the same.
     fn save(&self, out: &mut BytesMut);
@@ -127,6 +133,15 @@ fn floor(start: Start, snapshot: Option<u64>) -> u64 {
         (Start::Born, None) => 0,
         (_, snapshot) => snapshot.unwrap_or(0).saturating_add(EVERY),
     }
+}
+
+/// What the new commands of a block give, by their numbers, as far as they may be executed together.
+fn had<S: Durable>(replica: &Replica<S>, block: &Block) -> BTreeMap<u32, Bytes> {
+    let new = |command: &Command| replica.replied(command.client, command.nonce).is_none();
+    let new = (0..).zip(&block.commands).filter(|(_, command)| new(command));
+    let (numbers, requests): (Vec<u32>, Vec<Bytes>) =
+        new.map(|(number, command)| (number, command.request.clone())).unzip();
+    numbers.into_iter().zip(replica.service().together(&requests)).collect()
 }
 
 /// One replica beside its order.
@@ -282,7 +297,10 @@ impl<S: Durable> Seat<S> {
             true => {
                 // By a copy, so that nobody waits for it. Nothing else changes what is executed, and nothing else executes.
                 let mut copy = Replica::clone(&guard.replica);
-                let outcomes = MutexGuard::unlocked(&mut guard, || copy.execute(block));
+                let outcomes = MutexGuard::unlocked(&mut guard, || {
+                    let had = had(&copy, block);
+                    copy.execute_with(block, had)
+                });
                 guard.replica = Arc::new(copy);
                 outcomes
             }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::command::ALONE;
+use crate::http::{self, tests::gathering};
 use crate::keys::MacKey;
 use crate::kv::{KeyValue, Request, Response};
 use crate::membership::tests::group;
@@ -7,7 +8,7 @@ use crate::sin::AWAKE;
 use crate::sink::{self, Answers, Room};
 use crate::snapshot::tests::Page;
 use tidings_sketch::direct::Digest;
-use tidings_sketch::replica::{Command, WINDOW};
+use tidings_sketch::replica::WINDOW;
 
 struct Desk {
     seat: Seat<KeyValue>,
@@ -384,4 +385,32 @@ fn who_asks_while_a_snapshot_is_taken_is_answered() {
     });
     assert!(std::iter::from_fn(|| desk.answers.try_next()).count() == 2 && seat.snapshot().is_some());
     seat.execute(&Block { height: EVERY + 1, commands: Vec::new() }).unwrap();
+}
+
+/// One after the other, a server that says nothing would take its whole time for each.
+#[test]
+fn pages_of_a_block_are_fetched_at_once_and_those_that_are_known_not_again() {
+    let (founded, directory) = (group("one"), tempfile::tempdir().unwrap());
+    let (membership, secrets) = (Arc::new(founded.membership.clone()), founded.replicas[0].clone());
+    let (origin, asked) = gathering();
+    let shelf = Shelf::open(directory.path()).unwrap();
+    let seat = Seat::open(membership, secrets, Start::Born, shelf, origin, None).unwrap();
+    let most = http::AT_ONCE as u64;
+    for (height, nonces) in [(1, 1..=most), (2, most..=3 * most)] {
+        let command = |nonce| {
+            let request = http::Request { path: format!("/{nonce}"), headers: Vec::new() };
+            Command { client: 1, nonce, request: request.encoded() }
+        };
+        seat.execute(&Block { height, commands: nonces.clone().map(command).collect() }).unwrap();
+        for nonce in nonces {
+            let replied = seat.state.lock().replica.replied(1, nonce);
+            let Some(Outcome::Done { result, .. }) = replied else { panic!("{replied:?}") };
+            match http::Response::read(result) {
+                Ok(http::Response::Page { body, .. }) => assert_eq!(body, format!("/{nonce}")),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let asked = [&asked.all, &asked.most_at_once].map(|count| count.load(Relaxed));
+    assert_eq!(asked, [3 * http::AT_ONCE, http::AT_ONCE]);
 }

@@ -218,12 +218,17 @@ impl<S: Service> Replica<S> {
     /// Executes a block, and says what each of its commands came to. One that was executed before is ignored, and so is
     /// one that does not follow the last: engines deliver at least once, not exactly once.
     pub fn execute(&mut self, block: &Block) -> Vec<(Command, Outcome)> {
+        self.execute_with(block, BTreeMap::new())
+    }
+
+    /// The same with results that were had before, by the numbers of their commands: where commands change nothing.
+    pub fn execute_with(&mut self, block: &Block, mut had: BTreeMap<u32, Bytes>) -> Vec<(Command, Outcome)> {
         if block.height != self.height + 1 {
             return Vec::new();
         }
         self.height = block.height;
         let numbered = block.commands.iter().zip(0u32..);
-        numbered.map(|(command, index)| (command.clone(), self.command(command, index))).collect()
+        numbered.map(|(command, index)| (command.clone(), self.command(command, index, had.remove(&index)))).collect()
     }
 
     /// What a command came to, if it is known: retransmissions are answered from here, also by a replica that caught up by
@@ -237,13 +242,13 @@ impl<S: Service> Replica<S> {
         }
     }
 
-    fn command(&mut self, command: &Command, index: u32) -> Outcome {
+    fn command(&mut self, command: &Command, index: u32, had: Option<Bytes>) -> Outcome {
         let known = self.replied(command.client, command.nonce);
         if let Some(known) = known.filter(|_| self.mutant != Some(Mutant::ExecutedAgain)) {
             return known;
         }
         let Some(sigma) = Sigma::new(self.incarnation, self.height, index) else { return Outcome::TooOld };
-        let result = self.service.execute(sigma, &command.request);
+        let result = had.unwrap_or_else(|| self.service.execute(sigma, &command.request));
         let Some(window) = self.clients.get_mut(&command.client) else { return Outcome::Unregistered };
         let window = Arc::make_mut(window);
         let before = window.bytes;

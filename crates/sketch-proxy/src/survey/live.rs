@@ -1,7 +1,7 @@
 //! What a running proxy sees, within bounds.
 
 use super::har::site;
-use super::{Bounds, Study, Survey};
+use super::{Bounds, Cut, Study, Survey};
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http::{HeaderName, Uri};
@@ -54,15 +54,18 @@ impl Live {
         let own = site(host(authority));
         let first_party = is_first_party(headers, &own);
         let mut study = self.study.lock();
-        let hand = match study.is_news(&url, &hash) && body.is_some() {
-            true => Arc::clone(&self.hands).try_acquire_owned().ok(),
-            false => None,
-        };
-        let Some(hand) = hand else { return study.count(&url, (&own, first_party), hash, None) };
+        let hand = body.filter(|_| study.is_news(&url, &hash)).and_then(|body| {
+            let hand = Arc::clone(&self.hands).try_acquire_owned().ok()?;
+            Some((body, hand))
+        });
+        let Some((body, hand)) = hand else { return study.count(&url, (&own, first_party), hash, None) };
         drop(study);
         let study = Arc::clone(&self.study);
         tokio::task::spawn_blocking(move || {
-            study.lock().count(&url, (&own, first_party), hash, body.as_deref());
+            // Cut up before the lock is taken: those that serve take it for every page.
+            let before = study.lock().last(&url);
+            let cut = Cut::of(&body, before.as_ref());
+            study.lock().count(&url, (&own, first_party), hash, Some(cut));
             drop(hand);
         });
     }
@@ -100,6 +103,7 @@ fn is_first_party(headers: &HeaderMap, own: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
     fn headers(name: HeaderName, value: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(name, http::HeaderValue::from_static(value))])
@@ -115,6 +119,25 @@ mod tests {
         assert_eq!(["a.org:80", "a.org", "[::1]:80"].map(host), ["a.org", "a.org", "[::1]"]);
     }
 
+    #[tokio::test]
+    async fn who_serves_does_not_wait_for_a_page_that_is_cut_up() {
+        let (live, headers, body) = (Live::default(), HeaderMap::new(), Bytes::from(vec![7; 32 << 20]));
+        let hash = BodyHash::of(&body);
+        let (begun, mut longest) = (Instant::now(), Duration::ZERO);
+        let (scheme, authority, target) = ("http", "a.org", "/long");
+        live.see(Seen { scheme, authority, target, headers: &headers, hash, body: Some(body) });
+        loop {
+            let asked = Instant::now();
+            let is_counted = live.study.lock().urls.len() == 1;
+            longest = longest.max(asked.elapsed());
+            if is_counted {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(4 * longest < begun.elapsed(), "{longest:?} of {:?}", begun.elapsed());
+    }
+
     #[test]
     fn what_there_is_no_room_for_is_counted() {
         let mut study = Study::within(Bounds { urls: 2, chunk_bytes: 16 * 60 });
@@ -123,7 +146,8 @@ mod tests {
         for (url, body) in
             [("a", page(1)), ("a", page(2)), ("b", page(1)), ("b", page(2)), ("c", page(1)), ("b", page(3))]
         {
-            study.count(url, ("s", true), BodyHash::of(&body), Some(&body));
+            let cut = Cut::of(&body, study.last(url).as_ref());
+            study.count(url, ("s", true), BodyHash::of(&body), Some(cut));
         }
         assert!(study.chunk_bytes <= 16 * 60, "{}", study.chunk_bytes);
         let survey = study.survey(2);

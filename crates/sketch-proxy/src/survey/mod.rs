@@ -15,6 +15,7 @@ pub use picture::svg;
 use chunks::{Chunks, Difference};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tidings_sketch::sketch::BodyHash;
 
 /// One answer.
@@ -37,9 +38,30 @@ struct Known {
     first_party: bool,
     requests: u64,
     transitions: u64,
-    /// The latest body, by its hash and, if it was seen, cut up.
-    last: Option<(BodyHash, Option<Chunks>)>,
+    last: Option<Last>,
     differences: Differences,
+}
+
+/// The latest body, by its hash and, if it was seen, cut up.
+#[derive(Clone, Debug)]
+struct Last {
+    hash: BodyHash,
+    chunks: Option<Arc<Chunks>>,
+}
+
+/// A body cut up, and how it differs from that of this hash.
+#[derive(Debug)]
+struct Cut {
+    chunks: Chunks,
+    after: Option<(BodyHash, Difference)>,
+}
+
+impl Cut {
+    /// Takes milliseconds for a long page: nobody's lock is held for it.
+    fn of(body: &[u8], before: Option<&Last>) -> Cut {
+        let after = before.and_then(|last| Some((last.hash, last.chunks.as_ref()?.difference(body))));
+        Cut { chunks: Chunks::of(body), after }
+    }
 }
 
 /// Transitions of which both bodies were seen.
@@ -67,7 +89,7 @@ impl Known {
     }
 
     fn chunk_bytes(&self) -> usize {
-        self.last.as_ref().and_then(|(_, chunks)| chunks.as_ref()).map_or(0, Chunks::bytes)
+        self.last.as_ref().and_then(|last| last.chunks.as_deref()).map_or(0, Chunks::bytes)
     }
 }
 
@@ -208,17 +230,33 @@ impl Study {
             self.without_body += 1;
             return;
         };
-        self.count(&fetched.url, (&fetched.site, fetched.first_party), BodyHash::of(&body), Some(&body));
+        let hash = BodyHash::of(&body);
+        let cut = self.is_news(&fetched.url, &hash).then(|| Cut::of(&body, self.last(&fetched.url).as_ref()));
+        self.count(&fetched.url, (&fetched.site, fetched.first_party), hash, cut);
     }
 
-    /// Whether an answer is the first to its URL, or differs from the one before: only then its body is looked at.
+    /// Whether an answer is the first to its URL, or differs from the one before: only then its body is looked at, if the URL is
+    /// followed.
     fn is_news(&self, url: &str, hash: &BodyHash) -> bool {
-        self.urls.get(url).is_none_or(|known| known.last.as_ref().is_none_or(|(last, _)| last != hash))
+        match self.urls.get(url) {
+            Some(known) => known.last.as_ref().is_none_or(|last| last.hash != *hash),
+            None => self.has_room(),
+        }
     }
 
-    fn count(&mut self, url: &str, (site, first_party): (&str, bool), hash: BodyHash, body: Option<&[u8]>) {
+    fn has_room(&self) -> bool {
+        self.urls.len() < self.bounds.urls
+    }
+
+    /// What the next answer to a URL is compared with.
+    fn last(&self, url: &str) -> Option<Last> {
+        self.urls.get(url)?.last.clone()
+    }
+
+    /// Counts an answer. What it was compared with counts if that is still the one before it.
+    fn count(&mut self, url: &str, (site, first_party): (&str, bool), hash: BodyHash, cut: Option<Cut>) {
         if !self.urls.contains_key(url) {
-            if self.urls.len() >= self.bounds.urls {
+            if !self.has_room() {
                 self.not_followed += 1;
                 return;
             }
@@ -227,18 +265,19 @@ impl Study {
         }
         let Some(known) = self.urls.get_mut(url) else { return };
         known.requests += 1;
-        if known.last.as_ref().is_some_and(|(last, _)| *last == hash) {
+        if known.last.as_ref().is_some_and(|last| last.hash == hash) {
             return;
         }
-        if let Some((_, before)) = &known.last {
+        let (chunks, after) = cut.map_or((None, None), |cut| (Some(cut.chunks), cut.after));
+        if let Some(last) = &known.last {
             known.transitions += 1;
-            if let (Some(before), Some(body)) = (before, body) {
-                known.differences.add(before.difference(body));
+            if let Some((_, difference)) = after.filter(|(with, _)| *with == last.hash) {
+                known.differences.add(difference);
             }
         }
         self.chunk_bytes -= known.chunk_bytes();
-        let chunks = body.map(Chunks::of).filter(|new| self.chunk_bytes + new.bytes() <= self.bounds.chunk_bytes);
-        known.last = Some((hash, chunks));
+        let chunks = chunks.filter(|new| self.chunk_bytes + new.bytes() <= self.bounds.chunk_bytes).map(Arc::new);
+        known.last = Some(Last { hash, chunks });
         self.chunk_bytes += known.chunk_bytes();
     }
 
@@ -384,6 +423,23 @@ mod tests {
         let changing: Vec<(&str, u64)> =
             survey.changing.iter().map(|page| (page.url.as_str(), page.transitions)).collect();
         assert_eq!(changing, [("http://a/clock", 40), ("http://b/slow", 4)]);
+    }
+
+    /// Bodies are cut up beside one another: what comes in between is the one before.
+    #[test]
+    fn a_page_is_compared_with_the_one_before_it_alone() {
+        let mut study = Study::default();
+        let body = |number: u8| vec![number; 1_000];
+        let cut = |study: &Study, number| Cut::of(&body(number), study.last("a").as_ref());
+        let count =
+            |study: &mut Study, number, cut| study.count("a", ("s", true), BodyHash::of(&body(number)), Some(cut));
+        let first = cut(&study, 1);
+        count(&mut study, 1, first);
+        let (second, third) = (cut(&study, 2), cut(&study, 3));
+        count(&mut study, 2, second);
+        count(&mut study, 3, third);
+        let survey = study.survey(1);
+        assert_eq!((survey.transitions, survey.compared), (2, 1), "the third was compared with the first");
     }
 
     #[test]

@@ -539,6 +539,20 @@ mod tests {
     }
 
     #[test]
+    fn names_of_declared_columns_are_bounded() {
+        let named = |length: usize| {
+            let columns = [("c".repeat(length), Column { holds: [Kind::Int].into(), required: false })].into();
+            let schema = Some(Schema { columns, closed: false });
+            let by = PartitionBy { column: "c".repeat(length), holds: PartitionKind::Int };
+            let declared = Properties { schema, ..Properties::default() };
+            let placed = Properties { partition_by: Some(by), ..Properties::default() };
+            [declared, placed].map(|properties| properties.check(&Functions::default()))
+        };
+        assert_eq!(named(256), [Ok(()), Ok(())]);
+        assert!(named(257).iter().all(|refused| matches!(refused, Err(Refusal::BadColumns(_)))));
+    }
+
+    #[test]
     fn bounds_within_values_come_back_and_the_partition_column_stays() {
         let by = PartitionBy { column: "city".to_owned(), holds: PartitionKind::String };
         let properties = Properties { partition_by: Some(by), ..Properties::default() };

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -79,7 +80,22 @@ impl Said {
 
 /// Runs a command to its end.
 pub fn run(args: &[&str]) -> Said {
-    tidings().args(args).output().expect("the binary runs").into()
+    ended(tidings().args(args))
+}
+
+/// What a command said by its end. One that goes on where it should end is killed.
+fn ended(command: &mut Command) -> Said {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let (id, (over, waits)) = (Pid::from_child(&child), mpsc::channel::<()>());
+    let watching = std::thread::spawn(move || {
+        if waits.recv_timeout(2 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            let _ = kill_process(id, Signal::KILL);
+        }
+    });
+    let output = child.wait_with_output().expect("our own child");
+    drop(over);
+    watching.join().expect("it does not panic");
+    output.into()
 }
 
 /// A running server; dropped, it is killed.
@@ -139,8 +155,7 @@ impl Server {
 
     /// Runs a client command against this server.
     pub fn run(&self, args: &[&str]) -> Said {
-        let output = tidings().args(before_dashes(args, &["--server", &self.url()])).output();
-        output.expect("the binary runs").into()
+        ended(tidings().args(before_dashes(args, &["--server", &self.url()])))
     }
 
     /// Makes an application, unless it is there from an earlier start.

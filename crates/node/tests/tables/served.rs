@@ -55,7 +55,7 @@ async fn what_is_read_again_for_a_live_query_knows_no_expired_claims() {
     let t = table(&town, &shop, "t").await;
     let secret = Write::put("letter", [("n", Cell::Int(1))]).audience("user.sub == \"ann\"");
     t.write(secret).await.unwrap().committed().unwrap();
-    let ann = table(&town, &town.user_for("ann", 4), "t").await;
+    let ann = table(&town, &town.user_for("ann", 8), "t").await;
     let mut live = ann.watch(&Ask { limit: Some(10), ..Ask::default() }, WatchOptions::default());
     let rows = async |live: &mut tidings_client::tables::Watch| loop {
         match tokio::time::timeout(SOON, live.next()).await.expect("it goes on") {
@@ -65,7 +65,7 @@ async fn what_is_read_again_for_a_live_query_knows_no_expired_claims() {
         }
     };
     assert_eq!(rows(&mut live).await, ["letter".into()]);
-    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    tokio::time::sleep(Duration::from_millis(8_500)).await;
     t.put("open", [("n", Cell::Int(2))]).await.unwrap();
     while rows(&mut live).await != ["open".into()] {}
     t.put("other", [("n", Cell::Int(3))]).await.unwrap();

@@ -108,6 +108,13 @@ impl Shard {
         };
         let row = self.row(bucket, at);
         let same = row.sketch == sketch;
+        // The slot may be of another key with this tag, and what was known of this one be among what was evicted, and newer. If it
+        // is this key's own, it is out of date now. So neither stays.
+        if !same && stamp.from() > row.place && stamp.from() <= self.floor {
+            self.remove(bucket, at, mutant);
+            self.raise_floor(stamp.to(), mutant);
+            return Change::Older;
+        }
         if stamp.from() > row.place || mutant == Some(Mutant::UpdateOfThen) {
             self.write(bucket, at, spot, Row { sketch, place: stamp.to(), ..row });
             return if same { Change::Same } else { Change::Changed };

@@ -1,7 +1,7 @@
 use super::*;
 use crate::sketch::{Of, Sketching};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 fn key(number: u64) -> Sketch {
@@ -152,6 +152,33 @@ fn keys_that_share_a_tag_do_not_let_old_answers_in() {
             }
         }
     }
+}
+
+/// Where another key with its tag is found in place of what was evicted, the floor holds all the same.
+#[test]
+fn what_was_evicted_does_not_come_back_in_the_slot_of_another_key() {
+    // Two buckets.
+    let history = History::new(&Options { shards: 1, tag_mask: 0xff, ..Options::of(36) });
+    let spot = |number: u64| {
+        let Spot { tag, words } = history.spot(&key(number));
+        (tag, words.map(|word| word >> 31))
+    };
+    let first = (0..).find(|number| spot(*number).1 == [0, 1]).unwrap();
+    let tag = spot(first).0;
+    let other = (0..).find(|number| spot(*number) == (tag, [1, 1])).unwrap();
+    // Twenty of the one and nineteen of the other, each with a tag of its own.
+    let alone = |bucket: u32, count: usize| {
+        let mut tags = BTreeSet::from([tag]);
+        let numbers = (0..).filter(|number| spot(*number).1 == [bucket; 2]);
+        numbers.filter(|number| tags.insert(spot(*number).0)).take(count).collect::<Vec<u64>>()
+    };
+    let (near, far) = (alone(0, 20), alone(1, 19));
+    near[..19].iter().chain(&far).for_each(|number| assert_eq!(put(&history, *number, 0, at(5)), Change::New));
+    assert_eq!((put(&history, first, 18, at(18)), put(&history, other, 10, at(10))), (Change::New, Change::New));
+    assert_eq!(put(&history, near[19], 0, at(20)), Change::New, "the first one's slot is the one that goes");
+    assert_eq!(put(&history, first, 12, at(12)), Change::Older);
+    assert_eq!((seen(&history, first), seen(&history, other)), (None, None), "nobody knows whose it was");
+    assert_eq!((put(&history, first, 18, at(18)), put(&history, first, 19, at(19))), (Change::Older, Change::New));
 }
 
 #[test]

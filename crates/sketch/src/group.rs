@@ -379,20 +379,29 @@ impl<Q: Clone, R: Clone> Group<Q, R> {
         self.timers.set(Timer::Resend(id), now.mono + self.options.resend);
     }
 
-    /// Origins answer once: when those that are left cannot make a quorum, there will be none.
+    /// First words count, and origins answer once: when those that are left cannot make a quorum, there will be none. Of a
+    /// Byzantine group all are left who have not spoken: they are asked again.
     fn give_up_if_hopeless(&mut self, id: CallId, best: usize, quorum: u16, out: &mut Outbox<Output<Q, R>>) {
-        let (Some(call), Kind::Origins { .. }) = (self.calls.get(&id), self.options.kind) else { return };
+        let Some(call) = self.calls.get(&id).filter(|_| self.options.kind != Kind::CrashTolerant) else { return };
         let left = usize::from(self.options.replicas) - call.said.len() - call.failed.len();
-        if best + left < usize::from(quorum) {
-            self.give_up(id, out);
+        match self.options.kind {
+            _ if best + left >= usize::from(quorum) => {}
+            // Had those who spoke agreed, the others could be waited for.
+            Kind::Byzantine { .. } => self.refuse(id, Refusal::Disagreement, out),
+            Kind::Origins { .. } | Kind::CrashTolerant => self.give_up(id, out),
         }
     }
 
     fn give_up(&mut self, id: CallId, out: &mut Outbox<Output<Q, R>>) {
-        let Some(call) = self.end(id) else { return };
-        let quorum = usize::from(self.options.kind.quorum());
-        let why = if call.said.len() < quorum { Refusal::Unreachable } else { Refusal::Disagreement };
-        out.put(Output::Refused(id, why, call.whole.into_iter().next()));
+        let Some(call) = self.calls.get(&id) else { return };
+        let enough = call.said.len() >= usize::from(self.options.kind.quorum());
+        self.refuse(id, if enough { Refusal::Disagreement } else { Refusal::Unreachable }, out);
+    }
+
+    fn refuse(&mut self, id: CallId, why: Refusal, out: &mut Outbox<Output<Q, R>>) {
+        if let Some(call) = self.end(id) {
+            out.put(Output::Refused(id, why, call.whole.into_iter().next()));
+        }
     }
 
     fn end(&mut self, id: CallId) -> Option<Call<Q, R>> {

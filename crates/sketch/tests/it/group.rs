@@ -146,6 +146,31 @@ fn where_reads_pass_the_order_by_more_replies_are_needed() {
 }
 
 #[test]
+fn replicas_that_differ_are_not_waited_for() {
+    let passed_by = |faults| Kind::Byzantine { faults, reads_pass_by: true };
+    let differ = Some((Refusal::Disagreement, Some(0)));
+    for (replicas, kind, refused_after) in [(4, passed_by(1), 3), (7, passed_by(2), 4), (4, BYZANTINE, 4)] {
+        let mut desk = Desk::new(replicas, kind);
+        for from in 0..refused_after {
+            assert_eq!(desk.refused, None, "{from} of {replicas} have spoken, and the others could decide");
+            desk.says(from, from as u8, sigma(5));
+            // Whoever says something else later is not believed either.
+            desk.says(from, 0, sigma(5));
+        }
+        assert_eq!((desk.refused, desk.done), (differ, None));
+    }
+
+    // Who is away is waited for, and may decide: it is asked again.
+    let mut desk = Desk::new(4, passed_by(1));
+    desk.give(Input::Failed(CALL, ReplicaId(3)));
+    [1, 1, 2].into_iter().zip(0..).for_each(|(what, from)| desk.says(from, what, sigma(5)));
+    desk.wait(100);
+    assert_eq!((desk.refused, desk.sent.last().map(|(to, _)| *to)), (None, Some(3)));
+    desk.says(3, 1, sigma(5));
+    assert_eq!(desk.done, Some((1, sigma(5))));
+}
+
+#[test]
 fn a_body_must_have_the_hash_that_the_quorum_says() {
     let mut desk = Desk::new(4, BYZANTINE);
     assert_eq!(desk.sent.iter().filter(|(_, whole)| *whole).count(), 1, "one sends the body");

@@ -285,6 +285,9 @@ fn unknown(name: &TableName) -> Error {
 mod tests {
     use super::super::room;
     use super::*;
+    use crate::data_dir::DataDir;
+    use crate::services::NodeServices;
+    use std::path::Path;
     use std::time::Duration;
     use tidings_base::LeaseNumber;
     use tidings_predicate::Packed;
@@ -294,13 +297,17 @@ mod tests {
     use tidings_wire::v1;
     use tidings_wire::v1::cell_message::Message;
 
-    async fn begun(hub: &Hub) {
+    /// A node whose hub has a session with the cell.
+    async fn begun(dir: &Path) -> (NodeServices, DataDir, Arc<Hub>) {
+        let (services, data) = crate::services::testing::embedded(dir).await;
+        let hub = services.tables_here().unwrap().hub.clone();
         let begun = async {
             while hub.the_cell().is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(30), begun).await.expect("a session with the cell");
+        (services, data, hub)
     }
 
     /// Whoever has a key of an application.
@@ -317,9 +324,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_late_change_does_not_reach_another_table_of_the_same_name() {
         let dir = tempfile::tempdir().unwrap();
-        let (services, _data) = crate::services::testing::embedded(dir.path()).await;
-        let hub = services.tables_here().unwrap().hub.clone();
-        begun(&hub).await;
+        let (services, _data, hub) = begun(dir.path()).await;
         let make = |id| table_of("shop", id);
         let name = TableName::parse("shop", "prices").unwrap();
         let first = hub.create_table(&name, &make(1)).await.unwrap();
@@ -344,9 +349,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn an_application_that_has_all_it_may_takes_nothing_from_others() {
         let dir = tempfile::tempdir().unwrap();
-        let (services, _data) = crate::services::testing::embedded(dir.path()).await;
-        let hub = services.tables_here().unwrap().hub.clone();
-        begun(&hub).await;
+        let (services, _data, hub) = begun(dir.path()).await;
         let cell = hub.the_cell().unwrap();
         let name = |app: &str, table: &str| TableName::parse(app, table).unwrap();
         let first = name("shop", "first");

@@ -518,8 +518,11 @@ mod tests {
         };
         let parent = opened(&mut table, 18);
         assert_eq!(table.split(parent, &key(30)).map(drop), large);
-        let long = Properties { may_write: Some(format!("'{}' != ''", "x".repeat(20 << 10))), ..Properties::default() };
-        assert_eq!(table.alter(&caller("shop"), long), large);
+        let long = |kibibytes: usize| {
+            let may_write = Some(format!("'{}' != ''", "x".repeat(kibibytes << 10)));
+            Properties { may_write, ..Properties::default() }
+        };
+        assert_eq!(table.alter(&caller("shop"), long(20)), large);
         let change = |n: usize| Change {
             who: format!("user:shop/{n:03}{}", "x".repeat(240)),
             allow: Right::ALL.into(),
@@ -533,8 +536,10 @@ mod tests {
             (part.lease, part.term) = (u32::MAX, Term::new((1 << 23) - 1).unwrap());
         }
         assert!(table.encode().len() < 256 << 10, "{}", table.encode().len());
-        table.properties.may_write = Some(format!("'{}' != ''", "x".repeat(30 << 10)));
+        table.properties.may_write = long(40).may_write;
+        assert_eq!(table.alter(&caller("shop"), long(30)), Ok(()));
         assert!(table.encode().len() > MAX_DIRECTORY);
+        assert_eq!(table.alter(&caller("shop"), long(31)), large);
         assert_eq!(table.alter(&caller("shop"), Properties::default()), Ok(()));
     }
 

@@ -12,6 +12,9 @@ use tokio::task::JoinSet;
 const WARM_UP: f64 = 0.2;
 /// How long tasks may take to end once they are told: longer than any deadline of theirs.
 const ENDING: Duration = Duration::from_secs(60);
+/// How long what is measured may last until something happened, and how often is looked.
+const STANDSTILL: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Takes a figure as often as the effort says.
 pub fn repeat(effort: Effort, mut measure: impl FnMut() -> Result<f64, Error>) -> Result<Vec<f64>, Error> {
@@ -73,6 +76,10 @@ where
     tokio::time::sleep(Duration::from_secs_f64(warm_up)).await;
     let (watch, before) = (Stopwatch::start(), counter.done());
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    // A machine may stand still for all of a short time.
+    while counter.done() == before && watch.elapsed() < STANDSTILL {
+        tokio::time::sleep(LOOK).await;
+    }
     let (took, after) = (watch.elapsed(), counter.done());
     counter.stop();
     let ended = tokio::time::timeout(ENDING, async {
@@ -90,4 +97,22 @@ where
 
 fn failed(message: String) -> Error {
     Error::new("bench.failed", Class::Failed, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_standstill_is_waited_for() {
+        let counter = Arc::new(Counter::default());
+        let (counts, later) = (counter.clone(), Duration::from_millis(100));
+        let task = async move {
+            tokio::time::sleep(later).await;
+            counts.add(1);
+            Ok(())
+        };
+        let rate = rate_after(0.0, 0.001, [task], counter).await.unwrap();
+        assert!(rate > 0.0 && rate <= 10.0, "once in at least {later:?}, not {rate} a second");
+    }
 }

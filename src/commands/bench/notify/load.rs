@@ -96,48 +96,42 @@ impl Load {
         seconds: f64,
         unheard: impl Fn(usize) -> bool,
     ) -> Result<Run, Error> {
-        let room = Arc::new(Semaphore::new(UNDER_WAY));
-        let mut running: JoinSet<Result<(), Error>> = JoinSet::new();
-        let mut ticks = tokio::time::interval(TICK);
-        let (begun, whole) = (Stopwatch::start(), seconds * (1.0 + WARM_UP));
-        let mut sent = 0;
-        let mut measured = None;
-        loop {
-            ticks.tick().await;
-            let elapsed = begun.elapsed().as_secs_f64();
-            if elapsed >= whole {
-                break;
-            }
-            if measured.is_none() && elapsed >= seconds * WARM_UP {
-                self.book.measure();
-                measured = Some((Meter::start(pid)?, sent));
-            }
-            let due = (elapsed * wanted as f64) as u64;
-            while sent < due {
-                let Ok(permit) = room.clone().acquire_owned().await else { break };
-                let object = self.published[sent as usize % self.published.len()];
-                let service = self.services[sent as usize % self.services.len()].clone();
-                let book = (!unheard(object)).then(|| self.book.clone());
-                running.spawn(async move {
-                    let version = book.map_or(sent + 1, |book| book.publish(object));
-                    let published = service.publish(object, version).await;
-                    drop(permit);
-                    published
-                });
-                sent += 1;
-                while let Some(ended) = running.try_join_next() {
-                    ended.map_err(panicked)??;
-                }
-            }
-        }
-        let Some((meter, before)) = measured else { return Err(failed("nothing was measured")) };
+        let mut under_way = UnderWay::begin(wanted);
+        self.publish_for(&mut under_way, seconds * WARM_UP, &unheard).await?;
+        self.book.measure();
+        let (meter, before) = (Meter::start(pid)?, under_way.sent);
+        self.publish_for(&mut under_way, seconds, &unheard).await?;
         let (server, load, took) = meter.stop()?;
-        while let Some(ended) = running.join_next().await {
-            ended.map_err(panicked)??;
-        }
+        let rate = (under_way.sent - before) as f64 / took;
+        under_way.end().await?;
         let times = self.book.settle().await?;
-        let rate = (sent - before) as f64 / took;
         Ok(Run { rate, p50: quantile(&times, 0.5), p99: quantile(&times, 0.99), server, load })
+    }
+
+    /// Goes on for so long, and at least for one portion, however late that comes.
+    async fn publish_for(
+        &self,
+        under_way: &mut UnderWay,
+        seconds: f64,
+        unheard: &impl Fn(usize) -> bool,
+    ) -> Result<(), Error> {
+        let begun = Stopwatch::start();
+        loop {
+            let (from, to) = under_way.portion().await;
+            for number in from..to {
+                let object = self.published[number as usize % self.published.len()];
+                let service = self.services[number as usize % self.services.len()].clone();
+                let book = (!unheard(object)).then(|| self.book.clone());
+                let publishing = async move {
+                    let version = book.map_or(number + 1, |book| book.publish(object));
+                    service.publish(object, version).await
+                };
+                under_way.add(publishing).await?;
+            }
+            if begun.elapsed().as_secs_f64() >= seconds {
+                return Ok(());
+            }
+        }
     }
 
     pub fn objects(&self) -> usize {
@@ -191,6 +185,59 @@ impl Load {
     }
 }
 
+/// Publications at a fixed rate that are on their way.
+struct UnderWay {
+    wanted: u64,
+    begun: Stopwatch,
+    ticks: tokio::time::Interval,
+    room: Arc<Semaphore>,
+    running: JoinSet<Result<(), Error>>,
+    sent: u64,
+}
+
+impl UnderWay {
+    fn begin(wanted: u64) -> UnderWay {
+        UnderWay {
+            wanted,
+            begun: Stopwatch::start(),
+            ticks: tokio::time::interval(TICK),
+            room: Arc::new(Semaphore::new(UNDER_WAY)),
+            running: JoinSet::new(),
+            sent: 0,
+        }
+    }
+
+    /// The publications that are due at the next tick: those from the first number to before the second.
+    async fn portion(&mut self) -> (u64, u64) {
+        self.ticks.tick().await;
+        let due = (self.begun.elapsed().as_secs_f64() * self.wanted as f64) as u64;
+        (self.sent, due)
+    }
+
+    /// Waits where too many are on their way.
+    async fn add(&mut self, publishing: impl Future<Output = Result<(), Error>> + Send + 'static) -> Result<(), Error> {
+        let permit = self.room.clone().acquire_owned().await;
+        self.running.spawn(async move {
+            let published = publishing.await;
+            drop(permit);
+            published
+        });
+        self.sent += 1;
+        while let Some(ended) = self.running.try_join_next() {
+            ended.map_err(panicked)??;
+        }
+        Ok(())
+    }
+
+    /// Waits until the last one is answered.
+    async fn end(mut self) -> Result<(), Error> {
+        while let Some(ended) = self.running.join_next().await {
+            ended.map_err(panicked)??;
+        }
+        Ok(())
+    }
+}
+
 /// Processor time of a server and of this process, from now on.
 pub struct Meter {
     pid: u32,
@@ -222,4 +269,54 @@ fn panicked(error: tokio::task::JoinError) -> Error {
 
 fn failed(message: &str) -> Error {
     Error::new("bench.failed", Class::Failed, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::bench::notify::peer::Hears;
+    use async_trait::async_trait;
+    use std::sync::{Mutex, PoisonError};
+
+    /// A service that tells at once, and lets everything stand still at its first publication.
+    #[derive(Clone, Default)]
+    struct Standstill(Arc<Mutex<Option<Arc<dyn Hears>>>>);
+
+    #[async_trait]
+    impl Peer for Standstill {
+        async fn device(&self) -> Result<Arc<dyn PeerConnection>, Error> {
+            Ok(Arc::new(self.clone()))
+        }
+
+        async fn service(&self) -> Result<Arc<dyn PeerConnection>, Error> {
+            Ok(Arc::new(self.clone()))
+        }
+    }
+
+    #[async_trait]
+    impl PeerConnection for Standstill {
+        async fn listen(&self, _: Vec<usize>, hears: Arc<dyn Hears>) -> Result<Box<dyn Send + Sync>, Error> {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(hears);
+            Ok(Box::new(()))
+        }
+
+        #[allow(clippy::disallowed_methods)]
+        async fn publish(&self, object: usize, version: u64) -> Result<(), Error> {
+            // A machine that stands still leaves no thread to anybody.
+            if version == 1 {
+                std::thread::sleep(Duration::from_millis(30));
+            }
+            let hears = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            hears.into_iter().for_each(|hears| hears.hears(object, version));
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn times_are_kept_however_long_a_machine_stands_still() {
+        let one = Audience { listeners: 1, objects: 1 };
+        let load = Load::begin(&Standstill::default(), one, |_| false).await.unwrap();
+        let run = load.at_rate(std::process::id(), 1_000, 0.01, |_| false).await.unwrap();
+        assert!(run.rate > 0.0 && run.p50.is_finite(), "{} a second, {} ms", run.rate, run.p50);
+    }
 }

@@ -18,11 +18,12 @@ use std::time::Duration;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
-/// The most reads of a slow service at a time.
+/// The most reads of a slow service at a time, and of one client: it leaves a quarter to others.
 const MOST_SLOW: usize = 128;
+const SLOW_OF_A_CLIENT: usize = 96;
 
 /// How a door is kept.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,7 @@ impl Server {
     ) -> io::Result<Server> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let door = Door { seat, slow: Arc::new(Semaphore::new(MOST_SLOW)), guests: Mutex::default(), options };
+        let door = Door { seat, guests: Mutex::default(), options };
         Ok(Server { address, task: tokio::spawn(accept(listener, Arc::new(door))) })
     }
 
@@ -80,7 +81,6 @@ impl Drop for Server {
 /// What all connections share.
 struct Door<S> {
     seat: Arc<Seat<S>>,
-    slow: Arc<Semaphore>,
     guests: Mutex<Guests>,
     options: Options,
 }
@@ -89,17 +89,47 @@ struct Door<S> {
 type Guest = (u64, Arc<Notify>);
 
 /// Who is here, each queue in the order in which they came.
-#[derive(Default)]
 struct Guests {
     strangers: VecDeque<Guest>,
     clients: BTreeMap<u64, Theirs>,
+    slow: Arc<Semaphore>,
 }
 
-/// The connections of one client.
-#[derive(Default)]
+/// The connections of one client, and what they share.
 struct Theirs {
     guests: VecDeque<Guest>,
+    share: Share,
+}
+
+/// What one client may hold of a replica, by however many connections.
+#[derive(Clone)]
+struct Share {
     room: Room,
+    /// Slow reads: its own, and everybody's.
+    own: Arc<Semaphore>,
+    all: Arc<Semaphore>,
+}
+
+impl Share {
+    /// A place for a slow read, if there is one.
+    fn place(&self) -> Option<[OwnedSemaphorePermit; 2]> {
+        let own = self.own.clone().try_acquire_owned().ok()?;
+        Some([own, self.all.clone().try_acquire_owned().ok()?])
+    }
+}
+
+impl Theirs {
+    /// Nobody is here, and nothing that somebody asked is read still.
+    fn is_over(&self) -> bool {
+        self.guests.is_empty() && self.share.own.available_permits() == SLOW_OF_A_CLIENT
+    }
+}
+
+impl Default for Guests {
+    fn default() -> Guests {
+        let slow = Arc::new(Semaphore::new(MOST_SLOW));
+        Guests { strangers: VecDeque::new(), clients: BTreeMap::new(), slow }
+    }
 }
 
 impl Guests {
@@ -109,20 +139,29 @@ impl Guests {
     }
 
     /// A stranger has shown which client it is, unless it was told to leave before.
-    fn known(&mut self, number: u64, client: u64, options: &Options) -> Option<Room> {
+    fn known(&mut self, number: u64, client: u64, options: &Options) -> Option<Share> {
         let at = self.strangers.iter().position(|(stranger, _)| *stranger == number)?;
         let guest = self.strangers.remove(at)?;
-        let theirs = self.clients.entry(client).or_default();
+        let theirs = self.clients.entry(client).or_insert_with(|| Theirs {
+            guests: VecDeque::new(),
+            share: Share {
+                room: Room::default(),
+                own: Arc::new(Semaphore::new(SLOW_OF_A_CLIENT)),
+                all: self.slow.clone(),
+            },
+        });
         theirs.guests.push_back(guest);
         make_room(&mut theirs.guests, options.of_a_client);
-        Some(theirs.room.clone())
+        Some(theirs.share.clone())
     }
 
+    /// A client that goes while its slow reads go on has its share still when it comes again. There are as many clients as the group
+    /// has registered.
     fn left(&mut self, number: u64, client: Option<u64>) {
         let Some(client) = client else { return self.strangers.retain(|(guest, _)| *guest != number) };
         if let Entry::Occupied(mut theirs) = self.clients.entry(client) {
             theirs.get_mut().guests.retain(|(guest, _)| *guest != number);
-            if theirs.get().guests.is_empty() {
+            if theirs.get().is_over() {
                 theirs.remove();
             }
         }
@@ -176,11 +215,11 @@ async fn serve<S: Durable>(stream: TcpStream, guest: u64, door: &Arc<Door<S>>, w
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     let Some(hello) = greet(&mut read, &mut write, door).await else { return };
-    let Some(room) = door.guests.lock().known(guest, hello.client, &door.options) else { return };
-    let (sink, answers) = sink::pair(guest, room);
+    let Some(share) = door.guests.lock().known(guest, hello.client, &door.options) else { return };
+    let (sink, answers) = sink::pair(guest, share.room.clone());
     *whose = Some((hello.client, sink.clone()));
     tokio::select! {
-        () = listen(read, hello.client, door, &sink) => {}
+        () = listen(read, hello.client, door, &share, &sink) => {}
         () = answer(write, answers, door.options.takes) => {}
     }
 }
@@ -202,7 +241,13 @@ async fn greet<S: Durable>(
 }
 
 /// Takes questions of this client alone: whoever repeats another one's is shown out.
-async fn listen<S: Durable>(mut read: BufReader<OwnedReadHalf>, client: u64, door: &Arc<Door<S>>, sink: &Sink) {
+async fn listen<S: Durable>(
+    mut read: BufReader<OwnedReadHalf>,
+    client: u64,
+    door: &Arc<Door<S>>,
+    share: &Share,
+    sink: &Sink,
+) {
     while let Some(frame) = next_frame(&mut read, LONGEST_QUESTION).await {
         match Question::read(frame) {
             Ok(question) if question.client() != client => {
@@ -210,13 +255,13 @@ async fn listen<S: Durable>(mut read: BufReader<OwnedReadHalf>, client: u64, doo
             }
             Ok(question) if S::SLOW && question.may_take_long() => {
                 // More than there is room for are dropped: the client orders the read, or asks somebody else.
-                if let Ok(permit) = door.slow.clone().try_acquire_owned() {
+                if let Some(place) = share.place() {
                     let (door, sink) = (door.clone(), sink.clone());
                     tokio::task::spawn_blocking(move || {
                         if !sink.is_gone() {
                             door.seat.ask(question, &sink);
                         }
-                        drop(permit);
+                        drop(place);
                     });
                 }
             }
@@ -273,5 +318,27 @@ mod tests {
         guests.came(all[5].clone(), &options);
         guests.left(5, None);
         assert!(guests.strangers.is_empty() && guests.clients.is_empty(), "nothing is left of whoever has left");
+    }
+
+    #[test]
+    fn one_client_leaves_places_for_slow_reads_to_others() {
+        let (mut guests, options) = (Guests::default(), Options::default());
+        let comes = |guests: &mut Guests, number: u64, client: u64| {
+            guests.came((number, Arc::new(Notify::new())), &options);
+            guests.known(number, client, &options).unwrap()
+        };
+        let takes = |share: &Share| -> Vec<_> { std::iter::from_fn(|| share.place()).take(MOST_SLOW).collect() };
+        let first = comes(&mut guests, 1, 9);
+        let mut held: Vec<_> = (0..SLOW_OF_A_CLIENT / 2).map(|_| first.place().unwrap()).collect();
+        // By another connection, after the first one has ended: its reads go on.
+        guests.left(1, Some(9));
+        held.extend(takes(&comes(&mut guests, 2, 9)));
+        assert_eq!(held.len(), SLOW_OF_A_CLIENT);
+        let others = takes(&comes(&mut guests, 3, 8));
+        assert_eq!(others.len(), MOST_SLOW - SLOW_OF_A_CLIENT);
+        drop((held, others));
+        assert_eq!(takes(&comes(&mut guests, 4, 9)).len(), SLOW_OF_A_CLIENT, "what has ended is free again");
+        [(2, 9), (3, 8), (4, 9)].into_iter().for_each(|(number, client)| guests.left(number, Some(client)));
+        assert!(guests.clients.is_empty(), "nothing is left of whoever has left");
     }
 }

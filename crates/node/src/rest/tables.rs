@@ -257,6 +257,11 @@ pub(super) async fn alter(
         Some(0) => return Err(Refusal(bad_path("a table is altered if it is there"))),
         generation => generation.unwrap_or(0),
     };
+    if !properties.cuts.is_empty() {
+        let message = "`cuts` says where a new table is cut, and this one is there";
+        let hint = "Cut a part in two with `tidings table split`.";
+        return Err(Refusal(Error::new("tables.invalid", Class::Invalid, message).hint(hint)));
+    }
     let (table, said) = (path.text(TABLE)?, Some(properties.said()));
     let properties = Some(properties.read()?.0);
     info(&app, &caller, Message::Alter(v1::TableAlter { table, properties, generation, said })).await

@@ -45,3 +45,19 @@ async fn changes_at_the_same_time_all_hold() {
     assert_eq!(unsaid, Some(altered), "whoever says nothing changes nothing");
     town.node.shutdown().await.unwrap();
 }
+
+/// What a change cannot do is said, and nothing else of it is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_there_is_not_cut_by_altering_it() {
+    let town = Town::start().await;
+    let shop = town.app("shop").await;
+    town.create(&shop, "t", json!({})).await;
+    let cut = town.ask(&shop, Method::PATCH, "tables/t", json!({ "cuts": ["m"], "max_records": 7 })).await;
+    assert_eq!(cut.error(), (400, "tables.invalid".to_owned()), "{}", cut.text());
+    let told = town.ask(&shop, READ, "tables/t", Value::Null).await.json();
+    assert_eq!(
+        (&told["properties"]["max_records"], told["partitions"].as_array().map(Vec::len)),
+        (&Value::Null, Some(1))
+    );
+    town.node.shutdown().await.unwrap();
+}

@@ -258,8 +258,8 @@ pub(super) async fn alter(
         generation => generation.unwrap_or(0),
     };
     if !properties.cuts.is_empty() {
-        let message = "`cuts` says where a new table is cut, and this one is there";
-        let hint = "Cut a part in two with `tidings table split`.";
+        let message = "`cuts` says where a table is cut when it is made";
+        let hint = "Cut a part of one that is there in two with `tidings table split`.";
         return Err(Refusal(Error::new("tables.invalid", Class::Invalid, message).hint(hint)));
     }
     let (table, said) = (path.text(TABLE)?, Some(properties.said()));
